@@ -4,7 +4,10 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -183,3 +186,107 @@ def test_more_watchers_than_the_queue_of_a_lifeline_holds(network: Network, aren
     for watcher in watchers:
         b.post("send", f"to-{watcher.name}", watcher.name, 8, 1)
         assert watcher.expect("done", "r", "recv")[2] == "good"
+
+
+# Connects to a port again and again, and holds what it gets, until its input ends.
+STRANGERS = """
+import select, socket, sys
+held = []
+print(flush=True)
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    for _ in range(20):
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex((sys.argv[1], int(sys.argv[2])))
+        held.append(one)
+    held = held[-int(sys.argv[3]):]
+"""
+
+
+@contextlib.contextmanager
+def strangers_at_the_lifeline(network: Network, peer: Peer, nr: int = 200) -> Iterator[None]:
+    """Fill the queue of the lifeline of a peer on host b, and keep it full."""
+    address = bytes.fromhex(peer.address)
+    inner = address[16 : 16 + address[1]]
+    host, port = socket.inet_ntoa(inner[4:8]), str(int.from_bytes(inner[-2:], "big"))
+    with subprocess.Popen(
+        [*network.enter("a"), sys.executable, "-c", STRANGERS, host, port, str(nr)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as flood:
+        assert flood.stdin
+        assert flood.stdout
+        flood.stdout.readline()
+        try:
+            yield
+        finally:
+            flood.stdin.close()
+
+
+@pytest.fixture
+def crowded(network: Network, arena: Arena) -> Iterator[tuple[Peer, Peer]]:
+    """Yield a pair of which b is stopped, with strangers who fill the queue of its lifeline."""
+    run(*network.enter("b"), "sysctl", "-qw", "net.core.somaxconn=4")
+    a = arena.start("a", KNOBS, prefix=network.enter("a"))
+    b = arena.start("b", KNOBS, prefix=network.enter("b"))
+    open_all(a, b)
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b)
+    b.signal(signal.SIGSTOP)
+    with strangers_at_the_lifeline(network, b):
+        time.sleep(1)  # they are there before a
+        a.post("recv", "r", "b", 8, 1)
+        yield a, b
+
+
+def test_strangers_at_a_lifeline_end_no_peer_that_computes(crowded: tuple[Peer, Peer]) -> None:
+    a, b = crowded
+    assert not a.happened("error", within_s=6)
+    b.signal(signal.SIGCONT)
+    b.post("send", "s", "a", 8, 1)
+    assert a.expect("done", "r", "recv")[2] == "good"
+    assert not a.log_lines, a.log
+
+
+def test_a_host_that_vanishes_behind_strangers_is_lost(
+    network: Network, crowded: tuple[Peer, Peer]
+) -> None:
+    a, b = crowded
+    assert not a.happened("error", within_s=1)
+    network.cut()
+    expect_reset(a, "r")
+    end(a, b)
+
+
+def test_a_process_that_dies_behind_strangers_is_lost(crowded: tuple[Peer, Peer]) -> None:
+    a, b = crowded
+    assert not a.happened("error", within_s=1)
+    b.kill()
+    assert a.expect("error", "r")[0] == str(ECONNRESET)
+    end(a)
+
+
+def test_strangers_at_a_lifeline_leave_descriptors_to_the_program(
+    network: Network, arena: Arena
+) -> None:
+    run(*network.enter("b"), "sysctl", "-qw", "net.core.somaxconn=16")
+    limit = 96
+    few = ("prlimit", f"--nofile={limit}:{limit}")
+    a = arena.start("a", KNOBS, prefix=network.enter("a"))
+    b = arena.start("b", KNOBS, prefix=(*network.enter("b"), *few))
+    open_all(a, b)
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b)
+    before = b.fds()
+    seen: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    with strangers_at_the_lifeline(network, b, 800):
+        # It takes connections out of the queue while it makes progress, and then goes on.
+        while len(seen) < 100 and time.monotonic() < deadline:
+            exchange(a, b, size=1 << 20)
+            held = b.fds() - before
+            seen += [held] if held > 0 else []
+    assert seen, "no stranger was taken out of the queue"
+    assert max(seen) <= limit // 8

@@ -142,3 +142,35 @@ def test_sockets_of_a_dead_job_are_removed_and_do_no_harm(arena: Arena) -> None:
     c.knows(d)
     d.knows(c)
     exchange(c, d)
+
+
+@as_root
+def test_a_default_name_that_another_user_has_taken(arena: Arena) -> None:
+    taken = f"/dev/shm/nearmetal-{os.geteuid()}"
+    script = f"mount -t tmpfs tmpfs /dev/shm; mkdir {taken}; chown 65534 {taken}"
+    node = Node("n1", script, own_pids=False)
+    without = ("NEARMETAL_RUNDIR",)
+    a = arena.start("a", {}, node=node, without=without).open()
+    shared = f"nsenter --mount=/proc/{a.pid}/ns/mnt".split()
+    b = arena.start("b", {}, prefix=tuple(shared), without=without).open()
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b)
+    for one, other in ((a, b), (b, a)):
+        assert one.finish() == 0
+        assert one.way_to(other)["channel"] == "shm"
+        (line,) = one.log_lines
+        assert f"user 65534 has taken the name {taken}: the rundir is {taken}." in line
+
+
+@pytest.mark.parametrize("limit", [65536, 4096])
+def test_a_limit_of_files_is_no_end(arena: Arena, limit: int) -> None:
+    prefix = ("prlimit", f"--fsize={limit}:{limit}")
+    a, b = arena.start("a", {}, prefix=prefix), arena.start("b", {})
+    open_all(a, b)
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b)
+    assert a.finish() == 0
+    assert b.finish() == 0
+    assert b.way_to(a)["channel"] == "net"

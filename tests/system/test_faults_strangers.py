@@ -5,6 +5,7 @@ Every such meeting is refused in words that both sides get to see, nobody crashe
 that were to go that way take the network.
 """
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,6 @@ from tests.system.faults.hello import (
     BYE,
     GO,
     LANE_READER_PROOF,
-    LANE_WRITER_PROOF,
     MET,
     WELCOME,
     Greeting,
@@ -26,11 +26,15 @@ from tests.system.faults.hello import (
     Line,
     Window,
     impersonate,
+    rundir_number,
     visit,
 )
 from tests.system.faults.peer import Peer
 
 pytestmark = pytest.mark.system
+
+LONG_MS = "60000"
+"""Lease of an endpoint that does not notice that its socket was replaced."""
 
 
 @contextmanager
@@ -62,10 +66,9 @@ class Wrong:
 
 
 GREETINGS = {
-    "version": Wrong("layout version 4, not 3", lambda g: replace(g, version=4)),
+    "version": Wrong("layout version 5, not 4", lambda g: replace(g, version=5)),
     "magic": Wrong("not a nearmetal message", lambda g: replace(g, magic=1)),
     "features": Wrong("features 0x4", lambda g: replace(g, features=4)),
-    "start": Wrong("impossible position", lambda g: replace(g, start=1 << 40)),
     "lane": Wrong("named lane 1 of 1", lambda g: replace(g, lane=1)),
     "unsealed": Wrong("not sealed", window=lambda who: Window(who, seals=0)),
     "half sealed": Wrong("not sealed", window=lambda who: Window(who, seals=0x1 | 0x2 | 0x4)),
@@ -75,8 +78,13 @@ GREETINGS = {
     "window magic": Wrong("no magic", window=lambda who: Window(who, magic=0)),
     "too short": Wrong("as long as", window=lambda who: Window(who, claimed_size=1 << 30)),
     "too many lanes": Wrong("number of lanes", window=lambda who: Window(who, nr_lanes=1 << 20)),
+    "holes": Wrong("holes in its ring", window=lambda who: Window(who, sparse=True)),
     "overlap": Wrong("overlap", window=lambda who: Window(who, nr_lanes=4000)),
-    "foreign": Wrong("belongs to another endpoint", window=lambda _: Window(Identity.random())),
+    "foreign": Wrong("belongs to another endpoint", lambda g: replace(g, who=Identity.random())),
+    "place": Wrong(
+        "belongs to another endpoint",
+        lambda g: replace(g, who=replace(g.who, place=os.urandom(8))),
+    ),
 }
 
 
@@ -85,9 +93,8 @@ def test_wrong_visitors_are_turned_away_in_words(arena: Arena) -> None:
     exchange(a, b)
     before = b.fds()
     for name, wrong in GREETINGS.items():
-        who = Identity.random()
-        hello = wrong.greeting(Greeting(who, Identity.of(b).token))
-        window = wrong.window(who)
+        window = wrong.window(Identity.random()).at(rundir_number(b))
+        hello = wrong.greeting(Greeting(window.who, Identity.of(b)))
         with visit(arena.segment, b) as line:
             line.send(hello.pack(), window.seal())
             assert wrong.words in line.farewell(), name
@@ -100,31 +107,32 @@ def test_wrong_visitors_are_turned_away_in_words(arena: Arena) -> None:
 @pytest.mark.parametrize("kind", ["pipe", "file", "/dev/null", "/proc/self/mem"])
 def test_a_descriptor_that_is_no_window_is_refused(arena: Arena, kind: str) -> None:
     b = arena.peer("b")
-    hello = Greeting(Identity.random(), Identity.of(b).token)
+    hello = Greeting(Identity.random(), Identity.of(b))
     with visit(arena.segment, b) as line, descriptor(kind) as fd:
         line.send(hello.pack(), fd)
         assert "not a memfd" in line.farewell()
     assert b.fds() > 0
 
 
-def test_a_visitor_must_know_the_whole_address(arena: Arena) -> None:
+def test_a_visitor_must_ask_for_the_right_endpoint(arena: Arena) -> None:
     b = arena.peer("b")
-    window = Window(who := Identity.random())
+    window = Window(Identity.random()).at(rundir_number(b))
     window.seal()
-    for token in (bytes(8), os.urandom(8), who.token):
+    who = Identity.of(b)
+    for wrong in (replace(who, place=os.urandom(8)), replace(who, ident=os.urandom(6)), window.who):
         with visit(arena.segment, b) as line:
-            line.send(Greeting(who, token).pack(), window.fd)
-            assert "its token is wrong here" in line.farewell()
+            line.send(Greeting(window.who, wrong).pack(), window.fd)
+            assert "it asked for another endpoint" in line.farewell()
     with visit(arena.segment, b) as line:
-        line.send(Greeting(Identity.of(b), Identity.of(b).token).pack(), window.fd)
+        line.send(Greeting(who, who).pack(), window.fd)
         assert "it has the identity of this endpoint" in line.farewell()
     window.close()
 
 
 def test_messages_that_are_none_are_refused(arena: Arena) -> None:
     b = arena.peer("b")
-    window = Window(Identity.random())
-    hello = Greeting(window.who, Identity.of(b).token).pack()
+    window = Window(Identity.random()).at(rundir_number(b))
+    hello = Greeting(window.who, Identity.of(b)).pack()
     before = b.fds()
     wrong: list[tuple[bytes, tuple[int, ...]]] = [
         (b"x", ()),
@@ -146,9 +154,9 @@ def test_messages_that_are_none_are_refused(arena: Arena) -> None:
 
 def test_a_visitor_that_shows_nothing_in_its_window_has_not_met(arena: Arena) -> None:
     b = arena.peer("b")
-    window = Window(Identity.random())
+    window = Window(Identity.random()).at(rundir_number(b))
     with visit(arena.segment, b) as line:
-        line.send(Greeting(window.who, Identity.of(b).token).pack(), window.seal())
+        line.send(Greeting(window.who, Identity.of(b)).pack(), window.seal())
         welcome, fd = line.receive()
         assert Greeting.parse(welcome).kind == WELCOME
         os.close(fd)
@@ -159,9 +167,9 @@ def test_a_visitor_that_shows_nothing_in_its_window_has_not_met(arena: Arena) ->
 
 def test_a_visitor_that_jumps_a_step_is_turned_away(arena: Arena) -> None:
     b = arena.peer("b")
-    window = Window(Identity.random())
+    window = Window(Identity.random()).at(rundir_number(b))
     with visit(arena.segment, b) as line:
-        line.send(Greeting(window.who, Identity.of(b).token).pack(), window.seal())
+        line.send(Greeting(window.who, Identity.of(b)).pack(), window.seal())
         line.receive()
         line.send_kind(GO)
         assert "out of turn" in line.farewell()
@@ -177,6 +185,44 @@ def test_visitors_that_say_nothing_keep_nobody_from_meeting(arena: Arena) -> Non
     assert a.way_to(b)["channel"] == "shm"
 
 
+def test_silent_visitors_leave_descriptors_to_the_program(arena: Arena) -> None:
+    limit = 96
+    b = arena.start("b", {}, prefix=("prlimit", f"--nofile={limit}:{limit}")).open()
+    a = arena.peer("a").knows(b)
+    b.knows(a)
+    with contextlib.ExitStack() as silent:
+        first = silent.enter_context(visit(arena.segment, b))
+        for _ in range(2 * limit):
+            silent.enter_context(visit(arena.segment, b))
+        assert "no hello" in first.farewell()
+        assert b.fds() < limit // 2
+        exchange(a, b)
+    assert a.finish() == 0
+    assert a.way_to(b)["channel"] == "shm"
+
+
+def test_silent_listeners_hold_up_no_send(arena: Arena) -> None:
+    a = arena.peer("a", CONNECT_MS="4000")
+    sound = arena.peer("sound").knows(a)
+    silent = [arena.peer(f"b{number}", LEASE_MS=LONG_MS).knows(a) for number in range(6)]
+    a.knows(sound, *silent)
+    with contextlib.ExitStack() as listeners:
+        for peer in silent:
+            listeners.enter_context(impersonate(arena.segment, peer))
+            a.tell("send", f"to-{peer.name}", peer.name, 1000, 1)
+        exchange(a, sound)
+        # Each of the silent ones still has time to answer.
+        assert "no answer within" not in a.log
+        for peer in silent:
+            peer.post("recv", "r", "a", 1000, 1)
+            assert peer.expect("done", "r", "recv")[2] == "good"
+    assert a.finish() == 0
+    assert a.way_to(sound)["channel"] == "shm"
+    for peer in silent:
+        assert a.way_to(peer)["channel"] == "net"
+        assert "no answer within 4000 ms" in a.way_to(peer)["reason"]
+
+
 # What somebody does who listens in the place of an endpoint: the visitor's hello, the line.
 Impostor = Callable[[Greeting, Line, Window], None]
 
@@ -188,8 +234,8 @@ def answer(change: Callable[[Greeting], Greeting]) -> Impostor:
     return play
 
 
-def answer_without_proof(hello: Greeting, line: Line, window: Window) -> None:
-    window.prove(LANE_WRITER_PROOF, hello.challenge)  # the wrong word of the right lane
+def answer_with_proof(hello: Greeting, line: Line, window: Window) -> None:
+    window.prove(LANE_READER_PROOF, hello.challenge)  # in a window of its own
     line.send(Greeting(window.who, kind=WELCOME).pack(), window.seal())
 
 
@@ -219,11 +265,11 @@ def say_nothing(_hello: Greeting, _line: Line, _window: Window) -> None:
 
 
 IMPOSTORS: dict[str, tuple[Impostor, str]] = {
-    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, not 3"),
+    "version": (answer(lambda g: replace(g, version=9)), "layout version 9, not 4"),
     "features": (answer(lambda g: replace(g, features=2)), "features 0x2"),
-    "lane": (answer(lambda g: replace(g, lane=5)), "named lane 5 of 1"),
-    "proof": (answer_without_proof, "does not appear in its window"),
-    "window": (answer_without_window, "no window came"),
+    "window": (answer(lambda g: g), "belongs to another endpoint"),
+    "proof": (answer_with_proof, "belongs to another endpoint"),
+    "nothing": (answer_without_window, "no window came"),
     "seals": (answer_unsealed, "not sealed"),
     "identity": (answer_as_somebody_else, "another endpoint answers"),
     "noise": (answer_with_noise, "not a nearmetal message"),
@@ -233,7 +279,7 @@ IMPOSTORS: dict[str, tuple[Impostor, str]] = {
 
 
 def test_an_impostor_is_left_for_the_network(arena: Arena) -> None:
-    b = arena.peer("b")
+    b = arena.peer("b", LEASE_MS=LONG_MS)
     visitors = {name: arena.start(name, {"CONNECT_MS": "1000"}) for name in IMPOSTORS}
     open_all(*visitors.values())
     b.knows(*visitors.values())
@@ -265,18 +311,18 @@ def expect_explained(a: Peer, b: Peer, words: str) -> None:
 
 
 def test_a_refusal_is_passed_on_in_the_words_of_who_refused(arena: Arena) -> None:
-    a, b = arena.pair()
+    a, b = arena.pair(LEASE_MS=LONG_MS)
     with impersonate(arena.segment, b) as listener:
         a.tell("send", "s", "b", 1000, 1)
         line = Line(listener.accept()[0])
         os.close(line.receive()[1])
-        words = b"I speak layout version 4\x1b[31m only"
+        words = b"I speak layout version 5\x1b[31m only"
         line.send(
-            Greeting(Identity.of(b), version=4, kind=BYE).pack()[:8]
+            Greeting(Identity.of(b), version=5, kind=BYE).pack()[:8]
             + bytes(4)
             + words.ljust(180, b"\0")
         )
         line.close()
         b.post("recv", "r", "a", 1000, 1)
         assert b.expect("done", "r", "recv")[2] == "good"
-    expect_explained(a, b, "it refused: I speak layout version 4?[31m only")
+    expect_explained(a, b, "it refused: I speak layout version 5?[31m only")

@@ -8,22 +8,22 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, Self
 
 from tests.system.faults.peer import PATIENCE_S
 
 MAGIC = 0x746D6D6E
-VERSION = 3
+VERSION = 4
 HELLO, WELCOME, MET, ACK, GO, BYE = range(1, 7)
 
 HEADER = struct.Struct("<IHH")
-GREETING = struct.Struct("<IHH 6s8s 8s2x III4x QQQQ 56s 96s")
+GREETING = struct.Struct("<IHH 6s8s 6s8s III QQQ 56s 96s")
 STEP = struct.Struct("<IHH I180s")
 FAREWELL = struct.Struct("<IHH i180s")
 
-WINDOW = struct.Struct("<Q II Q IIII II Q II 6s8s50x I60x")
+WINDOW = struct.Struct("<Q II Q IIII II Q II 6s58x I60x")
 WINDOW_MAGIC = 0x31776C6174656D6E
 SEALS = 0x1 | 0x2 | 0x4 | 0x10  # seal, shrink, grow, future write
 LANES_OFF, REGIONS_OFF, BOXES_OFF = 256, 2048, 4096
@@ -43,12 +43,33 @@ class Owner(Protocol):
         """The name of its socket."""
 
 
+class Process(Owner, Protocol):
+    """An endpoint whose process can be examined."""
+
+    @property
+    def pid(self) -> int:
+        """Its number here."""
+
+
+PLACE = (1 << 40) - 1
+"""Bits of a place that name the file of a window."""
+
+
+def rundir_number(peer: Process) -> int:
+    """Return what the inode number of a window is mixed with in addresses of a rundir."""
+    for line in Path(f"/proc/{peer.pid}/maps").read_text().splitlines():
+        _, rights, _, _, inode, *name = line.split()
+        if "nearmetal-window" in "".join(name) and "w" in rights:
+            return (int.from_bytes(Identity.of(peer).place, "little") ^ int(inode)) & PLACE
+    raise AssertionError("it has no window")
+
+
 @dataclass(frozen=True)
 class Identity:
-    """Who an endpoint is: the name of its socket, and its secret."""
+    """Who an endpoint is: the name of its socket, and the place of its window."""
 
     ident: bytes
-    token: bytes
+    place: bytes
 
     @classmethod
     def random(cls) -> Self:
@@ -67,13 +88,12 @@ class Greeting:
     """HELLO or WELCOME; the defaults are right, so that a test can make one thing wrong."""
 
     who: Identity
-    owner_token: bytes = bytes(8)
+    to: Identity = field(default_factory=lambda: Identity(bytes(6), bytes(8)))
     kind: int = HELLO
     magic: int = MAGIC
     version: int = VERSION
     lane: int = 0
     features: int = 0
-    start: int = 0
     challenge: int = 0x1234567890
     label: bytes = b"a stranger, pid 1"
 
@@ -81,9 +101,9 @@ class Greeting:
         """Return the bytes of the message."""
         return GREETING.pack(
             *(self.magic, self.version, self.kind),
-            *(self.who.ident, self.who.token, self.owner_token),
+            *(self.who.ident, self.who.place, self.to.ident, self.to.place),
             *(self.lane, self.features, 0),
-            *(self.start, self.challenge, 0, 0),
+            *(self.challenge, 0, 0),
             bytes(56),
             self.label,
         )
@@ -91,12 +111,12 @@ class Greeting:
     @classmethod
     def parse(cls, data: bytes) -> Self:
         """Read what a sound endpoint has sent."""
-        magic, version, kind, ident, token, owner, lane, features, _, start, challenge, *rest = (
-            GREETING.unpack(data)
+        magic, version, kind, *who, lane, features, _, challenge, _, _, _, label = GREETING.unpack(
+            data
         )
-        who = Identity(ident, token)
-        label = rest[-1].rstrip(b"\0")
-        return cls(who, owner, kind, magic, version, lane, features, start, challenge, label)
+        names = Identity(*who[:2]), Identity(*who[2:])
+        rest = lane, features, challenge, label.rstrip(b"\0")
+        return cls(*names, kind, magic, version, *rest)
 
 
 @dataclass
@@ -111,17 +131,26 @@ class Window:
     nr_lanes: int = 1
     real_size: int = WINDOW_SIZE
     seals: int = SEALS
+    sparse: bool = False
     fd: int = field(init=False)
 
     def __post_init__(self) -> None:
         header = WINDOW.pack(
             *(self.magic, self.version, self.features, self.claimed_size),
             *(self.nr_lanes, 16, 4096, 1, LANES_OFF, BOXES_OFF, POOL_OFF, REGIONS_OFF, 0),
-            *(self.who.ident, self.who.token, 1),
+            *(self.who.ident, 1),
         )
         self.fd = os.memfd_create("stranger", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(self.fd, self.real_size)
-        os.pwrite(self.fd, header[: self.real_size], 0)
+        # An owner touches its pages: neighbours refuse holes.
+        length = BOXES_OFF if self.sparse else self.real_size
+        os.pwrite(self.fd, header.ljust(length, b"\0")[: self.real_size], 0)
+
+    def at(self, number: int) -> Self:
+        """Let its identity name this file, in the rundir with that number."""
+        named = (os.fstat(self.fd).st_ino ^ number) & PLACE
+        self.who = replace(self.who, place=named.to_bytes(5, "little") + self.who.place[5:])
+        return self
 
     def seal(self) -> int:
         """Close it to writers as an owner must; returns the descriptor."""
@@ -194,7 +223,8 @@ def visit(directory: Path, owner: Owner) -> Iterator[Line]:
 @contextlib.contextmanager
 def impersonate(directory: Path, owner: Owner) -> Iterator[socket.socket]:
     """Listen in the place of an endpoint, whose socket is set aside meanwhile."""
-    name, aside = directory / owner.identity, directory.parent / "aside"
+    name = directory / owner.identity
+    aside = directory.parent / f"{owner.identity}.aside"
     name.rename(aside)
     fd = os.open(directory, os.O_PATH)
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Get a neighbour's window by a real handshake and try every way to change a byte of it.
 
-Arguments: the segment directory, the owner's address, and its pid or 0. Prints one JSON object: what
-each way came to ("refused: ...", or "done").
+Arguments: the rundir and its number, the owner's address, and its pid or 0. Prints one JSON object:
+what each way came to ("refused: ...", or "done").
 """
 
 import ctypes
@@ -118,14 +118,13 @@ def intrude(fd: int, pid: int) -> dict[str, str]:
 
 def main() -> None:
     """Visit, take the window, try, tell."""
-    directory, address, pid = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    directory, number, address, pid = sys.argv[1:]
     owner = Owner(address)
-    window = Window(Identity.random())
-    token = bytes.fromhex(address)[8:16]
-    with visit(directory, owner) as line:
-        line.send(Greeting(window.who, token, HELLO).pack(), window.seal())
+    window = Window(Identity.random()).at(int(number))
+    with visit(Path(directory), owner) as line:
+        line.send(Greeting(window.who, Identity.of(owner), HELLO).pack(), window.seal())
         _, fd = line.receive()
-        result = intrude(fd, pid)
+        result = intrude(fd, int(pid))
     print(json.dumps(result))  # noqa: T201
 
 

@@ -70,7 +70,18 @@ static void finish(struct operation *operation)
 	free(operation);
 }
 
-/* Whatever waits to be posted. Nothing overtakes what waits before it. */
+/* Nothing overtakes what waits before it for the same peer. */
+static bool may_post(const struct operation *operation)
+{
+	const struct operation *o;
+
+	for (o = operations; o != operation; o = o->next)
+		if (!o->posted && o->peer == operation->peer)
+			return false;
+	return !operation->posted;
+}
+
+/* Whatever waits to be posted. */
 static void post_waiting(void)
 {
 	struct operation *o, *next;
@@ -78,11 +89,11 @@ static void post_waiting(void)
 
 	for (o = operations; o; o = next) {
 		next = o->next;
-		if (o->posted)
+		if (!may_post(o))
 			continue;
 		err = operation_start(&endpoint, o);
 		if (err == -FI_EAGAIN)
-			return;
+			continue;
 		if (err) {
 			failed(o->id, err);
 			finish(o);
