@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from nearmetal.core.errors import NearmetalError
+from nearmetal.core.files import read_named
 
 SMALL_B = 1024
 LARGE_B = 64 * 1024
@@ -25,6 +26,7 @@ SHARE = 0.9
 _TRACE = ("size_B", "count")
 _MAX_BYTES = 16 << 20
 _MAX_NUMBER = 1 << 60
+_MAX_DIGITS = 40
 _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}([uU]\d{1,3}[a-z]?)?")
 
 
@@ -149,7 +151,7 @@ def load_trace(path: Path) -> Messages:
 
 
 def _message(row: list[str], where: str) -> tuple[int, int]:
-    numbers = [int(cell) for cell in row if cell.strip().isdecimal()]
+    numbers = [int(cell) for cell in row if cell.strip().isdecimal() and len(cell) <= _MAX_DIGITS]
     if len(numbers) != len(_TRACE) or max(numbers) > _MAX_NUMBER:
         text = ",".join(row)[:40]
         hint = "use for example 1024,2000000"
@@ -176,21 +178,21 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[list[str], str]]
     Raises NearmetalError for a file without these columns, and for a row without as many cells.
     """
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
+        raw = read_named(path, _MAX_BYTES)
         text = raw.decode("utf-8").removeprefix("\ufeff")
     except OSError as error:
         raise NearmetalError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise NearmetalError(f"{path}:{line}: not UTF-8 text", "save it as CSV in UTF-8") from error
-    if len(raw) > _MAX_BYTES:
-        raise NearmetalError(f"{path}: larger than 16 MiB", "is it another file?")
     lines = csv.reader(text.splitlines())
     hint = f"columns: {','.join(columns)}"
-    if next(lines, None) != list(columns):
-        raise NearmetalError(f"{path}:1: wrong columns", hint)
-    rows = [(row, f"{path}:{lines.line_num}") for row in lines if row]
+    try:
+        if next(lines, None) != list(columns):
+            raise NearmetalError(f"{path}:1: wrong columns", hint)
+        rows = [(row, f"{path}:{lines.line_num}") for row in lines if row]
+    except csv.Error as error:
+        raise NearmetalError(f"{path}:{lines.line_num}: not CSV: {error}", hint) from error
     for row, where in rows:
         if len(row) != len(columns):
             raise NearmetalError(f"{where}: {len(row)} columns, not {len(columns)}", hint)

@@ -97,8 +97,14 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]
     return plan_hosts(file, facts, unreached), facts
 
 
-def _add_writing(parser: VerbParser) -> None:
+_WRITING = """\
+The command reboots hosts without a question. First look at the steps: `{show}`.
+It does not reboot a host with running QEMU machines or Slurm jobs; see nearmetal-host(1)."""
+
+
+def _add_writing(parser: VerbParser, show: str) -> None:
     parser.option("file FILE", _FILE)
+    parser.add_argument_group("before you begin", _WRITING.format(show=show))
     parser.option(
         "--reboot-timeout SECONDS",
         f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
@@ -109,10 +115,10 @@ def _add_writing(parser: VerbParser) -> None:
 
 def apply_options(parser: VerbParser) -> None:
     """Add the arguments of `host apply`."""
-    _add_writing(parser)
+    _add_writing(parser, "host plan")
     parser.option(
         "--by-hand-done",
-        "confirm that you have done the manual steps of the plan on ESXi hosts; the next reboot activates them",
+        "confirm that you did the manual steps of the plan on ESXi hosts; `apply` then reboots them",
     )
 
 
@@ -142,8 +148,12 @@ def _open(args: argparse.Namespace, kind: type[Kind], *, by_hand_done: bool = Fa
 
 def rollback_options(parser: VerbParser) -> None:
     """Add the arguments of `host rollback`."""
-    _add_writing(parser)
+    _add_writing(parser, "host rollback --dry-run")
     parser.option("--dry-run", "show the plan; change nothing")
+    parser.add_argument_group(
+        "exit codes",
+        "1: a host cannot be restored\n3: --dry-run, and the plan has changes\n4: the hosts are restored, except for values that are named",
+    )
 
 
 def on_rollback(args: argparse.Namespace, view: View) -> int:

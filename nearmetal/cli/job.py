@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 locality_options = add_spec
 
 
+_RESULT = """\
+After the job, `run` prints the number of messages per channel; with --json the document has them.
+The exit code is that of the first rank that failed, or 128 + n for signal n; 124: --timeout ended
+the job. The line `error: ...` on standard error shows that nearmetal could not start the program."""
+
+
 def run_options(parser: VerbParser) -> None:
     """Add the arguments of `run`."""
     from nearmetal.job.mpi import MapBy, Mpi, Provider
@@ -40,7 +46,7 @@ def run_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--map-by",
-        "slot: fill the slots of a node before the next node; node: place one rank on each node in turn (default: slot)",
+        "slot: fill the slots of a node before the next node, so two ranks share a node of two slots; node: place one rank on each node in turn (default: slot)",
         choices=[m.value for m in MapBy],
         default="slot",
     )
@@ -69,10 +75,11 @@ def run_options(parser: VerbParser) -> None:
     )
     parser.option(
         "program PROGRAM",
-        "path of the MPI program on this machine, or absolute path in the nodes; `--` stands before it; with --json its output goes to standard error",
+        "path of the MPI program; if this machine has no such file, an absolute path in the nodes; `--` stands before it; with --json its output goes to standard error",
         metavar="-- PROGRAM",
     )
     parser.option("args ARGS", "arguments of the program", nargs="*")
+    parser.add_argument_group("result", _RESULT)
 
 
 def on_run(args: argparse.Namespace, view: View) -> int:

@@ -59,6 +59,13 @@ def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vf
             f"job {vf.job} has no records any more, and VF {vf.address} still belongs to it",
             "nearmetal host vf --reclaim",
         )
+    held = backend.holders()
+    for one in held:
+        view.warn(
+            f"job {one.job} has ended, and process {one.pid} of user {one.uid} held its "
+            "namespaces or files",
+            f"kill {one.pid}",
+        )
     count = vfs.count()
     promised = _promised(runner, found, count)
     sound = _compare(view, count, promised)
@@ -72,6 +79,7 @@ def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vf
         {
             "containers": rows,
             "vfs": [vars(vf) for vf in taken],
+            "holders": [vars(one) for one in held],
             "count": {
                 "offered": count.offered,
                 "for_jobs": count.for_jobs,
@@ -81,7 +89,8 @@ def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vf
         },
         lines,
     )
-    return ExitCode.DONE if sound and not left and not lost else ExitCode.CHECKS_FAILED
+    good = sound and not left and not lost and not held
+    return ExitCode.DONE if good else ExitCode.CHECKS_FAILED
 
 
 def _promised(runner: Runner, found: Sequence[Instance], count: Count) -> int | None:

@@ -23,12 +23,14 @@ _MAX_REFUSED = 20
 _BASE = "name of the reference arm; arm: one of the compared configurations"
 _VERDICTS = """\
 A point is one test with one variant, message size, number of nodes, metric and unit. The verdict
-compares the 95 % interval of the ratio of the two arms at this point with the margin:
-ACCEPT        the interval lies within the margin
-REJECT        the interval lies beyond the margin; the exit code is 4
-INCONCLUSIVE  the margin lies within the interval, or there are fewer than six launches
+compares the 95 % interval of the ratio of the two arms at this point with a limit: BASE less the
+margin.
+ACCEPT        the whole interval is better than the limit
+REJECT        the whole interval is worse than the limit
+INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
-REFUSED       another difference between the arms can explain the result"""
+REFUSED       another difference between the arms can explain the result
+The exit code is 4 if at least one point is REJECT; all other verdicts give 0."""
 
 
 def run_options(parser: VerbParser) -> None:
@@ -42,6 +44,7 @@ def run_options(parser: VerbParser) -> None:
 
 def on_run(args: argparse.Namespace, view: View) -> int:
     """Run or resume the study; exit code 1 if launches failed."""
+    from nearmetal.config.document import read_text
     from nearmetal.core.lock import locked
     from nearmetal.study.design import load_design, unsettled
     from nearmetal.study.runner.session import StudySession
@@ -54,7 +57,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     hint = "wait for it, or give another --output"
     with locked(directory / ".lock", f"study {directory}", hint=hint):
-        text = args.file.read_text(encoding="utf-8")
+        text = read_text(args.file, "a study")
         session = StudySession(design, text, directory, open_running, view.warn)
         with view.steps(f"study {design.name}") as steps:
             why = session.run(steps)
@@ -160,7 +163,7 @@ def judge_options(parser: VerbParser) -> None:
 def _add_comparison(parser: VerbParser) -> None:
     parser.option(
         "--margin PERCENT",
-        "acceptable loss of performance in percent (default: the share of the cores of BASE that the other arm lacks, from `cores_per_node` of the labels)",
+        "acceptable loss of performance in percent; 0 asks if ARM is better than BASE (default: from `cores_per_node` of the labels; an arm with 30 of the 32 cores of BASE may lose 6.25)",
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")

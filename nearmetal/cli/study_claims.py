@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ROLE = "role"
 """The fact of an arm that names its role."""
 
+_MAX_TEXT = 1 << 20
+"""Bytes of a text with claims."""
+
 MAX_LINES = 12
 """Raw lines that --json names for a point."""
 
@@ -40,6 +43,7 @@ def lint_options(parser: VerbParser) -> None:
 
 def on_lint(args: argparse.Namespace, view: View) -> int:
     """Print findings as file:line; exit code 4 if there is one."""
+    from nearmetal.core.files import read_named
     from nearmetal.evidence.recognize import decode
     from nearmetal.study.arms import compare_all
     from nearmetal.study.claims import lint
@@ -49,7 +53,7 @@ def on_lint(args: argparse.Namespace, view: View) -> int:
     found = []
     for path in args.texts:
         try:
-            text = decode(path.read_bytes(), str(path))
+            text = decode(read_named(path, _MAX_TEXT), str(path))
         except OSError as error:
             raise NearmetalError(
                 f"cannot read {path}: {error.strerror}", "give the path of a text"

@@ -66,7 +66,7 @@ def top_options(parser: VerbParser) -> None:
         "read the statistics files in DIR; may be repeated (default: $NEARMETAL_STATS_DIR, $NEARMETAL_RUNDIR, /dev/shm/nearmetal-UID and the rundirs of all running clusters of this user)",
         action="append",
     )
-    parser.option("--once", "print one table after one interval, and exit")
+    parser.option("--once", "print one table after one interval, and exit; --json implies it")
     parser.option(
         "--interval SECONDS",
         "seconds between two readings (default: 1)",
@@ -119,7 +119,8 @@ def directories(args: argparse.Namespace) -> list[Path]:
         cluster, spec = open_running(args.spec)
         return _of_cluster(cluster.backend, spec)
     own = [os.environ.get(name, "") for name in ("NEARMETAL_STATS_DIR", "NEARMETAL_RUNDIR")]
-    places = [*(Path(p) for p in own if p), Path(f"/dev/shm/nearmetal-{os.geteuid()}")]  # noqa: S108
+    shm, name = Path("/dev/shm"), f"nearmetal-{os.geteuid()}"  # noqa: S108
+    places = [*(Path(p) for p in own if p), shm / name, *sorted(shm.glob(f"{name}.*"))]
     return list(dict.fromkeys([*places, *_of_all_clusters()]))
 
 

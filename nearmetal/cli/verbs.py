@@ -40,7 +40,8 @@ _TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. Each pair of ranks
-uses the fastest channel that works between them, and nearmetal reports the channel in use.
+uses the fastest channel that works between them, and nearmetal reports the channel in use. The key
+`backend` of a cluster's spec says what its nodes are: containers of this machine or virtual machines.
 """
 
 EPILOG = f"""\
@@ -54,7 +55,7 @@ exit codes:
            `study reproduce`, `advise`, `image list`, `import vhpc`, `tune --show`
   124      `--timeout` ended the job of `run`
   128 + n  signal n ended nearmetal or the program; Ctrl-C gives 130
-`run` and `exec` return the exit code of the program. If nearmetal cannot start the program, they
+`run`, `exec` and `slurm task` return the exit code of the program. If nearmetal cannot start the program, they
 print `error: ...` and return 1 or 2.
 
 `nearmetal VERB --help` shows the arguments and options of a verb. The manual pages, for example
@@ -138,7 +139,7 @@ def build_parser() -> argparse.ArgumentParser:
             verb=name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
-            epilog=f"example: {example}",
+            epilog=f"exit codes: nearmetal --help\nexample: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if not module:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of verbs: for a person, or as one JSON document on standard output."""
+"""The output of verbs: for a person, or as one JSON document on standard output.
+
+Names of files, lines of logs and answers of nodes are foreign: no control character of them reaches
+the terminal. JSON has its own escapes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any, TextIO
 
 from nearmetal.core.errors import NearmetalError, SpecError
 from nearmetal.core.progress import Progress, Silent, bar
+from nearmetal.core.text import printable, printable_lines
 
 _RED, _YELLOW, _BOLD = "31", "33", "1"
 
@@ -32,14 +37,15 @@ class View:
             print(json.dumps(data, indent=2))
             return
         for line in lines:
-            print(line)
+            print(printable_lines(line))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table for a person, as wide as its cells; nothing with --json."""
         if self.as_json:
             return
-        widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-        for number, row in enumerate((columns, *rows)):
+        shown = [[printable(cell) for cell in row] for row in (columns, *rows)]
+        widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
+        for number, row in enumerate(shown):
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             line = "  ".join(cells).rstrip()
             print(line if number else _styled(line, _BOLD, sys.stdout))
@@ -68,6 +74,7 @@ class View:
 
     def _print(self, text: str, style: str) -> None:
         sys.stdout.flush()
+        text = printable_lines(text)
         print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
 
     @contextmanager

@@ -1,23 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """A YAML file as plain data, with the position of every value.
 
-The file is hostile until checked: size, encoding, depth, aliases and tags are checked before any
-value is built. Anchors, tags and a second document are refused, because no file needs them.
+The file is hostile until checked: kind, size, encoding, depth, aliases and tags are checked before
+any value is built. Anchors, tags and a second document are refused, because no file needs them. The
+work for a file is linear in its size: beyond MAX_PROBLEMS, problems are only counted.
 """
 
 from __future__ import annotations
 
+import errno
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nearmetal.core.errors import NearmetalError, Problem, SpecError
+from nearmetal.core.errors import MAX_PROBLEMS, NearmetalError, Problem, SpecError
+from nearmetal.core.files import read_named
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 16
+MAX_VALUES = 100_000
+"""Keys and values of a file: YAML takes much longer to read than any other part of it."""
 
 Key = str | int
 Value = None | bool | int | float | str | list["Value"] | dict[str, "Value"]
@@ -25,6 +31,7 @@ Position = tuple[int, int]
 
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{0,15}([eE][-+]?[0-9]{1,3})?")
+_KEY_SHOWN = 100
 _START = "start from an example of its manual page"
 _WORDS: dict[str, bool | None] = {
     "": None,
@@ -44,10 +51,20 @@ class Document:
     positions: dict[tuple[Key, ...], Position] = field(default_factory=dict)
     keys: dict[tuple[Key, ...], Position] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    more: int = 0
+    """Problems that are only counted."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a further problem would only be counted."""
+        return len(self.problems) >= MAX_PROBLEMS
 
     def complain(self, position: Position, what: str, why: str, hint: str = "") -> None:
         """Note one problem."""
-        self.problems.append(Problem(self.file, *position, what, why, hint))
+        if self.full:
+            self.more += 1
+        else:
+            self.problems.append(Problem(self.file, *position, what, why, hint))
 
     def refuse(self, path: tuple[Key, ...], why: str, hint: str = "", *, what: str = "") -> None:
         """Note one problem of the value at a path; `what` is its name in the message."""
@@ -56,7 +73,7 @@ class Document:
     def refuse_problems(self) -> None:
         """Raise SpecError if there is any problem."""
         if self.problems:
-            raise SpecError(self.problems)
+            raise SpecError(self.problems, self.more)
 
     def where(self, path: tuple[Key, ...]) -> Position:
         """Return the position of a value, or of the closest thing around it."""
@@ -74,7 +91,8 @@ class Document:
 
 def dotted(path: tuple[Key, ...]) -> str:
     """Return a path as people write it, for example hosts[0].name."""
-    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
+    keys = (key[:_KEY_SHOWN] if isinstance(key, str) else key for key in path)
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return text.removeprefix(".") or "the file"
 
 
@@ -84,16 +102,15 @@ def _mark(mark: Any) -> Position:
 
 def read_text(path: Path, what: str) -> str:
     """Read a file that a user wrote; `what` names its kind. Raises NearmetalError or SpecError."""
+    document = Document(str(path))
     try:
-        with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+        raw = read_named(path, MAX_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            document.complain((1, 1), "the file is too large", f"{what} has at most 1 MiB")
+            raise SpecError(document.problems) from error
         hint = f"give the path of {what}"
         raise NearmetalError(f"cannot read {path}: {error.strerror}", hint) from error
-    document = Document(str(path))
-    if len(raw) > MAX_BYTES:
-        document.complain((1, 1), "the file is too large", f"{what} has at most 1 MiB")
-        document.refuse_problems()
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -105,10 +122,22 @@ def read_text(path: Path, what: str) -> str:
     return text.removeprefix("\ufeff")
 
 
+def _events(document: Document, text: str) -> Iterator[Any]:
+    """Yield the events of a file, up to the bound of its values."""
+    values = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        values += isinstance(event, yaml.NodeEvent)
+        if values > MAX_VALUES:
+            why = f"a file has at most {MAX_VALUES} keys and values"
+            document.complain(_mark(event.start_mark), "too many values", why, "split the file")
+            return
+        yield event
+
+
 def _scan(document: Document, text: str) -> None:
     """Check the event stream before anything is built."""
     depth = documents = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in _events(document, text):
         position = _mark(event.start_mark)
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
@@ -171,7 +200,9 @@ def _build(document: Document, node: yaml.Node, path: tuple[Key, ...]) -> Value:
             if key in result:
                 line = document.keys[*path, key][0]
                 why = f"line {line} has the same key"
-                document.complain(position, f"duplicate key {key!r}", why, "remove one of them")
+                document.complain(
+                    position, f"duplicate key {key[:_KEY_SHOWN]!r}", why, "remove one of them"
+                )
                 continue
             document.keys[*path, key] = position
             result[key] = _build(document, value_node, (*path, key))

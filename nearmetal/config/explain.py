@@ -21,6 +21,9 @@ from nearmetal.config.model import NAME_PATTERN
 _Checked = TypeVar("_Checked", bound=BaseModel)
 
 _SHOWN = 40
+_LONGEST = 100
+"""Characters of a key that are compared with known keys: a comparison is quadratic in them."""
+
 _WHOLE = "is not a whole number|write for example 2, without quotes"
 _REASONS = {
     "int_type": _WHOLE,
@@ -72,7 +75,11 @@ def check(
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        for detail in error.errors(include_url=False):
+        details = error.errors(include_url=False)
+        for number, detail in enumerate(details):
+            if document.full:
+                document.more += len(details) - number
+                break
             if detail["type"] == "extra_forbidden":
                 _explain_key(document, model, tuple(detail["loc"]), elsewhere)
             else:
@@ -136,7 +143,7 @@ def _explain_key(
     path = _in_document(document, location)
     key, parent = str(path[-1]), path[:-1]
     known = known_keys(model, parent)
-    close = difflib.get_close_matches(key, known, 1)
+    close = difflib.get_close_matches(key[:_LONGEST], known, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
     why = elsewhere(key, parent) if elsewhere else ""
     position = document.keys.get(path, document.where(path))

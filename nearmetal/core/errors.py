@@ -8,6 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from nearmetal.core.text import printable
+
+MAX_PROBLEMS = 100
+"""Problems of a file that its error shows; it counts the rest."""
+
 
 class ExitCode(IntEnum):
     """The exit codes of the command line; nearmetal(1) has the same table."""
@@ -52,16 +57,18 @@ class Problem:
         """Return one line: `file:line:col: what: why; hint`."""
         text = f"{self.file}:{self.line}:{self.column}: {self.what}"
         text += f": {self.why}" if self.why else ""
-        return f"{text}; {self.hint}" if self.hint else text
+        return printable(f"{text}; {self.hint}" if self.hint else text)
 
 
 class SpecError(NearmetalError):
     """All problems of a file that a user wrote, in the order of the file."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        """Sort the problems by position; there must be at least one."""
+    def __init__(self, problems: Sequence[Problem], more: int = 0) -> None:
+        """Sort the problems by position; there must be at least one. `more`: how many are not given."""
         self.problems = tuple(sorted(problems, key=lambda p: (p.line, p.column)))
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS]]
+        more += len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, *([f"and {more} more problems"] if more else [])]))
 
 
 class StateError(NearmetalError):

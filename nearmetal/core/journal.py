@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
+from nearmetal.core.errors import StateError
+from nearmetal.core.files import MAX_STATE, read_regular
+
 NAME = "journal.jsonl"
 
 
@@ -55,16 +58,24 @@ class Journal:
             os.close(descriptor)
 
     def read(self) -> list[Record]:
-        """Return all complete records; an incomplete last line of a killed process is left out."""
+        """Return all complete records; an incomplete last line of a killed process is left out.
+
+        No file: no records. Raises StateError if the file cannot be read, or is too large.
+        """
         try:
-            text = self.path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            text = read_regular(self.path, MAX_STATE).decode("utf-8", "replace")
+        except FileNotFoundError:
             return []
+        except OSError as error:
+            raise StateError(
+                f"cannot read {self.path}: {error.strerror}",
+                "move it away: it only tells what earlier commands did",
+            ) from error
         records = []
         for line in text.splitlines():
             try:
                 records.append(Record(**json.loads(line)))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 continue
         return records
 

@@ -2,7 +2,8 @@
 """The only module that starts processes.
 
 A command is an argument list, never a shell string. Every captured command runs in its own session,
-so that a time-out, an error or Ctrl-C ends the command and all its children.
+so that a time-out, an error or Ctrl-C ends the command and all its children. Its output is foreign:
+a node may answer without end, so a command that prints more than its bound is ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import selectors
 import shlex
 import shutil
 import signal
@@ -29,6 +31,14 @@ AT_ONCE = 8
 """Commands that run side by side. Many are logins through one machine, and its sshd drops some of more
 than ten logins that are not yet authenticated (MaxStartups)."""
 
+MAX_OUTPUT = 96 << 20
+"""Bytes of each output of a captured command: more than the largest file that nodes send us."""
+
+MAX_LINE = 1 << 20
+"""Bytes of a line in a dialogue."""
+
+_PIECE = 64 << 10
+
 _Stream = IO[bytes] | int | None
 
 _TAIL_LINES = 12
@@ -37,12 +47,16 @@ _LOOK_S = 0.5
 
 @dataclass(frozen=True)
 class Command:
-    """A program to start: its arguments, its whole environment (None: inherited), its directory."""
+    """A program to start: its arguments, its whole environment (None: inherited), its directory.
+
+    `most`: bytes that `run`, `run_all` and `check` accept on each of its outputs.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] | None = None
     cwd: Path | None = None
     stdin: bytes = field(default=b"", repr=False)
+    most: int = MAX_OUTPUT
 
     def __str__(self) -> str:
         """Return the command as a user would type it."""
@@ -79,7 +93,10 @@ class Dialogue(Protocol):
         """Write one line; raises CommandError if the program has ended."""
 
     def receive(self, timeout_s: float) -> str | None:
-        """Return the next line without its newline; None at the end of output or at the time-out."""
+        """Return the next line without its newline; None at the end of output or at the time-out.
+
+        Raises CommandError for a line of more than MAX_LINE bytes.
+        """
 
     def finish(self, timeout_s: float) -> int:
         """Close its input, wait, kill its session if it is late; returns the exit code."""
@@ -89,7 +106,7 @@ class Runner(Protocol):
     """Starts processes; `LocalRunner` starts them on this machine."""
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
-        """Run to the end and capture; raises CommandError only if it cannot start."""
+        """Run to the end and capture; CommandError if it cannot start or prints without bound."""
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
         """As `run`, side by side, each with that time; returns the ends in the given order."""
@@ -174,35 +191,127 @@ def _started(
                     stream.close()
 
 
+class _Running:
+    """A started command, whose input is fed and whose outputs are read as its pipes allow."""
+
+    def __init__(
+        self, command: Command, process: subprocess.Popen[bytes], selector: selectors.BaseSelector
+    ) -> None:
+        assert process.stdin is not None  # noqa: S101 - our own invariant: all three are pipes
+        assert process.stdout is not None  # noqa: S101 - as above
+        assert process.stderr is not None  # noqa: S101 - as above
+        self.command = command
+        self.process = process
+        self.timed_out = False
+        self._selector = selector
+        self._begin = time.monotonic()
+        self._seconds = 0.0
+        self._input = memoryview(command.stdin)
+        self._outputs = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
+        self._stdin = process.stdin.fileno()
+        self._exit = os.pidfd_open(process.pid)
+        self._watched = {self._exit, self._stdin, *self._outputs}
+        for source in self._watched:
+            os.set_blocking(source, False)
+            event = selectors.EVENT_WRITE if source == self._stdin else selectors.EVENT_READ
+            selector.register(source, event, self)
+        if not self._input:
+            self._close_input()
+
+    def act(self, source: int) -> bool:
+        """Feed or read the ready pipe; returns whether the command has ended."""
+        if source == self._exit:
+            self.end()
+            return True
+        if source == self._stdin:
+            self._feed()
+        elif source in self._watched:
+            self._read(source)
+        return False
+
+    def end(self) -> None:
+        """Read what is left, and reap it: it has ended.
+
+        Its processes wrote all their output to the pipes; a daemon may keep them open without end.
+        """
+        for output in self._outputs:
+            while output in self._watched and self._read(output):
+                pass
+        for source in list(self._watched):
+            self._drop(source)
+        self.process.wait()
+        self._seconds = time.monotonic() - self._begin
+
+    def close(self) -> None:
+        """Close the descriptor of its end."""
+        os.close(self._exit)
+
+    def completed(self) -> Completed:
+        """Return its end."""
+        stdout, stderr = map(bytes, self._outputs.values())
+        code = self.process.returncode
+        return Completed(self.command, code, stdout, stderr, self._seconds, self.timed_out)
+
+    def _drop(self, source: int) -> None:
+        self._watched.discard(source)
+        self._selector.unregister(source)
+
+    def _close_input(self) -> None:
+        self._drop(self._stdin)
+        assert self.process.stdin is not None  # noqa: S101 - as above
+        self.process.stdin.close()
+        self._stdin = -1
+
+    def _feed(self) -> None:
+        try:
+            self._input = self._input[os.write(self._stdin, self._input[:_PIECE]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._input = self._input[:0]
+        if not self._input:
+            self._close_input()
+
+    def _read(self, output: int) -> bool:
+        """Read one piece; returns whether there may be more."""
+        try:
+            piece = os.read(output, _PIECE)
+        except BlockingIOError:
+            return False
+        content = self._outputs[output]
+        if len(content) + len(piece) > self.command.most:
+            raise CommandError(
+                f"more than {self.command.most} bytes of output: {self.command}",
+                "the command was ended: no answer is as long",
+            )
+        content += piece
+        if not piece:
+            self._drop(output)
+        return bool(piece)
+
+
 def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Completed]:
     """Start all commands, wait for each; on any exception end the sessions of all."""
-    begin = time.monotonic()
-    ends = []
+    pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
         running = []
         for command in commands:
-            # Files in memory need no reader, but pipes would have to be fed and drained all at once.
-            given, out, words = (
-                stack.enter_context(os.fdopen(os.memfd_create("nearmetal"), "w+b"))
-                for _ in range(3)
-            )
-            given.write(command.stdin)
-            given.seek(0)
-            process = stack.enter_context(_started(command, given, out, words))
-            running.append((command, process, out, words))
-        for command, process, out, words in running:
-            timed_out = False
-            try:
-                process.wait(max(0.0, begin + timeout_s - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                _end_session(process)
-            seconds = time.monotonic() - begin
-            stdout, stderr = (
-                os.pread(f.fileno(), os.fstat(f.fileno()).st_size, 0) for f in (out, words)
-            )
-            ends.append(Completed(command, process.returncode, stdout, stderr, seconds, timed_out))
-    return ends
+            process = stack.enter_context(_started(command, pipe, pipe, pipe))
+            one = _Running(command, process, selector)
+            stack.callback(one.close)
+            running.append(one)
+        deadline = time.monotonic() + timeout_s
+        active = set(running)
+        while active and (left_s := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left_s):
+                if key.data in active and key.data.act(key.fd):
+                    active.remove(key.data)
+        for late in active:
+            late.timed_out = True
+            _end_session(late.process)
+            late.end()
+        return [one.completed() for one in running]
 
 
 class _LocalDialogue:
@@ -211,7 +320,7 @@ class _LocalDialogue:
     def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
         self._command = command
         self._process = process
-        self._pending = b""
+        self._pending = bytearray()
 
     def send(self, line: str) -> None:
         stream = self._process.stdin
@@ -226,16 +335,21 @@ class _LocalDialogue:
         stream = self._process.stdout
         assert stream is not None  # noqa: S101 - our own invariant: it was opened with a pipe
         deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._pending:
+        looked = 0
+        while (end := self._pending.find(b"\n", looked)) < 0:
+            looked = len(self._pending)
+            if looked > MAX_LINE:
+                raise CommandError(f"{self._command.argv[0]} printed a line without an end")
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
                 return None
-            chunk = os.read(stream.fileno(), 65536)
+            chunk = os.read(stream.fileno(), _PIECE)
             if not chunk:
                 return None
             self._pending += chunk
-        line, self._pending = self._pending.split(b"\n", 1)
-        return line.decode("utf-8", "replace")
+        line = self._pending[:end].decode("utf-8", "replace")
+        del self._pending[: end + 1]
+        return line
 
     def finish(self, timeout_s: float) -> int:
         process = self._process
@@ -283,25 +397,11 @@ class LocalRunner:
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         """Run to the end and capture both outputs."""
-        begin = time.monotonic()
-        pipe = subprocess.PIPE
-        with _started(command, pipe, pipe, pipe) as process:
-            timed_out = False
-            try:
-                stdout, stderr = process.communicate(command.stdin, timeout_s)
-            except subprocess.TimeoutExpired:
-                timed_out = True
-                _end_session(process)
-                try:
-                    stdout, stderr = process.communicate(timeout=GRACE_S)
-                except subprocess.TimeoutExpired:
-                    # A process left the session and keeps the pipes open: its output is not available.
-                    stdout, stderr = b"", b""
-            seconds = time.monotonic() - begin
-            return Completed(command, process.returncode, stdout, stderr, seconds, timed_out)
+        (end,) = _run_side_by_side([command], timeout_s)
+        return end
 
     def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
-        """Run all to their ends, AT_ONCE at a time; `seconds` runs until the end was seen."""
+        """Run all to their ends, AT_ONCE at a time."""
         return [
             completed
             for first in range(0, len(commands), AT_ONCE)

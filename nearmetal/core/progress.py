@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from nearmetal.core.text import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress  # slow to load, and a help needs no bar
 
@@ -56,7 +58,7 @@ class StepBar:
 
     def step(self, text: str) -> None:
         """Show the step's text, and advance by the step before it."""
-        self._shown.update(self._task, description=text, advance=self._running)
+        self._shown.update(self._task, description=printable(text), advance=self._running)
         self._running = 1
 
     def finish(self) -> None:

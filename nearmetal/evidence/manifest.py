@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from nearmetal.core.errors import LogError
+from nearmetal.core.files import read_regular
 from nearmetal.evidence.model import Fact, Log
 from nearmetal.evidence.parse import parse_log
 from nearmetal.evidence.parse.reader import fail
@@ -28,6 +29,7 @@ MAX_BYTES = 64 << 20
 
 Text = Annotated[str, Field(max_length=4096)]
 RawFile = Annotated[str, Field(pattern=r"^raw/[A-Za-z0-9_][A-Za-z0-9._-]{0,120}$")]
+Number = Annotated[int, Field(ge=0, le=10**9)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -47,13 +49,13 @@ class ChannelProof(_RunModel):
 class Launch(_RunModel):
     """One start of one program. Launches of a `block` ran one after another, arm by arm."""
 
-    number: int
-    block: int
+    number: Number
+    block: Number
     program: Text
     log_format: Text
     mpi: Text
     arm: Text
-    ranks: int
+    ranks: Number
     nodes: Text
     started: Text
     seconds: float
@@ -161,13 +163,16 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     fresh.replace(directory / FILE)
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a run directory; raises LogError when it is missing or damaged."""
+def read_manifest(folder: Path, inside: str = "") -> Manifest:
+    """Return the manifest of a run directory; raises LogError when it is missing or damaged.
+
+    `inside`: the run directory within the folder. No link in the folder is followed.
+    """
+    directory = folder / inside
     path = directory / FILE
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise LogError(f"{path}: larger than {MAX_BYTES >> 20} MiB", "is it a manifest?")
-        return Manifest.model_validate_json(path.read_bytes())
+        content = read_regular(f"{inside}/{FILE}" if inside else FILE, MAX_BYTES, below=folder)
+        return Manifest.model_validate_json(content)
     except FileNotFoundError as error:
         raise LogError(
             f"{directory} is not a run directory: it has no {FILE}",
@@ -203,9 +208,7 @@ def read_raw(directory: Path, file: str, sha256: str) -> str:
     """Return a raw file's text; raises LogError when it is missing or was changed."""
     path = directory / file
     try:
-        if path.is_symlink() or path.stat().st_size > MAX_LOG_BYTES:
-            raise LogError(f"{path}: a link or larger than {MAX_LOG_BYTES >> 20} MiB")
-        content = path.read_bytes()
+        content = read_regular(file, MAX_LOG_BYTES, below=directory)
     except OSError as error:
         raise LogError(f"{path}: {error.strerror}", "the run directory is incomplete") from error
     if hashlib.sha256(content).hexdigest() != sha256:

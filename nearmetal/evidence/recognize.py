@@ -1,43 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program that printed a text, from the text alone; never from a file's name."""
+r"""The program that printed a text, from the text alone; never from a file's name.
+
+A pattern looks at one line: `[^\S\n]` is a blank, because `\s` would try all following empty lines
+at each of them. So the work is linear in the size of the text.
+"""
 
 from __future__ import annotations
 
 import re
 
-from nearmetal.evidence.parse.reader import fail
+from nearmetal.evidence.parse.reader import check_lines, fail
 
 MAX_LOG_BYTES = 64 << 20
 
+_B = r"[^\S\n]"
+
 SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
     "nearmetal-bench": (("# nearmetal-bench ",), r"^# nearmetal-bench "),
-    "osu": (("OSU ",), r"^#\s*OSU (?:MPI|UPC|OpenSHMEM|NCCL)\S* .*Test\s+v\d"),
-    "imb": (("MPI Benchmarks",), r"^#\s+Intel\(R\) MPI Benchmarks"),
-    "netpipe": (("Now starting",), r"^Now starting the main loop\s*$"),
+    "osu": (("OSU ",), rf"^#{_B}*OSU (?:MPI|UPC|OpenSHMEM|NCCL)\S* .*Test{_B}+v\d"),
+    "imb": (("MPI Benchmarks",), rf"^#{_B}+Intel\(R\) MPI Benchmarks"),
+    "netpipe": (("Now starting",), rf"^Now starting the main loop{_B}*$"),
     "perftest": (
         (" Test\n", " Test\r\n", '"test_info"'),
         (
-            r"^\s+(?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.* Test\s*$"
-            r'|^\s*"test_info"\s*:'
+            rf"^{_B}+(?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.* Test{_B}*$"
+            rf'|^{_B}*"test_info"{_B}*:'
         ),
     ),
     "hpcc": (("HPC Challenge",), r"^This is the DARPA/DOE HPC Challenge Benchmark"),
     "hpl": (("HPLinpack ",), r"^HPLinpack \d"),
-    "hpcg": (("HPCG-Benchmark",), r"^HPCG-Benchmark\s*$"),
+    "hpcg": (("HPCG-Benchmark",), rf"^HPCG-Benchmark{_B}*$"),
     "stream": (("STREAM version",), r"^STREAM version \$Revision"),
-    "graph500": (("TEPS:", "SCALE:"), r"^(?:bfs\s+)?harmonic_mean_TEPS:|^SCALE:\s+\d+\s*$"),
-    "npb": (("NAS Parallel",), r"^\s*NAS Parallel Benchmarks "),
+    "graph500": (("TEPS:", "SCALE:"), rf"^(?:bfs{_B}+)?harmonic_mean_TEPS:|^SCALE:{_B}+\d+{_B}*$"),
+    "npb": (("NAS Parallel",), rf"^{_B}*NAS Parallel Benchmarks "),
     "gromacs": (
         ("GROMACS", "mdrun", "(ns/day)"),
-        r"^\s*:-\) GROMACS|^Finished mdrun on|^GROMACS version:|^\s+\(ns/day\)\s",
+        rf"^{_B}*:-\) GROMACS|^Finished mdrun on|^GROMACS version:|^{_B}+\(ns/day\)\s",
     ),
     "lammps": (("LAMMPS (", "Loop time"), r"^LAMMPS \(|^Loop time of \S+ on \d+ procs"),
     "namd": (("Info: ",), r"^Info: NAMD \d|^Info: Benchmark time: "),
-    "openfoam": (("ExecutionTime",), r"^ExecutionTime = \S+ s\s+ClockTime"),
-    "wrf": (("Timing for main", "WRF V"), r"^Timing for main: time |^\s*WRF V\S+ MODEL"),
-    "qe": (("PWSCF",), r"^\s*Program PWSCF v|^\s*PWSCF\s*:\s.*(?:WALL|wall time)"),
+    "openfoam": (("ExecutionTime",), rf"^ExecutionTime = \S+ s{_B}+ClockTime"),
+    "wrf": (("Timing for main", "WRF V"), rf"^Timing for main: time |^{_B}*WRF V\S+ MODEL"),
+    "qe": (("PWSCF",), rf"^{_B}*Program PWSCF v|^{_B}*PWSCF{_B}*:{_B}.*(?:WALL|wall time)"),
     "matrix": (("src,dst", "rank_a,"), r"^(?:src,dst|rank_a,rank_b),"),
-    "clck": (("Cluster Checker",), r"^\s*Intel(?:\(R\)|®)?\s+Cluster Checker \d"),
+    "clck": (("Cluster Checker",), rf"^{_B}*Intel(?:\(R\)|®)?{_B}+Cluster Checker \d"),
 }
 """By format: words of which a text must have one, and the pattern. A text may match several formats:
 HPCC also prints HPL and STREAM. The words are only for speed: most texts match one format."""
@@ -45,12 +51,12 @@ HPCC also prints HPL and STREAM. The words are only for speed: most texts match 
 CONTAINS = {"hpcc": {"hpl", "stream"}}
 
 NOT_READ = {
-    "GPCNet": r"^Network Tests v\d+\.\d+\s*$(?s:.*)Isolated Network Tests",
-    "nccl-tests": r"^# nThread \d+ nGpus \d+",
-    "a performance log of ReFrame": r"\|reframe \d",
-    "the MPI library's version only": r"\AOpen MPI v?\d",
+    "GPCNet": ("Isolated Network Tests", rf"^Network Tests v\d+\.\d+{_B}*$"),
+    "nccl-tests": ("# nThread", r"^# nThread \d+ nGpus \d+"),
+    "a performance log of ReFrame": ("|reframe ", r"\|reframe \d"),
+    "the MPI library's version only": ("Open MPI", r"\AOpen MPI v?\d"),
 }
-"""Formats that are known by name, but not read."""
+"""Formats that are known by name, but not read: a word of the text, and a pattern."""
 
 CRASHES = (
     "Segmentation fault",
@@ -81,7 +87,9 @@ def decode(raw: bytes, file: str) -> str:
         utf16 = raw[:2] in (b"\xff\xfe", b"\xfe\xff")
         why = "UTF-16? save it as UTF-8" if utf16 else "this is not text: it is a binary file"
         raise fail(file, line, "a zero byte", why)
-    return raw.decode("utf-8", "replace").removeprefix("\ufeff")
+    text = raw.decode("utf-8", "replace").removeprefix("\ufeff")
+    check_lines(text, file)
+    return text
 
 
 def recognize(text: str, file: str) -> str:
@@ -102,7 +110,11 @@ def recognize(text: str, file: str) -> str:
             f"it holds the output of {' and '.join(found)}",
             "a file may have one format only: split it",
         )
-    known = [name for name, pattern in NOT_READ.items() if re.search(pattern, text, re.MULTILINE)]
+    known = [
+        name
+        for name, (word, pattern) in NOT_READ.items()
+        if word in text and re.search(pattern, text, re.MULTILINE)
+    ]
     if known:
         raise fail(file, 1, f"this is {known[0]}", "which is not read")
     raise fail(file, 1, "the format is unknown", f"known: {', '.join(SIGNATURES)}")

@@ -32,7 +32,7 @@ MAX_PORT_VFS = 512
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SET = re.compile(r"[A-Za-z0-9.,/\[\]-]{1,1024}")
 _RANGE = re.compile(r"\[([0-9,/-]*)\]")
-_URL = r"https?://([A-Za-z0-9.:\[\]_-]|\{host\}){1,253}(/[A-Za-z0-9._/-]{0,200})?"
+_URL = r"https?://(?!-)([A-Za-z0-9.:\[\]_-]|\{host\}){1,253}(/[A-Za-z0-9._/-]{0,200})?"
 _NAMES = "use for example kvm[01-16]"
 
 
@@ -86,7 +86,7 @@ Version = Annotated[
 Argument = Annotated[
     str,
     shaped(
-        r"[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?",
+        r"(?!-)[A-Za-z0-9_.-]{1,64}(=[A-Za-z0-9_.,:@/+-]{1,256})?",
         "is not a kernel argument|use for example iommu=pt",
     ),
 ]
@@ -110,7 +110,7 @@ Profile = Annotated[
 SlurmNode = Annotated[
     str,
     shaped(
-        r"(?=.)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}",
+        r"(?=.)(?!-)[A-Za-z0-9_.-]{0,64}(\{host\})?[A-Za-z0-9_.-]{0,64}",
         "is not a node name|use for example n-{host}",
     ),
 ]

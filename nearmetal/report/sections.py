@@ -140,7 +140,7 @@ def headline_table(found: Sequence[Headline]) -> Grid:
 
 def sentence(found: Sequence[Headline]) -> str:
     """Return the verdict in one sentence."""
-    latency, rate, bandwidth = found
+    latency, rate, *_, bandwidth = found
     if latency.ours is None:
         return "nearmetal's own arm was not measured in this run."
     ours = f"An 8-byte message takes {numbers.microseconds(latency.ours.value)} between nodes"
@@ -290,7 +290,7 @@ def _rates(evidence: Evidence, links: RawLinks) -> Panel | None:
 
 
 def by_mpi(evidence: Evidence, links: RawLinks) -> Grid | None:
-    """Return the three headlines for every MPI."""
+    """Return the headlines for every MPI."""
     rows = []
     for mpi in evidence.mpis("patterns"):
         row = [GridCell(_mpi(mpi))]
@@ -298,7 +298,7 @@ def by_mpi(evidence: Evidence, links: RawLinks) -> Grid | None:
             row += [links.cell(point, v.quantity) for point in (v.ours, v.baseline)]
             row.append(GridCell("" if v.ratio is None else numbers.times(v.ratio.value)))
         rows.append(tuple(row))
-    heads = ("8 B latency", "8 B rate", "1 MiB bandwidth")
+    heads = ("8 B latency", "8 B rate", "64 KiB bandwidth", "1 MiB bandwidth")
     columns = [c for h in heads for c in (f"{h}, nearmetal", "TCP", "ratio")]
     return Grid("Every MPI", ("MPI", *columns), tuple(rows)) if rows else None
 

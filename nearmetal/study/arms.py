@@ -10,7 +10,7 @@ from nearmetal.study.effects import TaxSplit, split_tax
 from nearmetal.study.flags import MIN_OUTLIER
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, compare
-from nearmetal.study.labels import arms_of, load_labels
+from nearmetal.study.labels import arms_of, parse_labels
 from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.physics import Violation, violations
 from nearmetal.study.store import LABELS, Study
@@ -18,8 +18,8 @@ from nearmetal.study.store import LABELS, Study
 
 def arms_in(study: Study) -> dict[str, Arm]:
     """Return the arms of a study, described by its labels, or known by name only."""
-    file = study.directory / LABELS
-    known = arms_of(load_labels(file)[0]) if file.stat().st_size else {}
+    text = study.labels()
+    known = arms_of(parse_labels(text, str(study.directory / LABELS))[0]) if text else {}
     names = dict.fromkeys(s.arm for s in study.sources() if s.status == "facts")
     return {name: known.get(name, Arm(name)) for name in names}
 

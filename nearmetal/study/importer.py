@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From folders of logs to a study: walk, recognize, parse, label, keep; one file at a time."""
+"""From folders of logs to a study: walk, recognize, parse, label, keep; one file at a time.
+
+Another person may have made the folders: no link in them is followed, only regular files are read,
+and depth, number and sizes are bounded.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from nearmetal.config.document import MAX_BYTES, Document, read_text
 from nearmetal.core.errors import LogError, NearmetalError
+from nearmetal.core.files import read_regular
 from nearmetal.core.progress import Progress
+from nearmetal.core.text import printable
 from nearmetal.evidence import Launch, Log, parse_log, read_manifest
 from nearmetal.evidence.manifest import FILE as BENCH_MANIFEST
 from nearmetal.evidence.manifest import STUDY_SUITE
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
-from nearmetal.study.labels import Label, Labeller, load_labels, natural
+from nearmetal.study.labels import WHAT, Label, Labeller, Labels, natural, parse_labels
 from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
@@ -26,18 +34,32 @@ COINCIDENCE = 3
 """With at most this many numbers, two launches may print the same bytes by chance."""
 
 MAX_SHOWN = 20
-_PIECE = 64 << 10
+
+MAX_DEPTH = 64
+"""Folders within folders."""
+
+MAX_FILES = 1_000_000
+
+MAX_WORD = 1000
+"""Characters of a name, a setting or a remark of a log in the tables."""
+
+MAX_SETTINGS = 1000
+"""Settings of a log in the tables."""
+
+MAX_SIZE = 1 << 53
+"""Bytes of a message."""
 _OTHER = Label(ignore="another stream of a launch")
 
 
 class File(NamedTuple):
-    """A file to import; labels match `path`, which is relative to the given folder.
+    """A file to import; labels match `path`, which is relative to `folder`.
 
-    For files of a run directory, the manifest gives `label`, `format` and `failed`.
+    `inside`: where it lies in `folder`, if that is not `path`. For files of a run directory, the manifest gives `label`, `format` and `failed`.
     """
 
     path: str
-    where: Path
+    folder: Path
+    inside: str = ""
     label: Label | None = None
     format: str = ""
     failed: str = ""
@@ -57,10 +79,10 @@ class ImportSummary:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def _bench_files(directory: Path, relative: str) -> list[File] | None:
+def _bench_files(folder: Path, relative: str) -> list[File] | None:
     """Return the raw files of a run directory; None: the directory is none."""
     try:
-        manifest = read_manifest(directory)
+        manifest = read_manifest(folder, relative)
     except LogError:
         return None
     files = []
@@ -70,13 +92,14 @@ def _bench_files(directory: Path, relative: str) -> list[File] | None:
         files += [
             File(
                 relative + launch.file,
-                directory / launch.file,
+                folder,
+                "",
                 _bench_label(launch, designed=manifest.suite == STUDY_SUITE),
                 launch.log_format,
                 f"the launch failed, {how}" if how else "",
                 _facts(launch),
             ),
-            *(File(relative + other, directory / other, _OTHER) for other in others),
+            *(File(relative + other, folder, "", _OTHER) for other in others),
         ]
     return files
 
@@ -116,7 +139,7 @@ def _bench_label(launch: Launch, *, designed: bool) -> Label:
 def find_files(folders: Sequence[Path]) -> list[File]:
     """Return the files below folders, run-2 before run-10; hidden files are left out.
 
-    Raises NearmetalError if there is none.
+    Raises NearmetalError if there is none, too many, or a folder that cannot be read.
     """
     found: list[File] = []
     for folder in folders:
@@ -124,17 +147,33 @@ def find_files(folders: Sequence[Path]) -> list[File]:
             raise NearmetalError(f"{folder} is not a directory", "give folders of logs")
         if is_store(folder):
             raise NearmetalError(f"{folder} is already a study", "give folders of raw logs")
-        found += _walk(folder, "")
+        for file in _walk(folder, "", 0):
+            if len(found) >= MAX_FILES:
+                raise NearmetalError(
+                    f"{folder} has more than {MAX_FILES} files", "import parts of it"
+                )
+            found.append(file)
     if not found:
         raise NearmetalError(f"{folders[0]} has no files", "give folders of logs")
     return found
 
 
-def _walk(folder: Path, relative: str) -> Iterator[File]:
-    with os.scandir(folder) as found:
-        entries = sorted(
-            (e for e in found if not e.name.startswith(".")), key=lambda e: natural(e.name)
+def _walk(folder: Path, relative: str, depth: int) -> Iterator[File]:
+    if depth > MAX_DEPTH:
+        raise NearmetalError(
+            f"{folder}: more than {MAX_DEPTH} folders within each other: {printable(relative)}",
+            "give the folders of the logs themselves",
         )
+    try:
+        with os.scandir(folder / relative) as found:
+            entries = sorted(
+                (e for e in found if not e.name.startswith(".")), key=lambda e: natural(e.name)
+            )
+    except OSError as error:
+        raise NearmetalError(
+            f"cannot read the folder {folder}/{printable(relative)}: {error.strerror}",
+            "make it readable, or give the folders of the logs themselves",
+        ) from error
     if any(entry.name == BENCH_MANIFEST for entry in entries):
         bench = _bench_files(folder, relative)
         if bench is not None:
@@ -143,9 +182,9 @@ def _walk(folder: Path, relative: str) -> Iterator[File]:
     for entry in entries:
         path = relative + entry.name
         if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), path + "/")
+            yield from _walk(folder, path + "/", depth + 1)
         elif path != LABELS_FILE:
-            yield File(path, Path(entry.path))
+            yield File(path, folder)
 
 
 class Importer:
@@ -165,41 +204,43 @@ class Importer:
     def take(self, file: File) -> None:
         """Import one file; an unreadable file is recorded with the reason."""
         self.summary.files += 1
+        shown = printable(file.path)
         label = file.label or (self.labeller.label(file.path) if self.labeller else None)
         if label is None or label.missing:
-            self.missing[file.path] = label.missing if label else ("arm", "nodes", "launch")
+            self.missing[shown] = label.missing if label else ("arm", "nodes", "launch")
         elif label.ignore:
             self.summary.ignored += 1
-            self.writer.add(SourceFile("", file.path, "ignored", label.ignore), None)
+            self.writer.add(SourceFile("", shown, "ignored", label.ignore), None)
         else:
             if file.label is None:
-                self.arms.setdefault(label.arm, file.path)
-            self._read(file, label)
+                self.arms.setdefault(label.arm, shown)
+            self._read(file, shown, label)
 
-    def _read(self, file: File, label: Label) -> None:
+    def _read(self, file: File, shown: str, label: Label) -> None:
         place = (self.run, label.arm, label.launch, label.block, label.nodes, label.ranks)
-        source = SourceFile("", file.path, "facts", "", file.format, "", *place)
+        source = SourceFile("", shown, "facts", "", file.format, "", *place)
         log = None
         try:
-            content = _content(file)
+            content = _content(file, shown)
             source = source._replace(source=self.writer.keep(content))
             if file.failed:
-                raise _UnreadError("failed", f"{file.path}:1: {file.failed}")
-            text = decode(content, file.path)
-            name = file.format or recognize(text, file.path)
-            refuse_crash(text, file.path)
-            log = parse_log(text, file.path, name)
+                raise _UnreadError("failed", f"{shown}:1: {file.failed}")
+            text = decode(content, shown)
+            name = file.format or recognize(text, shown)
+            refuse_crash(text, shown)
+            log = parse_log(text, shown, name)
             source = source._replace(
                 format=name,
                 parser=f"{name}/{PARSERS[name].version}",
-                header={**log.header, **{LAUNCH + key: value for key, value in file.facts.items()}},
-                remarks=log.remarks[:MAX_SHOWN],
+                header=_short(log.header) | {LAUNCH + key: v for key, v in file.facts.items()},
+                remarks=tuple((n, text[:MAX_WORD]) for n, text in log.remarks[:MAX_SHOWN]),
             )
+            _check_size(source, log)
             self._check_duplicate(source, label, log)
             self._check_scale(source, log)
             self._check_launch(source, log)
         except LogError as error:
-            self.summary.refused[file.path] = error.message
+            self.summary.refused[shown] = error.message
             status = error.status if isinstance(error, _UnreadError) else "refused"
             source, log = source._replace(status=status, reason=error.message), None
         else:
@@ -222,7 +263,7 @@ class Importer:
     def _check_scale(source: SourceFile, log: Log) -> None:
         """Raise LogError if the log contradicts its label."""
         ranks = {table.processes for table in log.tables if table.processes}
-        nodes = {int(log.header["nodes"])} if "nodes" in log.header else set()
+        nodes = {int(log.header["nodes"])} if log.header.get("nodes", "").isdecimal() else set()
         for what, label, said in (("ranks", source.ranks, ranks), ("nodes", source.nodes, nodes)):
             if label and said and said != {label}:
                 found = ", ".join(map(str, sorted(said)))
@@ -260,21 +301,30 @@ class _UnreadError(LogError):
         self.status = status
 
 
-def _content(file: File) -> bytes:
-    """Return the first bytes of a plain file; raises LogError."""
-    parts, left = [], MAX_LOG_BYTES + 1
+def _short(header: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a log, of which an adversary may print any number."""
+    first = itertools.islice(header.items(), MAX_SETTINGS)
+    return {key[:MAX_WORD]: value[:MAX_WORD] for key, value in first}
+
+
+def _check_size(source: SourceFile, log: Log) -> None:
+    """Raise LogError for names and sizes that do not fit into the tables."""
+    for table in log.tables:
+        if len(table.test) + len(table.variant) > MAX_WORD:
+            raise LogError(
+                f"{source.path}:{table.line}: the name of a test has more than {MAX_WORD} characters"
+            )
+        for line, values in table.rows:
+            if not values.get("size", 0) <= MAX_SIZE:
+                raise LogError(f"{source.path}:{line}: no message has {values['size']:.3g} bytes")
+
+
+def _content(file: File, shown: str) -> bytes:
+    """Return the bytes of a regular file below its folder; raises LogError."""
     try:
-        handle = os.open(file.where, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            # In pieces: a buffer for the largest log costs more than most logs.
-            while left and (part := os.read(handle, min(left, _PIECE))):
-                parts.append(part)
-                left -= len(part)
-        finally:
-            os.close(handle)
+        return read_regular(file.inside or file.path, MAX_LOG_BYTES, below=file.folder)
     except OSError as error:
-        raise LogError(f"{file.path}:1: cannot read the file: {error.strerror}") from error
-    return b"".join(parts)
+        raise LogError(f"{shown}:1: cannot read the file: {error.strerror}") from error
 
 
 def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError:
@@ -288,6 +338,18 @@ def _ask(missing: Mapping[str, tuple[str, ...]], folder: Path) -> NearmetalError
     )
 
 
+def _own_labels(folder: Path) -> str:
+    """Return the text of the labels in a folder, which another person may have made."""
+    path = folder / LABELS_FILE
+    try:
+        return read_regular(LABELS_FILE, MAX_BYTES, below=folder).decode("utf-8")
+    except OSError as error:
+        why, hint = error.strerror, "give your own labels with --labels"
+        raise NearmetalError(f"cannot read {path}: {why}", hint) from error
+    except UnicodeDecodeError as error:
+        raise NearmetalError(f"{path} is not UTF-8", "save it as UTF-8") from error
+
+
 def import_study(
     folders: Sequence[Path], labels: Path | None, target: Path, progress: Progress
 ) -> ImportSummary:
@@ -295,14 +357,20 @@ def import_study(
 
     Without `labels`, those of the first folder apply, if it has any.
     """
-    if labels is None and (folders[0] / LABELS_FILE).is_file():
-        labels = folders[0] / LABELS_FILE
-    known, document = load_labels(labels) if labels else (None, None)
+    text = None
+    known: Labels | None = None
+    document: Document | None = None
+    if labels is not None:
+        text, name = read_text(labels, WHAT), str(labels)
+    elif os.path.lexists(folders[0] / LABELS_FILE):
+        text, name = _own_labels(folders[0]), str(folders[0] / LABELS_FILE)
+    if text is not None:
+        known, document = parse_labels(text, name)
     labeller = Labeller(known) if known else None
     files = find_files(folders)
     progress.begin(len(files))
     with Writer(target) as writer:
-        importer = Importer(writer, labeller, known.run if known else folders[0].name)
+        importer = Importer(writer, labeller, known.run if known else printable(folders[0].name))
         for file in files:
             progress.step(file.path)
             importer.take(file)
@@ -311,7 +379,7 @@ def import_study(
         if known and labeller and document:
             labeller.check_use(document, importer.arms)
         importer.summary.facts = writer.facts
-        writer.commit(labels.read_text(encoding="utf-8") if labels else "")
+        writer.commit(text or "")
     return importer.summary
 
 
@@ -319,7 +387,7 @@ def derive_again(target: Path) -> ImportSummary:
     """Make the tables of a study again from its own objects and labels."""
     study = Study(target)
     sources = study.sources()
-    labels = (target / LABELS_FILE).read_text(encoding="utf-8")
+    labels = study.labels()
     with Writer(target) as writer:
         importer = Importer(writer, None, sources[0].run if sources else "")
         for source in sources:
@@ -333,8 +401,8 @@ def derive_again(target: Path) -> ImportSummary:
                     for key, value in source.header.items()
                     if key.startswith(LAUNCH)
                 }
-                where = object_path(target, source.source)
-                importer.take(File(source.path, where, label, facts=facts))
+                inside = object_path(source.source)
+                importer.take(File(source.path, target, inside, label, facts=facts))
             else:
                 writer.add(source, None)
         importer.summary.facts = writer.facts

@@ -9,6 +9,7 @@ on becomes a label.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,18 +18,28 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from nearmetal.config.document import Document
-from nearmetal.config.explain import load_yaml
+from nearmetal.config.document import Document, read_text
+from nearmetal.config.explain import parse_yaml
 from nearmetal.config.model import Model
+from nearmetal.core.text import printable
 from nearmetal.study.gate import FACTS
 from nearmetal.study.model import Arm
+from nearmetal.study.pattern import Pattern
 
 FILE = "study-labels.yaml"
+WHAT = "a file of labels"
 
-_NUMBERS = ("launch", "block", "nodes", "ranks")
-_WORDS = ("arm", "fabric", "placement", "_")
-_TOKEN = re.compile(r"\{(\w+)\}|(\*\*/)|(\*)|(\?)")
 _DIGITS = re.compile(r"\d+")
+_KNOWN = re.compile(r"\{(\w+)\}")
+
+MAX_RULES = 1000
+"""Rules, and arms, in one file."""
+
+MAX_FACTS = 200
+"""Facts of an arm: each is compared with the known names."""
+
+MAX_NUMBER = 10**9 - 1
+"""A launch or a block: at most nine digits."""
 
 Text = Annotated[str, Field(min_length=1, max_length=400)]
 Count = Annotated[int, Field(ge=1, le=100_000_000)]
@@ -41,7 +52,7 @@ class ArmLabels(Model):
     fabric: Text
     placement: Text
     cores_per_node: Count | None = None
-    facts: dict[str, str | int | float] = Field(default_factory=dict)
+    facts: dict[Text, str | int | float] = Field(default_factory=dict, max_length=MAX_FACTS)
 
     @field_validator("facts")
     @classmethod
@@ -63,8 +74,8 @@ class SourceRule(Model):
     arm: Text | None = None
     nodes: Count | None = None
     ranks: Count | None = None
-    block: Annotated[int, Field(ge=0)] | None = None
-    launch: Annotated[int, Field(ge=0)] | Literal["order"] | None = None
+    block: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
+    launch: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | Literal["order"] | None = None
     ignore: Text | None = None
     repeated: bool = False
     """Whether files with equal bytes are separate launches."""
@@ -72,7 +83,7 @@ class SourceRule(Model):
     @field_validator("path")
     @classmethod
     def _known(cls, path: str) -> str:
-        pattern(path)
+        Pattern(path)
         return path
 
 
@@ -81,8 +92,8 @@ class Labels(Model):
 
     format: Literal[1]
     run: Text
-    arms: dict[Text, ArmLabels]
-    sources: list[SourceRule]
+    arms: Annotated[dict[Text, ArmLabels], Field(max_length=MAX_RULES)]
+    sources: Annotated[list[SourceRule], Field(max_length=MAX_RULES)]
 
 
 @dataclass(frozen=True)
@@ -99,28 +110,6 @@ class Label:
     missing: tuple[str, ...] = ()
 
 
-def pattern(path: str) -> re.Pattern[str]:
-    """Return the pattern of a path as a regular expression; raises ValueError."""
-    text, at, names = "", 0, set()
-    for token in _TOKEN.finditer(path):
-        text += re.escape(path[at : token.start()])
-        at = token.end()
-        name = token[1]
-        if name == "_":
-            text += "[^/]*?"
-        elif name is not None:
-            if name not in _NUMBERS and name not in _WORDS:
-                known = ", ".join((*_WORDS[:-1], *_NUMBERS, "_"))
-                raise ValueError(f"{{{name}}} is unknown|known: {known}")
-            if name in names:
-                raise ValueError(f"{{{name}}} stands twice|remove one")
-            names.add(name)
-            text += f"(?P<{name}>" + (r"\d{1,9})" if name in _NUMBERS else "[^/]+?)")
-        else:
-            text += "(?:.*/)?" if token[2] else "[^/]*" if token[3] else "[^/]"
-    return re.compile(text + re.escape(path[at:]))
-
-
 def natural(path: str) -> tuple[tuple[str, int], ...]:
     """Return a key that sorts run-2 before run-10."""
     parts = _DIGITS.split(path)
@@ -133,25 +122,26 @@ class Labeller:
     """Applies labels to paths, in the order of the calls."""
 
     labels: Labels
-    _rules: list[tuple[re.Pattern[str], SourceRule]] = field(init=False)
+    _rules: list[tuple[Pattern, SourceRule]] = field(init=False)
     _used: set[int] = field(default_factory=set)
     _orders: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._rules = [(pattern(rule.path), rule) for rule in self.labels.sources]
+        self._rules = [(Pattern(rule.path), rule) for rule in self.labels.sources]
 
     def label(self, path: str) -> Label | None:
         """Return the labels of the first rule that matches; None: no rule matches."""
-        for number, (expression, rule) in enumerate(self._rules):
-            if match := expression.fullmatch(path):
+        for number, (pattern, rule) in enumerate(self._rules):
+            found = pattern.match(path)
+            if found is not None:
                 self._used.add(number)
                 if rule.ignore:
                     return Label(ignore=rule.ignore)
-                return self._say(number, rule, match.groupdict())
+                return self._say(number, rule, found)
         return None
 
     def _say(self, number: int, rule: SourceRule, found: Mapping[str, str]) -> Label:
-        arm = (rule.arm or found.get("arm", "")).format_map(_Words(found))
+        arm = fill_in(rule.arm, found) if rule.arm else found.get("arm", "")
         launch = rule.launch if rule.launch is not None else _whole(found.get("launch"))
         if launch == "order":
             launch = self._orders[number, arm] = self._orders.get((number, arm), 0) + 1
@@ -189,11 +179,12 @@ class Labeller:
         document.refuse_problems()
 
 
-class _Words(dict[str, str]):
-    """Words of the path for `arm: "{fabric}-vm"`; an unknown word stays unchanged."""
+def fill_in(template: str, words: Mapping[str, str]) -> str:
+    """Return `{fabric}-vm` with its words; the braces of an unknown word stay.
 
-    def __missing__(self, key: str) -> str:
-        return "{" + key + "}"
+    Not by `str.format`, whose templates reach the attributes of objects and set widths.
+    """
+    return _KNOWN.sub(lambda match: words.get(match[1], match[0]), template)
 
 
 def _whole(word: str | None) -> int | None:
@@ -202,7 +193,12 @@ def _whole(word: str | None) -> int | None:
 
 def load_labels(path: Path) -> tuple[Labels, Document]:
     """Read a file of labels; raises NearmetalError or SpecError with file:line."""
-    return load_yaml(path, Labels, "a file of labels")
+    return parse_labels(read_text(path, WHAT), str(path))
+
+
+def parse_labels(text: str, file: str) -> tuple[Labels, Document]:
+    """Check a text as a file of labels; raises SpecError with file:line."""
+    return parse_yaml(text, file, Labels, WHAT)
 
 
 def arms_of(labels: Labels) -> dict[str, Arm]:
@@ -225,12 +221,15 @@ def draft(run: str, paths: Iterable[str]) -> str:
     groups: dict[str, list[str]] = {}
     for path in paths:
         at = path.rfind("/") + 1
-        key = path[:at] + re.sub(r"\d+(?=\D*$)", "{launch}", path[at:])
+        digits = list(_DIGITS.finditer(path, at))[-1:]
+        key = _quoted(path)
+        if digits:
+            key = _quoted(path[: digits[0].start()]) + "{launch}" + _quoted(path[digits[0].end() :])
         groups.setdefault(key, []).append(path)
     lines = [
         "# Fill in the empty values, remove files that are no part of the study, then import again.",
         "format: 1",
-        f"run: {run}",
+        f"run: {json.dumps(printable(run))}",
         "arms:",
         "  # one block for each arm that is used below",
         "  name-of-the-arm:",
@@ -240,8 +239,13 @@ def draft(run: str, paths: Iterable[str]) -> str:
         "sources:",
     ]
     for key, members in groups.items():
-        path = key if len(members) > 1 else members[0]
+        path = key if len(members) > 1 else _quoted(members[0])
         lines += [f'  - path: "{path}"', "    arm:", "    nodes:"]
         if len(members) == 1:
             lines.append("    launch:")
     return "\n".join(lines) + "\n"
+
+
+def _quoted(path: str) -> str:
+    """Return a path as a pattern within double quotes: `?` matches what would need an escape."""
+    return "".join(c if c.isprintable() and c not in '"\\{}*' else "?" for c in path)

@@ -16,18 +16,22 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any, Self
 
 import duckdb
 
+from nearmetal.config.document import MAX_BYTES
 from nearmetal.core.errors import LogError
-from nearmetal.core.files import move
+from nearmetal.core.files import is_regular, move, read_regular
+from nearmetal.core.text import printable
 from nearmetal.evidence import Log, Unit
+from nearmetal.evidence.recognize import MAX_LOG_BYTES
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
 FACTS = "facts.parquet"
@@ -35,6 +39,7 @@ SOURCES = "sources.parquet"
 LABELS = "study-labels.yaml"
 OBJECTS = "objects"
 NEW = ".new"
+_DIGEST = re.compile("[0-9a-f]{64}")
 MEMORY_LIMIT = "384MB"
 
 _FACT_COLUMNS = (
@@ -60,16 +65,22 @@ _CELL = "arm, program, test, variant, size, ranks, nodes, metric, unit"
 """Columns whose values make a cell."""
 
 
-def _read_csv(path: Path, columns: str) -> str:
+@contextmanager
+def _plain_name(directory: Path) -> Iterator[str]:
+    """Yield a name of a directory in which DuckDB finds no pattern, no partition and no scheme."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def _read_csv(path: str, columns: str) -> str:
     spec = ", ".join("'{}': '{}'".format(*c.split()) for c in columns.split(", "))
     return (
-        f"read_csv('{_quoted(path)}', columns={{{spec}}}, header=false, nullstr='', "
+        f"read_csv('{path}', columns={{{spec}}}, header=false, nullstr='', "
         "delim=',', quote='\"', escape='\"', auto_detect=false, max_line_size=16777216)"
     )
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
 
 
 def _connect(**config: str | int) -> duckdb.DuckDBPyConnection:
@@ -92,6 +103,9 @@ class Writer:
         self._new.mkdir(parents=True)
         self._objects = directory / OBJECTS
         self._objects.mkdir(exist_ok=True)
+        with os.scandir(self._objects) as found:
+            if self._objects.is_symlink() or any(entry.is_symlink() for entry in found):
+                raise LogError(f"{self._objects} has links", "give a new directory")
         self._files: list[IO[str]] = []
         self._facts = self._open("facts.csv")
         self._sources = self._open("sources.csv")
@@ -124,7 +138,7 @@ class Writer:
             _write_once(path, content)
         except FileExistsError:
             # A killed import may have left the beginning of it.
-            if Path(path).stat().st_size != len(content):
+            if Path(path).lstat().st_size != len(content):
                 fresh = f"{self._new}/object"
                 _write_once(fresh, content)
                 Path(fresh).replace(path)
@@ -137,9 +151,9 @@ class Writer:
             (
                 index,
                 source.source,
-                _text(source.path),
+                printable(source.path),
                 source.status,
-                _text(source.reason),
+                printable(source.reason),
                 *source[4:-2],
                 json.dumps(dict(source.header)),
                 json.dumps(source.remarks),
@@ -166,20 +180,21 @@ class Writer:
         """Make the tables and put them in place."""
         for stream in self._files:
             stream.close()
-        facts = _read_csv(self._new / "facts.csv", _FACT_COLUMNS)
-        sources = _read_csv(self._new / "sources.csv", _SOURCE_COLUMNS)
-        with closing(_connect(threads=2, temp_directory=str(self._new))) as connection:
+        with (
+            _plain_name(self._new) as new,
+            closing(_connect(threads=2, temp_directory=new)) as connection,
+        ):
+            facts = _read_csv(f"{new}/facts.csv", _FACT_COLUMNS)
+            sources = _read_csv(f"{new}/sources.csv", _SOURCE_COLUMNS)
             connection.execute(f"CREATE TABLE s AS SELECT * FROM {sources}")  # noqa: S608 - ours
             connection.execute(f"CREATE VIEW f AS SELECT * FROM {facts}")  # noqa: S608 - ours
-            self._copy(connection, "SELECT * EXCLUDE (index) FROM s ORDER BY index", SOURCES)
-            self._copy(connection, _JOINED, FACTS)
+            listed = "SELECT * EXCLUDE (index) FROM s ORDER BY index"
+            for query, name in ((listed, SOURCES), (_JOINED, FACTS)):
+                to = f"'{new}/{name}' (FORMAT parquet, COMPRESSION zstd)"
+                connection.execute(f"COPY ({query}) TO {to}")
         (self._new / LABELS).write_text(labels, encoding="utf-8")
         for name in (LABELS, SOURCES, FACTS):
             move(self._new / name, self.directory / name)
-
-    def _copy(self, connection: duckdb.DuckDBPyConnection, query: str, name: str) -> None:
-        target = _quoted(self._new / name)
-        connection.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
 
 
 def _write_once(path: str, content: bytes) -> None:
@@ -188,14 +203,11 @@ def _write_once(path: str, content: bytes) -> None:
         stream.write(content)
 
 
-def _text(text: str) -> str:
-    """Return text that any reader of the tables can decode: invalid bytes of names as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def object_path(directory: Path, digest: str) -> Path:
-    """Return where a raw file lies in a study."""
-    return directory / OBJECTS / digest[:2] / digest
+def object_path(digest: str) -> str:
+    """Return where a raw file lies in a study; raises LogError for a foreign name."""
+    if not _DIGEST.fullmatch(digest):
+        raise LogError(f"{printable(digest[:80])!r} is not a SHA-256", "import again")
+    return f"{OBJECTS}/{digest[:2]}/{digest}"
 
 
 def is_store(directory: Path) -> bool:
@@ -208,33 +220,35 @@ class Study:
 
     def __init__(self, directory: Path) -> None:
         """Raises LogError if the directory is not a study."""
-        if not (directory / FACTS).is_file():
-            raise LogError(
-                f"{directory} is not a study: it has no {FACTS}",
-                "create a study with `nearmetal study import`",
-            )
+        for name in (FACTS, SOURCES):
+            if not is_regular(directory / name):
+                raise LogError(
+                    f"{directory} is not a study: it has no {name}",
+                    "create a study with `nearmetal study import`",
+                )
         self.directory = directory
 
-    def _rows(self, query: str, values: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+    def _rows(
+        self, name: str, query: str, values: Sequence[object] = ()
+    ) -> Iterator[tuple[Any, ...]]:
+        """Return the rows of a query over the table of this name, which it calls `t`."""
         import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
 
-        with closing(_connect()) as connection:
+        with _plain_name(self.directory) as here, closing(_connect()) as connection:
             try:
+                connection.execute(f"CREATE VIEW t AS SELECT * FROM read_parquet('{here}/{name}')")  # noqa: S608 - ours
                 cursor = connection.execute(query, values)
                 while rows := cursor.fetchmany(10_000):
                     yield from rows
             except duckdb.Error as error:
+                words = str(error).replace(here, str(self.directory))
                 raise LogError(
-                    f"{self.directory}: {error}", "the tables are damaged; import again"
+                    f"{self.directory}: {words}", "the tables are damaged; import again"
                 ) from error
-
-    def _table(self, name: str) -> str:
-        return f"read_parquet('{_quoted(self.directory / name)}')"
 
     def sources(self) -> list[SourceFile]:
         """Return every file of the import, in its order."""
-        query = f"SELECT * FROM {self._table(SOURCES)}"  # noqa: S608 - our own name
-        rows = self._rows(query)
+        rows = self._rows(SOURCES, "SELECT * FROM t")
         return [
             SourceFile._make(
                 (
@@ -248,12 +262,22 @@ class Study:
             for row in rows
         ]
 
+    def labels(self) -> str:
+        """Return the text of the labels of the import; empty if it needed none."""
+        path = self.directory / LABELS
+        try:
+            return read_regular(LABELS, MAX_BYTES, below=self.directory).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise LogError(f"cannot read {path}: {why}", "import again") from error
+
     def cells(self, **wanted: object) -> Iterator[Cell]:
         """Return the cells with these values of columns, for example `cells(test="osu_latency")`."""
         conditions = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in wanted) or "true"
         rows = self._rows(
+            FACTS,
             f"SELECT {_CELL}, run, launch, block, value, source, line "  # noqa: S608 - our own names
-            f"FROM {self._table(FACTS)} WHERE {conditions} "
+            f"FROM t WHERE {conditions} "
             f"ORDER BY {_CELL.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),
         )
@@ -269,7 +293,8 @@ class Study:
     def cell_count(self, launches: int) -> int:
         """Return the number of cells of all arms with at least `launches` launches."""
         rows = self._rows(
-            f"SELECT count(*) FROM (SELECT 1 FROM {self._table(FACTS)} GROUP BY {_CELL} "  # noqa: S608 - our own names
+            FACTS,
+            f"SELECT count(*) FROM (SELECT 1 FROM t GROUP BY {_CELL} "  # noqa: S608 - our own names
             "HAVING count(DISTINCT (run, launch)) >= ?)",
             [launches],
         )
@@ -277,9 +302,10 @@ class Study:
 
     def raw(self, source: str) -> bytes:
         """Return the bytes of a raw file; raises LogError if they have changed."""
-        path = object_path(self.directory, source)
+        inside = object_path(source)
+        path = self.directory / inside
         try:
-            content = path.read_bytes()
+            content = read_regular(inside, MAX_LOG_BYTES, below=self.directory)
         except OSError as error:
             raise LogError(f"{path}: {error.strerror}", "import again") from error
         if hashlib.sha256(content).hexdigest() != source:

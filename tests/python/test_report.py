@@ -118,7 +118,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 def test_a_headline_is_judged_as_a_study_is(tmp_path: Path) -> None:
     evidence = Evidence(load_run(make_run(tmp_path / "r", blocks=6)))
-    latency, rate, bandwidth = headlines(evidence)
+    latency, rate, _, bandwidth = headlines(evidence)
     assert latency.ours is not None
     assert latency.ratio is not None
     # (9 + 8/2500) / (0.3 + 8/10000), the same in every block but for the common drift of 5 %
@@ -145,7 +145,7 @@ def test_a_headline_is_judged_as_a_study_is(tmp_path: Path) -> None:
 
 def test_three_launches_give_no_ratio_but_the_reason(run_directory: Path) -> None:
     run = load_run(run_directory)
-    latency, _, _ = found = headlines(Evidence(run))
+    latency, *_ = found = headlines(Evidence(run))
     assert all(v.ratio is None and v.reached is None for v in found)
     assert latency.verdict == "too few launches: 3 of at least 6"
     for text in (render_html(run), render_markdown(run)):

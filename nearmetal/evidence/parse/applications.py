@@ -67,7 +67,7 @@ class Gromacs(Reader):
     @on(r"[Oo]n (\d+) MPI ranks?\b")
     def _ranks(self, match: re.Match[str]) -> None:
         # "On 384 MPI ranks doing PP" and "on 128 MPI ranks doing PME" stand in two lines.
-        self.processes = (self.processes or 0) + int(match[1])
+        self.processes = (self.processes or 0) + self.whole(match[1])
 
     @on(r"(?:\s+Time:\s|Performance:)(.*)")
     def _row(self, match: re.Match[str]) -> None:
@@ -119,7 +119,7 @@ class Lammps(Reader):
         which = f", run {self.loops}" if self.several else ""
         self.variant = f"{match[4]} atoms, {match[3]} steps{which}"
         self.add("lammps", self.LOOP, match[1], self.variant)
-        self.processes = int(match[2])
+        self.processes = self.whole(match[2])
 
     @on(r"Loop time of ")
     def _damaged_loop(self, match: re.Match[str]) -> None:
@@ -167,7 +167,7 @@ class Namd(Reader):
 
     @on(r"Info: Running on (\d+) processors?(?:, (\d+) nodes?)?")
     def _processors(self, match: re.Match[str]) -> None:
-        self.processes = int(match[1])
+        self.processes = self.whole(match[1])
 
     @on(r"Info: Benchmark time:(?: (\d+) CPUs (\S+) s/step (\S+) (\S+?)(?: (\S+) MB memory)?\s*$)?")
     def _benchmark(self, match: re.Match[str]) -> None:
@@ -181,7 +181,7 @@ class Namd(Reader):
         variant = f"sample {self.benchmarks}"
         self.add("namd", self.STEP, match[2], variant)
         self.add("namd", NAMD_SPEEDS[match[4]], match[3], variant)
-        self.processes = self.processes or int(match[1])
+        self.processes = self.processes or self.whole(match[1])
 
     @on(r"WallClock: (\S+)\s+CPUTime: (\S+)\s+Memory: (\S+) MB")
     def _end(self, match: re.Match[str]) -> None:
@@ -253,16 +253,16 @@ class QuantumEspresso(Reader):
     """Quantum ESPRESSO: the clocks of its programs. Long times are rounded to minutes: a remark."""
 
     format = "qe"
-    TIME = re.compile(r"(?:(\d+)d)?\s*(?:(\d+)h)?\s*(?:(\d+)m)?\s*(?:([\d.]+)s)?")
+    TIME = re.compile(r"(?:(\d{1,9})d)? ?(?:(\d{1,9})h)? ?(?:(\d{1,9})m)? ?(?:([\d.]+)s)?")
     totals = 0
 
     @on(
-        r"\s*(PWSCF|CP|PHONON)\s*:\s*([\dhdms. ]+?)\s*CPU(?: time)?\s*,?\s*([\dhdms. ]+?)"
-        r"\s*(?:WALL|wall time)\s*$"
+        r"\s*(PWSCF|CP|PHONON)\s*:([\s\dhdms.]+)CPU(?: time)?([\s\dhdms.,]+)"
+        r"(?:WALL|wall time)\s*$"
     )
     def _total(self, match: re.Match[str]) -> None:
         self.totals += 1
-        for column, words in ((CPU, match[2]), (WALL, match[3])):
+        for column, words in ((CPU, match[2]), (WALL, match[3].strip().removeprefix(","))):
             value, exact = self.seconds(words)
             self.add(match[1].lower(), column, value)
             if not exact:
@@ -274,11 +274,11 @@ class QuantumEspresso(Reader):
 
     @on(r"\s*Number of MPI processes:\s+(\d+)|\s*running on\s+(\d+) processors")
     def _ranks(self, match: re.Match[str]) -> None:
-        self.processes = int(match[1] or match[2])
+        self.processes = self.whole(match[1] or match[2])
 
     def seconds(self, text: str) -> tuple[float, bool]:
         """Return a time such as `2h 9m` or `1m23.45s`, and whether it has seconds."""
-        match = self.TIME.fullmatch(text.strip())
+        match = self.TIME.fullmatch(" ".join(text.split()))
         if match is None or not text.strip():
             raise self.fail(f"{shown(text)} is not a time", "the line is damaged")
         days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
@@ -314,7 +314,7 @@ class Wrf(Reader):
 
     @on(r"\s*Ntasks in X\s+(\d+)\s*,\s*ntasks in Y\s+(\d+)")
     def _tasks(self, match: re.Match[str]) -> None:
-        self.processes = int(match[1]) * int(match[2])
+        self.processes = self.whole(match[1]) * self.whole(match[2])
 
     _version = setting("version", r"\s*WRF V(\S+) MODEL")
     _end = flag("ended", f".*{END}")

@@ -216,9 +216,13 @@ class Graph500(Reader):
     format = "graph500"
     scale = ""
 
-    @on(r"(?:(bfs|sssp)\s+)?([A-Za-z_]+):\s*!?\s*(\S+)\s*$")
+    @on(r"(?:(bfs|sssp)\s+)?([A-Za-z_]+):(.*)$")
     def _value(self, match: re.Match[str]) -> None:
-        test, name, word = match.groups()
+        test, name, rest = match.groups()
+        words = rest.strip().removeprefix("!").split()
+        if len(words) != 1:
+            return
+        word = words[0]
         if name == "SCALE":
             if self.scale:
                 raise self.fail("a second result", TWO_RUNS)
@@ -263,10 +267,10 @@ class Npb(Reader):
 
     _complete = flag("completed", r".*Benchmark Completed")
 
-    @on(r"\s*([A-Z][\w/. ]*?)\s*=\s*(.*?)\s*$")
+    @on(r"\s*([A-Z][\w/. \t]*)=(.*)$")
     def _field(self, match: re.Match[str]) -> None:
         if self.completed:
-            self.fields.setdefault(match[1], (match[2], self.line))
+            self.fields.setdefault(match[1].rstrip(), (match[2].strip(), self.line))
 
     def end(self) -> None:
         """Check the verification, and add the figures."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from nearmetal.evidence.model import Column, Row, Unit
 from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, flag, on, remark, setting, shown
@@ -57,12 +58,32 @@ PAIRWISE = re.compile(r"osu_(?:latency|bw|bibw|(?:put|get|acc|get_acc|fop|cas)_\
 
 DEFAULT_LAST = {"latency": 4 << 20, "bw": 4 << 20, "bibw": 4 << 20, "mbw_mr": 4 << 20}
 LARGEST_FIRST_SIZE = 4096
+MAX_SETTINGS = 16
 
-_TITLE = re.compile(r"#\s*OSU (MPI|UPC\+\+|UPC|OpenSHMEM|NCCL)(\S*)\s+(.+?)\s+Test\s+v(\d\S*)\s*$")
+_TITLE = re.compile(r"#\s*OSU (MPI|UPC\+\+|UPC|OpenSHMEM|NCCL)(\S*)\s")
+_VERSION = re.compile(r"v(\d.*)")
+_DATATYPE = re.compile(r"[\w ]+")
 _ROW = re.compile(r"\s*[-+.]?\d")
 _NUMBERS = re.compile(r"[\d.\s]+")
 _INTEL_NODE = re.compile(r"\[0\] MPI startup\(\):\s+(\d+)\s+\d+\s+(\S+)\s+\{")
 _INTEL_TRANSPORT = re.compile(r"\[\d+\] MPI startup\(\): (\S+) data transfer mode")
+
+
+class _Title(NamedTuple):
+    library: str
+    kind: str
+    title: str
+    version: str
+
+
+def _title(text: str) -> _Title | None:
+    """Return the parts of `# OSU MPI-One-sided Latency Test v5.8`; None: the line is no title."""
+    match = _TITLE.match(text)
+    words = text[match.end() :].split() if match else []
+    version = _VERSION.fullmatch(words[-1]) if words else None
+    if match is None or version is None or words[-2:-1] != ["Test"] or not words[:-2]:
+        return None
+    return _Title(match[1], match[2], " ".join(words[:-2]), version[1])
 
 
 def _program(kind: str, title: str) -> str:
@@ -103,7 +124,9 @@ class Osu(Reader):
         if self.columns is not None and (text[:1].isdigit() or _ROW.match(text)):
             self._row(text.split(), self.columns)
         elif text.startswith("#"):
-            if self.test or _TITLE.match(text):
+            if title := _title(text):
+                self._begin(title)
+            elif self.test:
                 super().take(text)
             else:
                 self.remark(text)
@@ -117,16 +140,15 @@ class Osu(Reader):
 
     def _launcher(self, text: str) -> None:
         if match := _INTEL_NODE.match(text):
-            self.ranks = max(self.ranks, int(match[1]) + 1)
+            self.ranks = max(self.ranks, self.whole(match[1]) + 1)
             self.nodes.add(match[2])
             self.header["mpi"] = "Intel MPI"
         elif match := _INTEL_TRANSPORT.match(text):
             self.header["transport"] = match[1]
 
-    @on(_TITLE)
-    def _begin(self, match: re.Match[str]) -> None:
+    def _begin(self, found: _Title) -> None:
         self._close()
-        library, kind, title, version = match.groups()
+        library, kind, title, version = found
         if self.header.setdefault("version", version) != version:
             raise self.fail(
                 f"version {version} after {self.header['version']}",
@@ -143,27 +165,36 @@ class Osu(Reader):
     def _on_pairs(self, match: re.Match[str]) -> None:
         if self.rows:
             self._close()
-        self.pairs = int(match[1])
+        self.pairs = self.whole(match[1])
         if match[2]:
             self.header["window"] = match[2]
 
     @on(r"#\s*Send Buffer on \w+ \((\w+)\) and Receive Buffer on \w+ \((\w+)\)")
     def _buffers(self, match: re.Match[str]) -> None:
-        self.variant.append(f"{match[1]} {match[2]}")
+        self._vary(f"{match[1]} {match[2]}")
 
-    @on(r"#\s*Datatype:\s*([\w ]+?)\.?\s*$")
+    def _vary(self, text: str) -> None:
+        if len(self.variant) >= MAX_SETTINGS:
+            raise self.fail(f"more than {MAX_SETTINGS} settings of one test", MIXED)
+        self.variant.append(text)
+
+    @on(r"#\s*Datatype:(.*)$")
     def _datatype(self, match: re.Match[str]) -> None:
+        datatype = match[1].strip().removesuffix(".").rstrip()
+        if not _DATATYPE.fullmatch(datatype):
+            self.remark(match.string)
+            return
         # Some versions print it before the columns, others after them.
         if self.rows:
             self._close()
         self.variant = [v for v in self.variant if not v.startswith("MPI_")]
-        self.header["datatype"] = match[1]
-        if match[1] != "MPI_CHAR":
-            self.variant.append(match[1])
+        self.header["datatype"] = datatype
+        if datatype != "MPI_CHAR":
+            self._vary(datatype)
 
     @on(r"#\s*(?:Window creation|Synchronization):\s*(\S+?)\.?\s*$")
     def _one_sided(self, match: re.Match[str]) -> None:
-        self.variant.append(match[1])
+        self._vary(match[1])
 
     _window = setting("window", r"#\s*Window:\s*(\S+)")
 
@@ -304,7 +335,7 @@ class Imb(Reader):
 
     @on(r"#\s*#processes\s*=\s*(\d+)")
     def _processes(self, match: re.Match[str]) -> None:
-        self.ranks = int(match[1])
+        self.ranks = self.whole(match[1])
 
     @on(r"#\s*\(\s*(\d+) groups of \d+ process(?:es)? each running simultan")
     def _groups(self, match: re.Match[str]) -> None:
@@ -316,10 +347,10 @@ class Imb(Reader):
 
     _title = setting("title", r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
 
-    @on(r"#\s+([A-Za-z_ ]+?)\s*:\s*(.*)$")
+    @on(r"#\s+([A-Za-z_][A-Za-z_ ]*):(.*)$")
     def _setting(self, match: re.Match[str]) -> None:
         if not self.test:
-            self.header[match[1]] = match[2]
+            self.header[match[1].rstrip()] = match[2].lstrip()
 
     @on(r"# \(.*additional")
     def _additional(self, match: re.Match[str]) -> None:

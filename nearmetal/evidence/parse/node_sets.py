@@ -93,16 +93,20 @@ class ClusterChecker(Reader):
     """Intel Cluster Checker: the findings of its report that are measurements, by folded node set."""
 
     format = "clck"
-    FINDING = re.compile(r"\s*\[(.+?)\]\s*\[nodes:\s*(.+)\]\s*$")
+    NODES = re.compile(r"\]\s*\[nodes:")
     PERFORMANCE = re.compile(r"([A-Z]+)(?: (\d+)-Node)? Performance: (\S+) (\S+?)\.?$")
     PINGPONG = re.compile(r"IMB pingpong bandwidth: (\S+) (\S+) and latency: (\S+) (\S+?)\.?$")
 
-    _title = setting("version", r"\s*Intel(?:\(R\)|®)?\s+Cluster Checker (.+?)\s*$")
-    _database = setting("database", r"\s*Databases used:\s*(.+?)\s*$")
+    _title = setting("version", r"\s*Intel(?:\(R\)|®)?\s+Cluster Checker (.+)$")
+    _database = setting("database", r"\s*Databases used:(.+)$")
 
-    @on(FINDING)
+    @on(r"\s*\[.*\]\s*$")
     def _finding(self, match: re.Match[str]) -> None:
-        what, nodes = match.groups()
+        text = match.string.strip()
+        middle = self.NODES.search(text)
+        if middle is None:
+            return
+        what, nodes = text[1 : middle.start()], text[middle.end() : -1].lstrip()
         if found := self.PERFORMANCE.fullmatch(what):
             test = f"clck_{found[1].lower()}" + (f"_{found[2]}_node" if found[2] else "")
             self._measured(test, "rate", found[3], found[4], nodes)

@@ -40,6 +40,10 @@ class Own(Reader):
     started = done = False
     program = ""
 
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text, file)
+        self.closed: set[str] = set()
+
     def take(self, text: str) -> None:
         """Read one line. Launchers and loaders may print lines before the first one."""
         words = text.split()
@@ -106,8 +110,9 @@ class Own(Reader):
             raise self.fail(f"the end of {name!r}", "that table is not open")
         if self.columns is None:
             raise self.fail(f"table {name} has no columns", "it is cut off")
-        if any(t.test == name for t in self.tables):
+        if name in self.closed:
             raise self.fail(f"table {name} stands twice", MIXED)
+        self.closed.add(name)
         self.close_table()
         self.test = ""
 

@@ -44,8 +44,7 @@ JSON_LATENCY = {
 }
 _JSON_OTHERS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate", "CPU_util")
 
-_SETTING = re.compile(r"\s*([A-Za-z][\w *.]*?)\s*:\s+(\S+(?: \S+)*)")
-_TWO_SETTINGS = re.compile(r"\s{2,}(?=[A-Z])")
+_TWO_SETTINGS = re.compile(r"(?<!\s)\s{2,}(?=[A-Z])")
 _ROW = re.compile(r"\s*\d+\s+\d")
 _NAN = re.compile(r"-?nan")
 _KEEP = ("Device", "Number of qps", "Transport type", "Connection type", "Mtu", "Link type")
@@ -97,9 +96,9 @@ class Perftest(Reader):
             self._row(text.split(), self.columns)
         elif self.title and not self.columns:
             for part in _TWO_SETTINGS.split(text):
-                setting = _SETTING.fullmatch(part.strip())
-                if setting and setting[1] in _KEEP:
-                    self.header.setdefault(setting[1].lower(), setting[2])
+                name, _, value = part.partition(":")
+                if name.strip() in _KEEP and value[:1].isspace() and value.strip():
+                    self.header.setdefault(name.strip().lower(), value.strip())
         elif text.strip("-* \t"):
             self.remark(text)
 
@@ -156,8 +155,12 @@ class PerftestJson(Reader):
                 found.append((Column("bandwidth_peak", unit), self._member("BW_peak")))
         if len(found) == 1:
             raise self.fail("no figures in results", "the file is cut off", 1)
-        header = {str(k).lower().replace("_", " "): str(v) for k, v in info.items()}
-        title = str(info.get("test", "")).removesuffix("_Test").replace("_", " ")
+        header = {
+            k.lower().replace("_", " "): str(v)
+            for k, v in info.items()
+            if not isinstance(v, dict | list)
+        }
+        title = header.get("test", "").removesuffix("_Test").replace("_", " ")
         row = Row(line, {column.metric: value for column, value in found})
         columns = tuple(column for column, _ in found)
         table = Table(_test(title), line, columns, (row,), processes=2)
@@ -187,7 +190,8 @@ class PerftestJson(Reader):
         self.line = next((n for n, t in enumerate(self.lines, 1) if f'"{name}"' in t), 1)
         value = self.results[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(f"{name} is {shown(str(value))}", "a number was expected")
+            what = type(value).__name__ if isinstance(value, dict | list) else str(value)
+            raise self.fail(f"{name} is {shown(what)}", "a number was expected")
         return self.number(repr(value))
 
     def _bandwidth_unit(self, amount: float, bandwidth: float, line: int) -> Unit:
@@ -243,7 +247,7 @@ class NetPipe(Reader):
                 f"{shown(match.string)} is not a row of NetPIPE", "it is cut off or damaged"
             )
         index, size, times, rate, rate_unit, time, time_unit = row.groups()
-        if int(index) != len(self.rows):
+        if self.whole(index) != len(self.rows):
             raise self.fail(
                 f"row {index} where {len(self.rows)} was due", "rows are missing or mixed"
             )

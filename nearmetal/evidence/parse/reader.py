@@ -2,7 +2,9 @@
 """Base of all parsers: errors with file:line, checked numbers, and one pass over the lines.
 
 A parser is a subclass of Reader. Its methods with `@on(PATTERN)` are its rules: the first rule whose
-pattern matches the beginning of a line reads the line.
+pattern matches the beginning of a line reads the line. An adversary may have made the text: a match
+takes time in proportion to the line, so no two repeated parts of a pattern, one after the other, may
+match the same character.
 """
 
 from __future__ import annotations
@@ -16,6 +18,17 @@ from typing import Any, ClassVar, NamedTuple
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import Column, Log, Row, Table
 
+MAX_LINE = 1 << 16
+"""Characters of one line."""
+
+MAX_LINES = 1 << 22
+
+MAX_ROWS = 1 << 20
+"""Rows and single figures of one text."""
+
+MAX_COUNT = 10**9
+"""Ranks, nodes and other counts."""
+
 _SHOWN = 80
 _COMMA = re.compile(r"\d+,\d+")
 CRASHED = "the run crashed or was cut off"
@@ -27,6 +40,19 @@ def split_lines(text: str) -> list[str]:
     """Return the lines as editors count them, without a byte order mark and line ends."""
     lines = [line.rstrip("\r") for line in text.removeprefix("\ufeff").split("\n")]
     return lines[:-1] if len(lines) > 1 and not lines[-1] else lines
+
+
+def check_lines(text: str, file: str) -> None:
+    """Raise LogError for a text with more or longer lines than any benchmark prints."""
+    at = 0
+    while len(text) - at > MAX_LINE:
+        end = text.rfind("\n", at, at + MAX_LINE + 1)
+        if end < 0:
+            line = text.count("\n", 0, at) + 1
+            raise fail(file, line, f"more than {MAX_LINE} characters", "no benchmark prints them")
+        at = end + 1
+    if text.count("\n") > MAX_LINES:
+        raise fail(file, MAX_LINES, f"more than {MAX_LINES} lines", "no benchmark prints so many")
 
 
 def fail(file: str, line: int, what: str, why: str) -> LogError:
@@ -58,7 +84,7 @@ def setting(name: str, pattern: str, *, first: bool = False) -> LineRule:
 
     def keep(reader: Reader, match: re.Match[str]) -> None:
         if not first or name not in reader.header:
-            reader.header[name] = match[1]
+            reader.header[name] = match[1].strip()
 
     return LineRule(re.compile(pattern), keep)
 
@@ -104,7 +130,9 @@ class Reader:
     """Line in which the open table begins."""
 
     def __init__(self, text: str, file: str) -> None:
+        check_lines(text, file)
         self.file = file
+        self._figures = 0
         self.lines = split_lines(text)
         self.header: dict[str, str] = {}
         self.remarks: list[tuple[int, str]] = []
@@ -125,6 +153,10 @@ class Reader:
             self.line = line
             self.take(text)
         self.end()
+        if any(t.processes and t.processes > MAX_COUNT for t in self.tables) or (
+            self.processes and self.processes > MAX_COUNT
+        ):
+            raise self.fail(f"more than {MAX_COUNT} ranks", "the number is damaged")
         if self.processes is not None:
             same = self.processes
             self.tables = [t if t.processes else replace(t, processes=same) for t in self.tables]
@@ -166,11 +198,17 @@ class Reader:
         return value
 
     def whole(self, word: str, line: int | None = None) -> int:
-        """Return a whole number >= 0."""
+        """Return a whole number from 0 to MAX_COUNT."""
         value = self.number(word, line)
-        if not value.is_integer():
+        if not value.is_integer() or value > MAX_COUNT:
             raise self.fail(f"{shown(word)} is not a whole number", "the row is damaged", line)
         return int(value)
+
+    def count(self) -> None:
+        """Count one more row or figure; refuses more than any benchmark prints."""
+        self._figures += 1
+        if self._figures > MAX_ROWS:
+            raise self.fail(f"more than {MAX_ROWS} rows", "no benchmark prints so many")
 
     def known(self, name: str, names: Iterable[str], kind: str, line: int | None = None) -> None:
         """Refuse a name that is not among the known names."""
@@ -198,6 +236,8 @@ class Reader:
         while rest:
             name = next((n for n in names if rest == n or rest.startswith(n + " ")), rest)
             found.append(name)
+            if len(found) > len(names):
+                raise self.fail("a column stands twice", "the header is damaged")
             rest = rest[len(name) :].lstrip()
         return self.columns_of(found, known)
 
@@ -211,6 +251,7 @@ class Reader:
     def row(self, words: Sequence[str], columns: Sequence[Column]) -> Row:
         """Return the current line as a row."""
         self.same_length(words, columns)
+        self.count()
         values = {c.metric: self.number(w) for c, w in zip(columns, words, strict=True)}
         return Row(self.line, values)
 
@@ -236,6 +277,7 @@ class Reader:
         line: int | None = None,
     ) -> None:
         """Add a table of one figure, as programs print them in sentences."""
+        self.count()
         value = self.number(word, line) if isinstance(word, str) else word
         line = self.line if line is None else line
         self.tables.append(

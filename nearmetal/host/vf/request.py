@@ -41,7 +41,7 @@ def derive_guids(*names: str) -> tuple[str, str]:
 
 
 def _pf(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:-]{1,64}", value):
+    if not re.fullmatch(r"(?!-)[A-Za-z0-9_.:-]{1,64}", value):
         raise ValueError(
             "is not the name of an adapter|"
             "use auto, a network device, an RDMA device or a PCI address"

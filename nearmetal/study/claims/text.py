@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text as paragraphs, sentences and tables of percentages, each with its line."""
+"""A text as paragraphs, sentences and tables of percentages, each with its line.
+
+The rules of claims look back and forth within a sentence. So the length of its words and of the
+sentence itself is bounded: what is beyond makes no claim.
+"""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\bvs\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bFig\.)\s+(?=[\"(\[]?[A-Z])"
 )
+MAX_WORD = 60
+MAX_SENTENCE = 1000
+_WORD = re.compile(rf"\S{{{MAX_WORD + 1},}}")
+_BLANKS = re.compile(r"[^\S\t]{9,}")
 _PERCENT_CELL = re.compile(r"\s*([-+\N{MINUS SIGN}]?\d+(?:\.\d+)?)\s*%\s*$")
 
 
@@ -92,8 +101,8 @@ def _paragraph(block: list[tuple[int, str]]) -> Paragraph:
     sentences, at = [], 0
     for part in _SENTENCE_END.split(text.strip()):
         where = text.index(part, at)
-        begins = max(number for start, number in starts if start <= where)
-        sentences.append(Sentence(begins, part))
+        begins = starts[bisect_right(starts, where, key=lambda start: start[0]) - 1][1]
+        sentences.append(Sentence(begins, part[:MAX_SENTENCE]))
         at = where + len(part)
     return Paragraph(block[0][0], tuple(sentences))
 
@@ -116,7 +125,8 @@ def _table(block: list[tuple[int, str]]) -> TextTable | None:
 
 def read(text: str) -> Prose:
     """Take a text apart. Lines of tables are no sentences."""
-    document = Prose(text.removeprefix("\ufeff").split("\n"))
+    short = _WORD.sub(lambda word: word[0][:MAX_WORD], text.removeprefix("\ufeff"))
+    document = Prose([_BLANKS.sub(" " * 8, line) for line in short.split("\n")])
     block: list[tuple[int, str]] = []
     table: list[tuple[int, str]] = []
     for number, line in enumerate([*document.lines, ""], 1):

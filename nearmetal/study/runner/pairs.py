@@ -21,7 +21,7 @@ from nearmetal.job.run import Output
 from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
 
 _PARTNER_S = 20.0
-_SUFFIXES = ("", ".stats", ".providers", ".addresses")
+_SUFFIXES = ("", ".stats", ".addresses")
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,12 @@ class PairResult:
 
 
 @contextmanager
-def _directories(meeting: Path, job: str, library: Path) -> Iterator[Path]:
+def _directories(meeting: Path, job: str) -> Iterator[Path]:
     """Make the directories of a pair, and remove them; yields that of the counters."""
     paths = [meeting / (job + suffix) for suffix in _SUFFIXES]
     try:
         for path in paths:
             path.mkdir(mode=0o700)
-        (paths[2] / library.name).symlink_to(library)
         yield paths[1]
     finally:
         for path in paths:
@@ -91,7 +90,7 @@ def run_pair(
     env = {
         "PATH": "/usr/bin:/bin",
         MARKER: job,
-        "FI_PROVIDER_PATH": str(MEETING / f"{job}.providers"),
+        "FI_PROVIDER_PATH": str(provider_library().parent),
         "NEARMETAL_RUNDIR": str(MEETING / job),
         "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
     }
@@ -99,7 +98,7 @@ def run_pair(
         env["NEARMETAL_CHANNELS"] = ",".join(channels)
     argv = [[*program, "-r", str(rank), "-d", str(MEETING / f"{job}.addresses")] for rank in (0, 1)]
     commands = [backend.on_node(two[rank], argv[rank], env=env) for rank in (0, 1)]
-    with _directories(backend.meeting_directory(host), job, provider_library()) as counters:
+    with _directories(backend.meeting_directory(host), job) as counters:
         try:
             partner = runner.converse(commands[1], stderr=output.stderr)
             try:

@@ -106,6 +106,7 @@ def way_of(name: str, mpi: Mpi, backend: Backend, spec: ClusterSpec, nodes: tupl
 
 
 _STAGE_S = 300.0
+_ROOTS = ("/run/shared", "/tmp")  # noqa: S108 - on the nodes, in a directory of its own
 _ENV = {"PATH": "/usr/bin:/bin"}
 
 # Words for a shell. The directory that nodes of one host share comes first: ranks may read files of other ranks.
@@ -147,12 +148,13 @@ def staged(backend: Backend, runner: Runner, nodes: Sequence[str], place: Path) 
     """Copy a directory to the nodes, and remove it there afterwards."""
     first = Staged(backend, runner, tuple(nodes), "")
     chosen = first.run(nodes[0], (_CHOOSE,))
-    if chosen.code != 0:
+    place_there = chosen.text.strip()
+    if chosen.code != 0 or place_there not in _ROOTS:
         raise LaunchError(
             f"node {nodes[0]}: neither /run/shared nor /tmp is writable",
             "make one of them writable: programs with files need it",
         )
-    there = replace(first, path=f"{chosen.text.strip()}/{new_name('work')}")
+    there = replace(first, path=f"{place_there}/{new_name('work')}")
     content = _packed(place)
     try:
         for node in nodes:

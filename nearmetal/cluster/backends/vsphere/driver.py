@@ -402,6 +402,7 @@ class VsphereBackend:
         raise NO_JOBS
 
     on_node = on_launcher = remote_shell = job_root = staged = meeting_directory = _refuse_jobs
+    supervisor = _refuse_jobs
 
     def end_marked(self, marker: str) -> int:
         """Return 0: no process of ours runs in these machines."""

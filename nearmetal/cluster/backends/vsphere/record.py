@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from nearmetal.config.model import Model
 from nearmetal.core.errors import BackendError
-from nearmetal.core.files import remove_file, replace_file
+from nearmetal.core.files import MAX_STATE, read_regular, remove_file, replace_file
 
 NAME = "switches.json"
 
@@ -49,7 +49,7 @@ class SwitchRecord:
     def read(self) -> Owned:
         """Return the record; raises BackendError for a damaged one, or one of another vCenter."""
         try:
-            record = _RecordFile.model_validate_json(self._path.read_bytes())
+            record = _RecordFile.model_validate_json(read_regular(self._path, MAX_STATE))
         except FileNotFoundError:
             return {}
         except (OSError, ValidationError) as error:

@@ -14,7 +14,6 @@ import yaml
 from nearmetal.cluster.backends.vsphere.vhpc.items import VhpcItem, machines, switches
 from nearmetal.cluster.backends.vsphere.vhpc.text import Sections, read_sections
 from nearmetal.cluster.model import RESERVED_NAMES
-from nearmetal.core.errors import SpecError
 
 MAX_LABEL = 31
 
@@ -69,8 +68,7 @@ def import_vhpc(text: str, file: str, target: Target) -> Imported:
         why, hint = "a section [_VMS_] with machines is missing", "a cluster needs machines"
         sections.complain(1, "no machine", why, hint)
     data = _cluster(sections, vms, made, target)
-    if sections.problems:
-        raise SpecError(sections.problems)
+    sections.refuse_problems()
     for path, line in {p: n for item in vms for p, n in item.scripts.items()}.items():
         advice = f"{path} is not run: copy it to the nodes and use `nearmetal exec`"
         sections.note(line, "script", advice)

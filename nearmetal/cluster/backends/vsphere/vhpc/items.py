@@ -70,14 +70,15 @@ class VhpcItem:
 
 
 def _like(word: str, known: Iterable[str], otherwise: str) -> str:
-    close = difflib.get_close_matches(word, sorted(known), 1)
+    close = difflib.get_close_matches(word[:100], sorted(known), 1)
     return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 def _pairs(sections: Sections, entry: KeyValue) -> Iterator[KeyValue]:
     """Yield every key with its value, the last of a key counts."""
-    tight = re.sub(r"\s*([:,])\s*", r"\1", entry.value)
+    tight = re.sub(r"(?<!\s)\s*([:,])\s*", r"\1", entry.value)
     for word in re.findall(r"(?:\[[^\]]*\]?|[^\s\[])+", tight):
+        sections.count(entry.line)
         key, colon, value = word.partition(":")
         if word in RESERVED and word in sections.entries:
             why = "it describes machines or switches"
@@ -87,7 +88,8 @@ def _pairs(sections: Sections, entry: KeyValue) -> Iterator[KeyValue]:
             yield from (e for e in sections.entries[word] if e.value)
         elif not colon:
             why = "is neither a section nor key: value"
-            hint = _like(word, {*sections.entries, *MACHINE_KEYS}, "write a section, or key: value")
+            names = () if sections.full else (*sections.entries, *MACHINE_KEYS)
+            hint = _like(word, names, "write a section, or key: value")
             sections.complain(entry.line, f"{word!r}", why, hint)
         elif value:
             yield KeyValue(key, value, entry.line)
@@ -96,10 +98,12 @@ def _pairs(sections: Sections, entry: KeyValue) -> Iterator[KeyValue]:
 def _collect(sections: Sections, entry: KeyValue, known: frozenset[str]) -> VhpcItem:
     item = VhpcItem(sections, entry.key, entry.line)
     for pair in _pairs(sections, entry):
+        sections.count(entry.line)
         key = pair.key.lower()
         shown = key if key in SECRET_KEYS else f"{key}: {pair.value[:60]}"
         if key not in known:
-            hint = _like(key, known, f"known here: {', '.join(sorted(known))}")
+            otherwise = f"known here: {', '.join(sorted(known))}"
+            hint = "" if sections.full else _like(key, known, otherwise)
             sections.complain(pair.line, f"unknown key {key!r}", "it has no meaning here", hint)
         elif key not in (*RANGE_KEYS, *SECRET_KEYS) and "{" in pair.value:
             hint = f"ranges are for {', '.join(RANGE_KEYS)} and names"
@@ -134,6 +138,8 @@ def machines(sections: Sections) -> list[VhpcItem]:
 def _one_each(item: VhpcItem, names: Range | None) -> list[VhpcItem]:
     """Return one item per machine of a line."""
     values = names.values if names else (item.name,)
+    for _ in values:
+        item.sections.count(item.line)
     items = [replace(item, name=name, given=dict(item.given)) for name in values]
     for key in (key for key in RANGE_KEYS if key in item.given):
         text, line = str(item.given[key].value), item.given[key].line

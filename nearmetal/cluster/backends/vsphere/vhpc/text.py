@@ -4,6 +4,8 @@
 Sections are read as Python's configparser reads them, which vhpc-toolkit uses: `:` or `=` after a
 key, comments by `#` or `;` at the start of a line, indented lines continue the value before. Names
 may hold a range, so in the sections of machines and switches a `:` within braces ends no key.
+
+A file is hostile until read: the length of a value and the number of settings are bounded.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from nearmetal.core.errors import Problem
+from nearmetal.core.errors import MAX_PROBLEMS, Problem, SpecError
+
+MAX_VALUE = 4096
+"""Characters of a value with its further lines."""
+
+MAX_SETTINGS = 100_000
+_LONG = f"it has more than {MAX_VALUE} characters"
 
 RESERVED = ("_VMS_", "_SVS_", "_DVS_")
 """Sections that describe machines and switches; all others are macros for them."""
@@ -35,11 +43,38 @@ class Sections:
     file: str
     entries: dict[str, list[KeyValue]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    more: int = 0
+    """Problems that are only counted."""
+    keys: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The line of each key, by its section."""
+    settings: int = 0
+    """Settings of all machines and switches so far."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a further problem would only be counted."""
+        return len(self.problems) >= MAX_PROBLEMS
 
     def complain(self, line: int, what: str, why: str, hint: str = "") -> None:
         """Add one problem."""
-        self.problems.append(Problem(self.file, line, 1, what, why, hint))
+        if self.full:
+            self.more += 1
+        else:
+            self.problems.append(Problem(self.file, line, 1, what, why, hint))
+
+    def refuse_problems(self) -> None:
+        """Raise SpecError if there is any problem."""
+        if self.problems:
+            raise SpecError(self.problems, self.more)
+
+    def count(self, line: int) -> None:
+        """Count one more setting; raises SpecError if a file names sections again and again."""
+        self.settings += 1
+        if self.settings > MAX_SETTINGS:
+            self.problems.clear()
+            self.complain(line, f"more than {MAX_SETTINGS} settings", "no cluster has so many")
+            self.refuse_problems()
 
     @contextmanager
     def complaining(self, line: int, what: str) -> Iterator[None]:
@@ -53,8 +88,7 @@ class Sections:
     def note(self, line: int, what: str, text: str) -> None:
         """Add a note about a line, 0 for the whole file."""
         note = f"{self.file}{f':{line}' if line else ''}: {what}: {text}"
-        if note not in self.notes:
-            self.notes.append(note)
+        self.notes.setdefault(note)
 
 
 def split_entry(line: str, *, names: bool) -> tuple[str, str] | None:
@@ -64,7 +98,7 @@ def split_entry(line: str, *, names: bool) -> tuple[str, str] | None:
         if names and character in "{}":
             depth += 1 if character == "{" else -1
         elif character in ":=" and depth == 0:
-            if names and re.match(r"\s*\d*\s*\}", line[i + 1 :]):
+            if names and re.match(r"\d*\s*\}", line[i + 1 :].lstrip()):
                 return None  # the colon of a range whose brace was never opened
             return line[:i].strip(), line[i + 1 :].strip()
     return None
@@ -96,11 +130,12 @@ def read_sections(text: str, file: str) -> Sections:
             continue
         indent = len(raw) - len(raw.lstrip())
         if name is not None and open_entry and indent > last_indent:
-            before = sections.entries[name].pop()
-            joined = KeyValue(before.key, f"{before.value} {line}".strip(), before.line)
-            sections.entries[name].append(joined)
+            _join(sections, name, line, number)
             continue
         open_entry = False
+        if len(line) > MAX_VALUE:
+            sections.complain(number, f"line {line[:40]!r}", _LONG, "split the file")
+            continue
         if line.startswith("["):
             name = _header(sections, line, number)
             if name is not None:
@@ -120,13 +155,23 @@ def read_sections(text: str, file: str) -> Sections:
     return sections
 
 
+def _join(sections: Sections, name: str, line: str, number: int) -> None:
+    """Add a line to the last value of a section."""
+    before = sections.entries[name].pop()
+    value = f"{before.value} {line}".strip()
+    if len(value) > MAX_VALUE:
+        sections.complain(number, f"value of {before.key[:40]!r}", _LONG, "split the file")
+        value = before.value
+    sections.entries[name].append(KeyValue(before.key, value, before.line))
+
+
 def _add(sections: Sections, name: str, entry: KeyValue) -> None:
     if "%(" in entry.value:
         why = "interpolation of values is not supported"
         sections.complain(entry.line, f"{entry.key}: %(...)", why, "write the value out")
-    double = [e for e in sections.entries[name] if e.key.lower() == entry.key.lower()]
-    if double:
-        why = f"line {double[0].line} has it already"
+    first = sections.keys.setdefault((name, entry.key.lower()), entry.line)
+    if first != entry.line:
+        why = f"line {first} has it already"
         sections.complain(entry.line, f"{entry.key!r} twice in [{name}]", why, "remove one")
     sections.entries[name].append(entry)
 
@@ -233,10 +278,10 @@ def _wrong(text: str) -> str:
         return "has a brace that is not closed, or not opened|write {1:8}, or {{1:8}}"
     if "{{{" in text or "}}}" in text:
         return "has three braces in a row|write {1:8}, or {{1:8}}"
-    inner = re.findall(r"\{+([^{}]*)\}+", text)
+    inner = re.findall(r"\{([^{}]*)\}", text)
     if len(inner) > 1:
         return "has two ranges|a value has one; write the machines in two lines"
-    if inner and re.fullmatch(r"\s*-?\d*\s*:\s*-?\d*\s*", inner[0]):
+    if inner and re.fullmatch(r"-?\d*:-?\d*", "".join(inner[0].split())):
         return "lacks a number, has a blank in it, or is negative|write for example {1:8}"
     return "is not a range of numbers|write {1:8}, or {{1:8}}"
 
