@@ -16,6 +16,9 @@ from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, Runner
 
+JOB_SUFFIXES = ("", ".stats")
+"""The directories of a job: its name with each of these."""
+
 STAGED = "files"
 """Directory below `job_root` for the files that are carried to nodes which do not see ours."""
 
@@ -123,8 +126,28 @@ class Backend(Protocol):
             "this verb works on local clusters only",
         )
 
+    def supervisor(self, job: str, nodes: Sequence[str], deadline_s: float | None) -> Command:
+        """Return the command that makes a job's places in these nodes, and ends the job.
+
+        Only for backends that share files. It prints a JSON line: {"pid": N} when the places exist,
+        or {"error": REASON}. Its input keeps the job: at its end, after the deadline, or when a node
+        ends, it kills all processes of the job; at the end of its input it removes the directories
+        of the job. A last line `done` announces the end of its input.
+        """
+        del deadline_s
+        raise BackendError(f"job {job} has no place in {', '.join(nodes)}")
+
     def end_marked(self, marker: str) -> int:
-        """Kill every process in the cluster that has `NAME=value` in its environment."""
+        """Kill every process in the cluster that has `NAME=value` in its environment.
+
+        It also forgets the places of a job whose name is that value.
+        """
+
+
+def agent_text(body: Path) -> str:
+    """Return the remote-shell agent of a backend: the common functions, then its own part."""
+    common = Path(__file__).with_name("agent.sh").read_text(encoding="utf-8")
+    return common + body.read_text(encoding="utf-8")
 
 
 def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:

@@ -219,9 +219,11 @@ class Facts:
     """Facts of the infrastructure that planning needs.
 
     `cpus`: cores of this machine that may be used, ascending. For virtual machines also the
-    hypervisors by the name of the spec's host, and a digest of the image.
+    hypervisors by the name of the spec's host, and a digest of the image. `cautions`: what the
+    user must know of this machine before making anything on it.
     """
 
     cpus: tuple[int, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     image: str = ""
+    cautions: tuple[str, ...] = ()

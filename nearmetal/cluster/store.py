@@ -13,7 +13,7 @@ from pathlib import Path
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.registration import from_canonical
 from nearmetal.core.errors import StateError
-from nearmetal.core.files import replace_file
+from nearmetal.core.files import MAX_STATE, read_regular, replace_file
 
 SPEC = "spec.json"
 """The file of a cluster's canonical spec, in its directory."""
@@ -58,11 +58,11 @@ class Store:
         Raises StateError if the record is not readable.
         """
         try:
-            text = (self.cluster(name) / SPEC).read_text(encoding="utf-8")
+            content = read_regular(self.cluster(name) / SPEC, MAX_STATE)
         except OSError:
             return None
         try:
-            return from_canonical(text)
+            return from_canonical(content.decode("utf-8"))
         except ValueError as error:  # pydantic's ValidationError is one
             raise StateError(
                 f"cluster {name} has no readable record of its spec",

@@ -3,9 +3,9 @@
 
 A login to an emulated machine takes about a second, a command over an open one a tenth, so a job
 has two scripts per node: one before it, one after. Both run as root of the node, which alone makes
-and removes the directories of jobs.
+and removes the directories of jobs. A third one waits beside the job, and ends it if we end first.
 
-A `nearmetal run` that was killed leaves its job. The next one finds such jobs by their names.
+If these guards were killed as well, the next run finds the job by its name and removes it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nearmetal.cluster.backend import STAGED, SWEEP, Backend
+from nearmetal.cluster.backend import JOB_SUFFIXES, STAGED, Backend
 from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import BackendError, LaunchError
-from nearmetal.core.process import Completed, Runner
+from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.image.seed import GUEST_USER
 from nearmetal.job.copies import FILES, NEW, packed, stage, unpack
-from nearmetal.job.stats import cause, read_exit_codes, read_stats
+from nearmetal.job.scripts import CARRY, END, GUARD, LINKS, MAKE
+from nearmetal.job.stats import Failure, cause, read_failures, read_stats
 
 MARKER = "NEARMETAL_JOB"
 """The variable that every process of a job carries."""
-
-SUFFIXES = ("", ".stats", ".providers")
-"""The directories of a job: its name with each of these."""
 
 _NAME = re.compile(r"[a-z]{1,16}-([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{6}")
 """Nodes report such names, and directories with such names are removed: no other characters."""
@@ -85,7 +83,7 @@ class Wanted:
     """What a job needs beside its directories."""
 
     providers: tuple[Path, ...] = ()
-    """Each gets a link in the job's directory of providers."""
+    """Each gets a link in the job's directory of providers, in nodes that do not see our files."""
     files: Sequence[tuple[Path, str]] = ()
     """Files or directories here that nodes without our files need, each with its staged name."""
     seen: tuple[Path, ...] = ()
@@ -94,33 +92,41 @@ class Wanted:
 
 @dataclass(frozen=True)
 class SharedPlaces:
-    """The rundirs, statistics and providers of a job on hosts whose files this machine sees."""
+    """The rundirs and statistics of a job on hosts whose files this machine sees."""
 
     backend: Backend
     bases: tuple[Path, ...]
+    nodes: tuple[str, ...]
     job: str
+
+    tmp = Path("/run/job")
+    """The TMPDIR of the ranks: the same files in all places of the job."""
 
     @property
     def all(self) -> list[Path]:
         """Every directory of the job."""
-        return [base / (self.job + suffix) for base in self.bases for suffix in SUFFIXES]
+        return [base / (self.job + suffix) for base in self.bases for suffix in JOB_SUFFIXES]
 
-    def make(self, wanted: Wanted) -> None:
-        """Make them here; the nodes see our files. Raises OSError."""
+    def guards(self, deadline_s: float | None) -> list[Command]:
+        """Return the commands that end the job when their input ends, or after the deadline."""
+        return [self.backend.supervisor(self.job, self.nodes, deadline_s)]
+
+    def make(self, _wanted: Wanted) -> None:
+        """Make them here; the nodes see our files. Raises OSError.
+
+        They have no link to a provider: every node of the host can write to them.
+        """
         for path in self.all:
             path.mkdir(mode=0o700)
-            if path.suffix == ".providers":
-                for library in wanted.providers:
-                    (path / library.name).symlink_to(library)
 
     def stats(self) -> list[dict[str, Any]]:
         """Return the statistics of every endpoint; the launcher has ended."""
         return [e for base in self.bases for e in read_stats(base / f"{self.job}.stats")]
 
-    def first_failure(self) -> int | None:
-        """Return the exit code of the rank that failed first, if one was recorded."""
+    def first_failure(self) -> Failure | None:
+        """Return the failure that came first, if one was recorded."""
         places = (base / f"{self.job}.stats" for base in self.bases)
-        return cause([failure for place in places for failure in read_exit_codes(place)])
+        return cause([failure for place in places for failure in read_failures(place)])
 
     def end(self) -> None:
         """End the rest of the job and remove them; the cluster may no longer exist."""
@@ -131,50 +137,6 @@ class SharedPlaces:
         finally:
             for path in self.all:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-# Words after the first three: see=FILE must exist, have=NAME should be staged, link=LIBRARY goes to
-# the job's directory of providers. Without the name of a job the script only looks. A second try
-# finds what the first one made.
-_MAKE = f"""
-cd -- "$1" || exit
-user=$2 job=$3
-shift 3
-for name in * {STAGED}/*; do echo "there ${{name#{STAGED}/}}"; done
-for word; do
-  case $word in
-    see=*) [ -e "${{word#*=}}" ] || echo "unseen ${{word#*=}}" ;;
-    have=*) [ -e "{STAGED}/${{word#*=}}" ] || echo "lacks ${{word#*=}}" ;;
-  esac
-done
-[ -n "$job" ] || exit 0
-umask 077
-mkdir -p -- "$job" "$job.stats" "$job.providers" || exit
-for word; do
-  case $word in link=*) ln -sfn -- "${{word#*=}}" "$job.providers/" || exit ;; esac
-done
-chown -hR -- "$user:" "$job" "$job.stats" "$job.providers"
-"""
-
-# Another job may be faster with the same files: an existing copy stays.
-_CARRY = """
-umask 022
-new=$2 code=0
-mkdir -p -- "$new" && tar -xzf - --no-same-owner -C "$new" &&
-  { [ -e "$1" ] || mv -T -- "$new" "$1" || [ -e "$1" ]; } || code=1
-rm -rf -- "$new"
-exit $code
-"""
-
-# The markers, one per line; the directory to read; all names to remove.
-_END = f"""
-cd -- "$1" || exit
-marker=$2 stats=$3 code=0
-{SWEEP}
-shift 3
-[ ! -d "$stats" ] || tar -cf - -- "$stats" || code=$?
-rm -rf -- "$@" && exit $code
-"""
 
 
 @dataclass(frozen=True)
@@ -208,6 +170,8 @@ class NodePlaces:
         *,
         everyone: Sequence[str] = (),
         user: str = GUEST_USER,
+        tmp: Path = Path("/tmp"),  # noqa: S108 - of the nodes; only root makes the directory
+        shm: Path = Path("/dev/shm"),  # noqa: S108 - of the nodes
     ) -> None:
         """Make nothing yet. `everyone`: all nodes of the cluster; any may hold jobs to end."""
         self._backend = backend
@@ -215,10 +179,26 @@ class NodePlaces:
         self._everyone = tuple(everyone or nodes)
         self._runner = runner
         self._user = user
+        self._tmp = tmp
+        self._shm = shm
         self._root = backend.job_root()
         self._copies: Path | None = None
         self._ended = False
         self.job = job
+
+    @property
+    def tmp(self) -> Path:
+        """The TMPDIR of the ranks, in each node for itself."""
+        return self._tmp / self.job
+
+    def guards(self, deadline_s: float | None) -> list[Command]:
+        """As `SharedPlaces.guards`, one per node."""
+        words = self._end_words([self.job], "")
+        start = ["sh", "-c", GUARD, "sh", "" if deadline_s is None else f"{deadline_s:.0f}"]
+        return [
+            self._backend.on_node(node, [*start, *words[node]], env=_PATH, root=True)
+            for node in self._nodes
+        ]
 
     def _run(
         self, nodes: Sequence[str], script: str, words: dict[str, list[str]], stdin: bytes = b""
@@ -257,10 +237,11 @@ class NodePlaces:
 
     def _try(self, nodes: Sequence[str], asked: list[str]) -> dict[str, Completed]:
         words = {
-            node: [str(self._root), self._user, self.job if node in self._nodes else "", *asked]
+            node: [str(self._root), self._user, str(self._tmp), job, *asked]
             for node in nodes
+            for job in [self.job if node in self._nodes else ""]
         }
-        return self._run(nodes, _MAKE, words)
+        return self._run(nodes, MAKE, words)
 
     def _bring(self, wanted: Wanted, answers: dict[str, _NodeAnswer]) -> None:
         """Stage the missing files; an MPI stays for later jobs."""
@@ -273,7 +254,7 @@ class NodePlaces:
             if rest:
                 there = self._root / STAGED
                 words = {node: [str(there / name), str(there / (self.job + NEW))] for node in rest}
-                done = self._run(rest, _CARRY, words, packed(path))
+                done = self._run(rest, CARRY, words, packed(path))
                 _check(done, rest, f"cannot copy {path.name} there")
 
     def _end(self) -> dict[str, Completed]:
@@ -284,31 +265,35 @@ class NodePlaces:
 
     def _clear(self, jobs: Sequence[str], stats: str = "") -> dict[str, Completed]:
         """End and remove these jobs everywhere, with one command per node."""
-        markers = "\n".join(f"{MARKER}={job}" for job in jobs)
-        made = [job + suffix for job in jobs for suffix in SUFFIXES]
-        copies = [job + suffix for job in jobs for suffix in (FILES, NEW)]
-        own = [f"{STAGED}/{name}" for name in copies]
-        shared = {node: self._backend.staged(node) for node in self._everyone}
-        words = {
-            node: [str(self._root), markers, stats, *made, *(own if place is None else ())]
-            for node, place in shared.items()
-        }
         try:
-            return self._run(self._everyone, _END, words)
+            return self._run(self._everyone, END, self._end_words(jobs, stats))
         finally:
-            for place in {place for place in shared.values() if place is not None}:
-                for name in copies:
+            shared = {self._backend.staged(node) for node in self._everyone}
+            for place in {place for place in shared if place is not None}:
+                for name in _copies(jobs):
                     shutil.rmtree(place / name, ignore_errors=True)
+
+    def _end_words(self, jobs: Sequence[str], stats: str) -> dict[str, list[str]]:
+        """Return the words of END for every node."""
+        markers = "\n".join(f"{MARKER}={job}" for job in jobs)
+        made = [job + suffix for job in jobs for suffix in (*JOB_SUFFIXES, LINKS)]
+        made += [str(self._tmp / job) for job in jobs]
+        own = [f"{STAGED}/{name}" for name in _copies(jobs)]
+        start = [str(self._root), markers, stats, self._user, str(self._shm), *made]
+        return {
+            node: [*start, *(own if self._backend.staged(node) is None else ())]
+            for node in self._everyone
+        }
 
     def stats(self) -> list[dict[str, Any]]:
         """End the job, and read copies: bytes from a node are hostile until checked."""
         top = self._copied()
         return [e for node in self._nodes for e in read_stats(top / node)]
 
-    def first_failure(self) -> int | None:
+    def first_failure(self) -> Failure | None:
         """As `stats`; the nodes' clocks decide, which their host synchronizes."""
         top = self._copied()
-        return cause([f for node in self._nodes for f in read_exit_codes(top / node)])
+        return cause([f for node in self._nodes for f in read_failures(top / node)])
 
     def _copied(self) -> Path:
         """Return a directory here with copies of the nodes' statistics directories."""
@@ -333,6 +318,11 @@ Places = SharedPlaces | NodePlaces
 """The directories of one job: make, read the statistics, end."""
 
 
+def _copies(jobs: Sequence[str]) -> list[str]:
+    """Return the names of the copies that only these jobs use."""
+    return [job + suffix for job in jobs for suffix in (FILES, NEW)]
+
+
 def _failed(end: Completed) -> bool:
     return end.code != 0 or end.timed_out
 
@@ -352,7 +342,8 @@ def places_for(
         everyone = [node.name for _, node in spec.nodes]
         return NodePlaces(backend, nodes, job, runner, everyone=everyone)
     used = sorted({host.name for host, node in spec.nodes if node.name in nodes})
-    return SharedPlaces(backend, tuple(backend.meeting_directory(host) for host in used), job)
+    bases = tuple(backend.meeting_directory(host) for host in used)
+    return SharedPlaces(backend, bases, tuple(nodes), job)
 
 
 def end_stale(backend: Backend, spec: ClusterSpec, runner: Runner) -> None:

@@ -18,6 +18,7 @@ from nearmetal.core.resources import provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
 from nearmetal.job.copies import carried, guest_mpi, is_local
+from nearmetal.job.guards import guarded, later
 from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
     Installation,
@@ -42,6 +43,7 @@ from nearmetal.job.places import (
     places_for,
     surely,
 )
+from nearmetal.job.scripts import LINKS
 from nearmetal.job.stats import JobVerdict, Proof, judge
 
 _GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
@@ -221,7 +223,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     asked = Request(
         provider=request.provider,
         library=library,
-        provider_directory=root / f"{job}.providers",
+        provider_directory=None if shared else root / f"{job}{LINKS}",
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
         one_host=_meets_in_memory(spec, placement, request.channels),
@@ -233,6 +235,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         MARKER: job,
         "NEARMETAL_RUNDIR": str(root / job),
         "NEARMETAL_STATS_DIR": str(root / f"{job}.stats"),
+        "TMPDIR": str(directories.tmp),
     }
     env = {"PATH": "/usr/bin:/bin"} | settings.defaults
     env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
@@ -272,21 +275,25 @@ def run_job(
     streams = output or Output()
     directories = prepared.directories
     try:
-        directories.make(prepared.wanted)
-        completed = runner.attach(
-            command,
-            stdin=streams.stdin,
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-            timeout_s=request.timeout_s,
-            idle_s=request.idle_s,
-        )
-        stats, failure = directories.stats(), directories.first_failure()
+        with guarded(directories.guards(later(request.timeout_s)), runner, streams.stderr):
+            directories.make(prepared.wanted)
+            completed = runner.attach(
+                command,
+                stdin=streams.stdin,
+                stdout=streams.stdout,
+                stderr=streams.stderr,
+                timeout_s=request.timeout_s,
+                idle_s=request.idle_s,
+            )
+            stats, failure = directories.stats(), directories.first_failure()
     finally:
         surely(directories.end)
     code = completed.code if completed.code >= 0 else 128 - completed.code
-    if code != 0 and failure is not None and not completed.timed_out:
-        code = failure
+    if completed.code < 0 and not (failure and failure.node):
+        failure = None  # the launcher was killed, and the ranks ended after it
+    # Open MPI may report success although a daemon was killed together with its ranks.
+    if failure is not None and (code != 0 or failure.lost) and not completed.timed_out:
+        code = failure.code
     return JobResult(
         job=prepared.job,
         mpi=prepared.installation.mpi.value,
@@ -309,4 +316,7 @@ def _prove(
         return Proof(JobVerdict.NOT_ASKED, "the MPI's own stack was requested")
     if code != 0:
         return Proof(JobVerdict.NOT_ASKED, "the job failed")
+    if "NEARMETAL_STATS_DIR" in request.env:
+        kept = request.env["NEARMETAL_STATS_DIR"]
+        return Proof(JobVerdict.NOT_ASKED, f"--env puts the statistics into {kept}")
     return judge(stats, placement.total)

@@ -14,6 +14,7 @@ import os
 import signal
 import stat
 import struct
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,25 @@ _FLOCK = struct.Struct("hhqqi")
 
 _MAX_CODE = 255
 _BY_SIGNAL = 128  # the shell's exit codes for signals begin above
+_UNKNOWN = sys.maxsize
+_KILLED = _BY_SIGNAL + signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of a rank, or of the MPI's own process in a node, with an exit code.
+
+    `when` in ns. `node`: the node whose process of the MPI ended; "" for a rank.
+    """
+
+    when: int
+    code: int
+    node: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether its end was not reported to the launcher, which may take the job for a success."""
+        return bool(self.node) or self.when == _UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -121,26 +141,45 @@ def read_stats(directory: Path) -> list[dict[str, Any]]:
     return [seen.counters.data() for seen in read_counters(directory)]
 
 
-def read_exit_codes(directory: Path) -> list[tuple[int, int]]:
-    """Return (time in ns, code) of every rank that failed and whose agent could record it."""
+def read_failures(directory: Path) -> list[Failure]:
+    """Return every failure that an agent recorded in this directory.
+
+    A rank without a code was killed together with its agent, at a time that is not known.
+    """
     found = []
-    for _, descriptor in _files(directory, begin="exit."):
-        with contextlib.suppress(OSError):
-            code = os.pread(descriptor, 64, 0).strip()
-            if code.isdigit() and 0 < int(code[:4]) <= _MAX_CODE:
-                found.append((os.fstat(descriptor).st_mtime_ns, int(code[:4])))
+    for begin in ("exit.", "lost."):
+        for name, descriptor in _files(directory, begin=begin):
+            with contextlib.suppress(OSError):
+                code = os.pread(descriptor, 64, 0).strip()
+                when = os.fstat(descriptor).st_mtime_ns
+                node = name.removeprefix(begin) if begin == "lost." else ""
+                if not code and not node:
+                    found.append(Failure(_UNKNOWN, _KILLED))
+                elif code.isdigit() and 0 < int(code[:4]) <= _MAX_CODE:
+                    found.append(Failure(when, int(code[:4]), node))
     return found
 
 
-def cause(failures: Sequence[tuple[int, int]]) -> int | None:
-    """Return the exit code that began it, out of (time, code); None if there is none.
+def cause(failures: Sequence[Failure]) -> Failure | None:
+    """Return the failure that began it; None if there is none.
 
     A rank that died of a signal comes before ranks that exited: they noticed its death, and may
-    have been recorded sooner. Signals by which launchers end the other ranks do not count as such.
+    have been recorded sooner. Signals by which launchers end the other ranks do not count as such,
+    and neither does the end of a process of the MPI after a rank has failed.
     """
     sent = {_BY_SIGNAL + s for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    ranked = [(code <= _BY_SIGNAL or code in sent, when, code) for when, code in failures]
-    return min(ranked)[2] if ranked else None
+    ranks = [failure for failure in failures if not failure.node]
+    own = [rank for rank in ranks if rank.code not in sent]
+    known = [rank for rank in own if rank.when != _UNKNOWN]
+    # A daemon gets SIGPIPE if its launcher ends first.
+    gone = {*sent, _BY_SIGNAL + signal.SIGPIPE}
+    daemons = [failure for failure in failures if failure.node and failure.code not in gone]
+    lost = min(daemons, key=lambda daemon: daemon.when, default=None)
+    if lost is not None and all(lost.when < rank.when for rank in known):
+        return lost
+    found = ranks if known else own or ranks
+    signalled = [rank for rank in known if rank.code > _BY_SIGNAL]
+    return min(signalled or found, key=lambda rank: rank.when, default=None)
 
 
 def _count(value: object) -> int:

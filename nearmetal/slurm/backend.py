@@ -23,6 +23,7 @@ from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
 from nearmetal.slurm.records import STATE, Container, Instance, containers, settled
+from nearmetal.slurm.remains import Holder, holders
 from nearmetal.slurm.vfs import JobVfs
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)
@@ -51,6 +52,9 @@ class JobBackend(Protocol[AnyInstance]):
     def settled(self) -> Sequence[AnyInstance]:
         """As `found`, without unfinished launches; raises NearmetalError without permission."""
 
+    def holders(self) -> Sequence[Holder]:
+        """Return processes that held a part of an ended instance and still exist."""
+
 
 @dataclass(frozen=True)
 class ThisNode:
@@ -74,6 +78,10 @@ class ThisNode:
     def settled(self) -> tuple[Container, ...]:
         """As `found`, without jobs with a launch or reclaim in progress."""
         return settled(self.state)
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Return processes that held a part of an ended container and still exist."""
+        return holders(self.state)
 
     def guard(self, runner: Runner) -> None:
         """Restore the guard of the jobs' tunnels: a firewall reload may have removed it."""

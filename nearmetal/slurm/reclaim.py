@@ -2,8 +2,9 @@
 """The reclaimer: ends everything that is left of a job on this node, at any time and repeatedly.
 
 Process 1 of a container holds everything: after its death the kernel kills every process in its
-PID namespace, and the mounts, the rundir and the memory end with the last of them. The reclaimer
-also kills processes of the job outside, which a dead slurmstepd left. Then it removes the control
+PID namespace, and the mounts, the rundir and the memory end with the last of them, except for what
+a process outside has opened (remains.py). The reclaimer also kills processes of the job outside,
+which a dead slurmstepd left. Then it removes the control
 groups, returns the VFs, and removes the records last.
 """
 
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.process import LocalRunner
-from nearmetal.slurm import limits
+from nearmetal.slurm import limits, remains
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
 from nearmetal.slurm.vfs import JobVfs
@@ -60,7 +61,11 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
     if found is None:
         return False
     if found.lives():
-        _end(found)
+        with remains.held(found.pid) as hold:
+            _end(found)
+            # Root's own processes are the node's, and its jobs may hold what they like.
+            if found.uid > 0:
+                _report(remains.release(job, found.uid, hold, state))
     _end_outside(found)
     limits.remove(limits.recorded(found.directory))
     # First the VFs: while the records exist, the ledger knows that the job has them.
@@ -75,6 +80,14 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         with contextlib.suppress(SlurmError):
             guard(state, LocalRunner())
     return True
+
+
+def _report(found: tuple[remains.Holder, ...]) -> None:
+    for one in found:
+        sys.stderr.write(
+            f"nearmetal: job {one.job}: process {one.pid} of user {one.uid} held files or "
+            "namespaces of its container; their memory was released\n"
+        )
 
 
 def _end(found: Container) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ VFS, GUARD = 1 << 40, (1 << 40) + 1
 
 
 @dataclass(frozen=True)
-class Instance:
+class Instance(ABC):
     """The container or server of a job on one node of Slurm, or the refusal of one.
 
     `since` is in Unix seconds. If they are not recorded, `uid` is -1 and `node` is "".
@@ -41,9 +42,9 @@ class Instance:
     refusal: str = ""
     """The reason why the job got nothing here."""
 
+    @abstractmethod
     def lives(self) -> bool:
         """Whether it still exists, and not only its record."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,9 @@ class FakeBackend:
     def meeting_directory(self, host: str) -> Path:
         return self.meeting / host
 
+    def supervisor(self, job: str, nodes: Sequence[str], deadline_s: float | None) -> Command:
+        return Command(("supervise", job, f"{deadline_s}", *nodes))
+
     def end_marked(self, marker: str) -> int:
         self.steps.append(f"sweep {marker.partition('=')[0]}")
         return 0

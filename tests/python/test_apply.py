@@ -12,6 +12,7 @@ from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import BackendError, LockedError, StateError
+from nearmetal.core.files import MAX_STATE
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
 from tests.python.fake_backend import FakeBackend
@@ -140,6 +141,19 @@ def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     last = journal.unfinished()
     assert last is not None
     assert last.step == "make node n1"
+
+
+def test_a_journal_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    assert journal.read() == []
+    journal.path.touch()
+    os.truncate(journal.path, MAX_STATE + 1)
+    with pytest.raises(StateError, match=rf"{journal.path}: larger than 64 MiB"):
+        journal.unfinished()
+    journal.path.unlink()
+    journal.path.mkdir()
+    with pytest.raises(StateError, match=rf"{journal.path}: it is a directory"):
+        journal.read()
 
 
 def test_the_state_directory_is_private_and_ours(tmp_path: Path) -> None:

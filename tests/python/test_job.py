@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.job.places import is_stale, new_name, surely
 from nearmetal.job.run import JobRequest, find_job_program, run_job
-from nearmetal.job.stats import JobVerdict, cause, judge, read_exit_codes, read_stats
+from nearmetal.job.stats import Failure, JobVerdict, cause, judge, read_failures, read_stats
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 from tests.python.test_mpi import install
@@ -32,12 +33,35 @@ if TYPE_CHECKING:
 
     from nearmetal.core.process import Dialogue
 
+UNKNOWN = sys.maxsize
+
 SPEC = """\
 version: 1
 name: c
 backend: local
 hosts: [{name: h, nodes: [{name: n1}, {name: n2}]}, {name: far, nodes: [{name: n3}]}]
 """
+
+
+@dataclass
+class FakeGuard:
+    """The supervisor of a job: answers once, and remembers what it got."""
+
+    command: Command
+    answer: str | None
+    got: list[str] = field(default_factory=list)
+
+    def send(self, line: str) -> None:
+        self.got.append(line)
+
+    def receive(self, timeout_s: float) -> str | None:
+        assert timeout_s > 0
+        return self.answer
+
+    def finish(self, timeout_s: float) -> int:
+        assert timeout_s > 0
+        self.got.append("end")
+        return 0
 
 
 @dataclass
@@ -49,6 +73,8 @@ class FakeRunner:
     abi: str = '{"channels": ["none", "self", "shm", "segment", "net"]}'
     commands: list[Command] = field(default_factory=list)
     talk: Callable[[str], Dialogue] | None = None
+    guard_says: str | None = '{"pid": 7}'
+    guards: list[FakeGuard] = field(default_factory=list)
 
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         assert timeout_s > 0
@@ -80,8 +106,11 @@ class FakeRunner:
         return Completed(command, self.job(command), b"", b"", 0.5, timeout_s == 0.0)
 
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
-        assert self.talk is not None
         assert stderr is None
+        if command.argv[0] == "supervise":
+            self.guards.append(FakeGuard(command, self.guard_says))
+            return self.guards[-1]
+        assert self.talk is not None
         self.commands.append(command)
         return self.talk(command.argv[1])
 
@@ -148,6 +177,10 @@ def test_a_job_is_started_collected_and_cleared(
     assert command.env["K"] == "V"
     assert command.env["NEARMETAL_CHANNELS"] == "shm,net"
     assert command.env["NEARMETAL_RUNDIR"] == f"/run/nearmetal/{result.job}"
+    assert command.env["TMPDIR"] == "/run/job"
+    (guard,) = runner.guards
+    assert guard.command.argv == ("supervise", result.job, "None", "n1", "n2")
+    assert guard.got == ["done", "end"]
     assert backend.steps == ["sweep NEARMETAL_JOB"]
     assert list((backend.meeting / "h").iterdir()) == []
     # A host without a rank was not touched.
@@ -194,6 +227,14 @@ def test_a_job_that_another_stack_carried_is_told(backend: FakeBackend, spec: Cl
     assert run_job(backend, spec, stock, FakeRunner()).proof.verdict is JobVerdict.NOT_ASKED
 
 
+def test_statistics_that_the_user_keeps_prove_nothing_here(
+    backend: FakeBackend, spec: ClusterSpec
+) -> None:
+    job = mpich_job(env={"NEARMETAL_STATS_DIR": "/kept"})
+    proof = run_job(backend, spec, job, FakeRunner()).proof
+    assert (proof.verdict, "/kept" in proof.reason) == (JobVerdict.NOT_ASKED, True)
+
+
 def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterSpec) -> None:
     def job(command: Command) -> int:
         assert command.env is not None
@@ -207,8 +248,52 @@ def test_the_rank_that_failed_first_decides(backend: FakeBackend, spec: ClusterS
     assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == 3
 
 
-def test_a_launcher_killed_by_a_signal(backend: FakeBackend, spec: ClusterSpec) -> None:
+@pytest.mark.parametrize(("name", "code"), [("exit.0", 137), ("lost.n2", 139)])
+def test_a_launcher_killed_by_a_signal(
+    backend: FakeBackend, spec: ClusterSpec, name: str, code: int
+) -> None:
+    def job(command: Command) -> int:
+        assert command.env is not None
+        stats = Path(command.env["NEARMETAL_STATS_DIR"]).name
+        (backend.meeting / "h" / stats / name).write_text("139\n")
+        return -9
+
+    assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == code
     assert run_job(backend, spec, mpich_job(), FakeRunner(lambda _: -9)).exit_code == 137
+
+
+@pytest.mark.parametrize(("name", "text"), [("lost.n2", "137"), ("exit.3.n2.7", "")])
+def test_a_job_that_lost_a_daemon_is_no_success(
+    backend: FakeBackend, spec: ClusterSpec, name: str, text: str
+) -> None:
+    def job(command: Command) -> int:
+        assert command.env is not None
+        stats = Path(command.env["NEARMETAL_STATS_DIR"]).name
+        (backend.meeting / "h" / stats / name).write_text(f"{text}\n")
+        return 0
+
+    assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == 137
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ('{"error": "node n1 is not up"}', "node n1 is not up"),
+        (None, "no answer"),
+        ("[1]", "no answer"),
+        ("nsenter: no", "no answer"),
+    ],
+)
+def test_no_job_starts_without_its_supervisor(
+    backend: FakeBackend, spec: ClusterSpec, answer: str | None, words: str
+) -> None:
+    runner = FakeRunner(guard_says=answer)
+    with pytest.raises(LaunchError, match=f"the job cannot be supervised: {words}"):
+        run_job(backend, spec, mpich_job(timeout_s=5.0), runner)
+    assert runner.commands == []
+    assert runner.guards[0].command.argv[2] == "15.0", "its deadline comes after ours"
+    assert runner.guards[0].got[-1] == "end"
+    assert list((backend.meeting / "h").iterdir()) == []
 
 
 def test_an_interrupted_job_is_cleared(backend: FakeBackend, spec: ClusterSpec) -> None:
@@ -347,7 +432,11 @@ def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
     os.mkfifo(stats / "4.stats")
     os.mkfifo(stats / "exit.5")
     assert [endpoint["peers"] for endpoint in read_stats(stats)] == [[]]
-    assert [code for _, code in read_exit_codes(stats)] == [3]
+    (stats / "exit.6").write_text("\n")
+    (stats / "lost.n1").write_text("137\n")
+    (stats / "lost.n2").write_text("\n")
+    found = {(failure.node, failure.code) for failure in read_failures(stats)}
+    assert found == {("", 3), ("", 137), ("n1", 137)}
     (tmp_path / "link").symlink_to(stats)
     assert read_stats(tmp_path / "link") == []
     assert read_stats(tmp_path / "none") == []
@@ -382,10 +471,35 @@ def test_the_verdict_follows_the_counters(
         ([(1, 14), (2, 137), (3, 139)], 137),
         ([(1, 143), (2, 3), (3, 130)], 143),
         ([(1, 3), (2, 143)], 3),
+        # Killed together with its agent, at an unknown time.
+        ([(1, 143), (UNKNOWN, 137)], 137),
+        ([(1, 3), (UNKNOWN, 137)], 3),
     ],
 )
 def test_the_cause_is_the_first_death(failures: list[tuple[int, int]], code: int | None) -> None:
-    assert cause(failures) == code
+    found = cause([Failure(*failure) for failure in failures])
+    assert (found and found.code) == code
+
+
+@pytest.mark.parametrize(
+    ("ranks", "node"),
+    [
+        ([], "n1"),
+        ([(4, 137)], ""),
+        ([(6, 137), (7, 3)], "n1"),
+        ([(4, 143)], "n1"),
+        ([(UNKNOWN, 137)], "n1"),
+        ([(5, 3)], ""),
+    ],
+)
+def test_a_lost_process_of_the_mpi_is_a_cause_before_any_rank(
+    ranks: list[tuple[int, int]], node: str
+) -> None:
+    failures = [Failure(*rank) for rank in ranks]
+    lost = [Failure(6, 139, "n2"), Failure(5, 137, "n1"), Failure(1, 141, "n3")]
+    found = cause([*failures, *lost])
+    assert found is not None
+    assert found.node == node
 
 
 @dataclass

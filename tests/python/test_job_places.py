@@ -6,8 +6,10 @@ from __future__ import annotations
 import getpass
 import gzip
 import io
+import json
 import subprocess
 import tarfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ import pytest
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.job.copies import unpack
-from nearmetal.job.places import NodePlaces, Wanted, _answer, new_name
+from nearmetal.job.places import MARKER, NodePlaces, Wanted, _answer, new_name
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 
@@ -66,7 +68,17 @@ def machines(tmp_path: Path) -> Machines:
 
 def places(machines: Machines, job: str = "job-x", nodes: tuple[str, ...] = NODES) -> NodePlaces:
     user = getpass.getuser()
-    return NodePlaces(machines, nodes, job, LocalRunner(), everyone=NODES, user=user)
+    return NodePlaces(
+        machines, nodes, job, LocalRunner(), everyone=NODES, user=user, **own(machines)
+    )
+
+
+def own(machines: Machines) -> dict[str, Path]:
+    """What is /tmp and /dev/shm in a node; the nodes have one here."""
+    found = {name: machines.top / "own" / name for name in ("tmp", "shm")}
+    for path in found.values():
+        path.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def entries(machines: Machines) -> dict[str, list[str]]:
@@ -152,8 +164,75 @@ def test_the_failure_that_came_first_is_told(machines: Machines) -> None:
     made = places(machines)
     made.make(Wanted())
     (machines.top / "n3/job-x.stats/exit.1").write_text("7\n")
-    assert made.first_failure() == 7
+    failure = made.first_failure()
+    assert failure is not None
+    assert failure.code == 7
     made.end()
+
+
+def guard(made: NodePlaces, deadline_s: float | None = None) -> subprocess.Popen[bytes]:
+    """Start the guard of one node."""
+    command = made.guards(deadline_s)[0]
+    pipe = subprocess.PIPE
+    started = subprocess.Popen(command.argv, env=command.env, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert started.stdout is not None
+    assert json.loads(started.stdout.readline()) == {"pid": started.pid}
+    return started
+
+
+def sleeper(made: NodePlaces) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], env={MARKER: made.job})
+
+
+@pytest.mark.parametrize("deadline_s", [None, 1.0])
+def test_a_job_ends_with_its_run_or_with_its_time(
+    machines: Machines, deadline_s: float | None
+) -> None:
+    made = places(machines, new_name("job"), ("n1",))
+    made.make(Wanted())
+    (made.tmp / "file").touch()
+    with guard(made, deadline_s) as watch, sleeper(made) as rank:
+        assert watch.stdin is not None
+        assert watch.stderr is not None
+        if deadline_s is None:
+            watch.stdin.close()
+        assert rank.wait(30) == -9
+        assert watch.wait(30) == 0
+        assert b"a job is ended" in watch.stderr.read()
+    assert entries(machines)["n1"] == []
+    assert list((machines.top / "own/tmp").iterdir()) == []
+
+
+def test_a_run_that_ends_well_ends_its_job_itself(machines: Machines) -> None:
+    made = places(machines, new_name("job"), ("n1",))
+    made.make(Wanted())
+    with guard(made, 600.0) as watch, sleeper(made) as rank:
+        assert watch.communicate(b"done\n", timeout=20) == (b"", b"")
+        assert rank.poll() is None
+        assert entries(machines)["n1"] == [made.job, f"{made.job}.providers", f"{made.job}.stats"]
+        rank.kill()
+    made.end()
+    assert list((machines.top / "own/tmp").iterdir()) == []
+
+
+def test_files_of_a_killed_job_leave_shared_memory(machines: Machines) -> None:
+    shm = own(machines)["shm"]
+    (shm / "of-an-earlier-job").touch()
+    time.sleep(0.02)
+    made = places(machines, new_name("job"))
+    made.make(Wanted())
+    time.sleep(0.02)
+    (shm / "a folder").mkdir()
+    for name in ("segment", "used", "a folder/of the job"):
+        (shm / name).touch()
+    with (
+        (shm / "used").open("rb") as used,
+        subprocess.Popen(["sleep", "600"], stdin=used) as other,
+    ):
+        made.end()
+        left = {path.name for path in shm.rglob("*") if path.is_file()}
+        assert left == {"of-an-earlier-job", "used"}
+        other.kill()
 
 
 def test_what_still_runs_of_a_job_is_ended_with_it(machines: Machines) -> None:
@@ -215,7 +294,9 @@ def test_a_dead_node_without_ranks_harms_no_job(machines: Machines) -> None:
     made = places(machines, nodes=("n1", "n2"))
     made.make(Wanted())
     (machines.top / "n2/job-x.stats/exit.1").write_text("7\n")
-    assert made.first_failure() == 7
+    failure = made.first_failure()
+    assert failure is not None
+    assert failure.code == 7
     made.end()
     with pytest.raises(LaunchError, match="node n3: cannot make"):
         places(machines, nodes=("n1", "n3")).make(Wanted())
@@ -289,7 +370,9 @@ def test_a_signal_leaves_no_copies_in_the_share(machines: Machines) -> None:
     copy.mkdir(parents=True)
     (machines.top / "n1/job-x").mkdir()
     user = getpass.getuser()
-    made = NodePlaces(machines, NODES, "job-x", Interrupted(), user=user)
+    made = NodePlaces(
+        machines, NODES, "job-x", Interrupted(), everyone=(), user=user, **own(machines)
+    )
     with pytest.raises(KeyboardInterrupt):
         made.end()
     assert not copy.exists()
@@ -341,7 +424,8 @@ def test_names_that_a_node_invents_cost_one_command_and_have_a_limit(machines: M
     ]
     runner = Counting()
     try:
-        made = NodePlaces(machines, NODES, "job-x", runner, user=getpass.getuser())
+        user = getpass.getuser()
+        made = NodePlaces(machines, NODES, "job-x", runner, everyone=(), user=user, **own(machines))
         made.make(Wanted())
         assert runner.rounds == 2
         assert [one.wait(10) for one in left] == [-9, -9]

@@ -65,6 +65,21 @@ def test_a_provider_directory_holds_ours_and_intel_s_own(tmp_path: Path) -> None
     assert settings_for(Installation(Mpi.MPICH5, tmp_path), request).providers == ()
 
 
+def test_nodes_that_see_the_providers_get_no_links(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libtcp-fi.so").touch()
+    request = Request(Provider.NEARMETAL, LIBRARY)
+    impi = settings_for(Installation(Mpi.IMPI, tmp_path), request)
+    assert impi.env["FI_PROVIDER_PATH"] == f"{tmp_path / 'lib'}:+{LIBRARY}"
+    open_mpi = settings_for(Installation(Mpi.OPENMPI4, PREFIX), request)
+    assert open_mpi.env["FI_PROVIDER_PATH"] == str(LIBRARY.parent)
+    assert impi.providers == open_mpi.providers == ()
+    with pytest.raises(LaunchError, match="has a colon in its name"):
+        settings_for(
+            Installation(Mpi.OPENMPI4, PREFIX), Request(Provider.NEARMETAL, Path("/a:b/x-fi.so"))
+        )
+
+
 def test_open_mpi_5_is_told_when_its_nodes_are_one_host() -> None:
     for mpi, expected in ((Mpi.OPENMPI5, "^han"), (Mpi.OPENMPI4, None)):
         for one_host in (True, False):

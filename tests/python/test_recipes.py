@@ -36,7 +36,11 @@ def run(*argv: str | Path, cwd: Path, status: int = 0, **env: str) -> str:
 
 def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     """The empty transport: one line in base/channel.h beside its own directory, nothing else."""
-    for name in ("src", "benchmarks", "tests/unit", "tests/fabric", "tests/system"):
+    for name in (
+        "src",
+        "benchmarks",
+        *(f"tests/{kind}" for kind in ("unit", "fabric", "system", "conformance")),
+    ):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("meson.build", "meson.options"):
         shutil.copy(ROOT / name, tmp_path / name)

@@ -16,6 +16,7 @@ from nearmetal.core.errors import BackendError, SlurmError
 from nearmetal.slurm.backend import JobBackend, ThisNode, reclaim_ended
 from nearmetal.slurm.container import ContainerRequest, Launched
 from nearmetal.slurm.records import Instance
+from nearmetal.slurm.remains import Holder
 from tests.python.test_slurm import Slurm, no_vfs, record
 
 
@@ -65,6 +66,9 @@ class Cloud:
 
     def settled(self) -> list[Server]:
         return self.found()
+
+    def holders(self) -> list[Holder]:
+        return []
 
     def _answer(self) -> None:
         if self.down:

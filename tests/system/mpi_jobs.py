@@ -132,8 +132,11 @@ def compile_for(mpis: Iterable[Mpi], source: Path, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int) -> Iterator[Cluster]:
-    """Two nodes of one host that see the program, compiled for each MPI; no trace of them after."""
+def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int, *shown: Path) -> Iterator[Cluster]:
+    """Two nodes of one host that see the program, compiled for each MPI; no trace of them after.
+
+    They also see the directories SHOWN.
+    """
     with site() as place:
         compile_for(mpis, source, place.directory)
         path = place.write(
@@ -142,7 +145,7 @@ def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int) -> Iterator[Cluster
 version: 1
 name: two
 backend: local
-show: ['{place.directory}']
+show: {[str(path) for path in (place.directory, *shown)]}
 hosts: [{{name: h, nodes: [{{name: n1, slots: {slots}}}, {{name: n2, slots: {slots}}}]}}]
 """,
         )

@@ -57,6 +57,7 @@ def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> No
     assert [v["title"] for v in data["verdicts"]] == [
         "latency of 8 bytes",
         "rate of 8-byte messages",
+        "bandwidth at 64 KiB",
         "bandwidth at 1 MiB",
     ]
     assert all(v["nearmetal"] and v["limit"] and v["network_only"] for v in data["verdicts"])

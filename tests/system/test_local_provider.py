@@ -102,6 +102,30 @@ def test_a_job_is_carried_by_the_channels_that_are_there(
     assert "carried by nearmetal" in done.stderr
 
 
+PLACES = """\
+IFS=:
+for place in $FI_PROVIDER_PATH; do
+    place=${place#+}
+    [ -d "$place" ] || place=${place%/*}
+    touch "$place/x-fi.so" 2>/dev/null && echo "writable $place"
+    ls "$place" | grep -e '-fi[.]so$'
+done
+find -L /run/nearmetal -name '*-fi.so'
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mpi", list(Mpi), ids=lambda mpi: mpi.value)
+def test_no_node_can_replace_the_provider_of_a_job(up: tuple[Site, str], mpi: Mpi) -> None:
+    """All nodes of a host have the same rights to the rundir, and so to each job's part of it."""
+    need_mpi(mpi)
+    place, spec = up
+    words = ("run", spec, "--mpi", mpi.value, "-n", "1", "--", "/bin/sh", "-c", PLACES)
+    found = place.ok(*words).splitlines()
+    assert "libnearmetal-fi.so" in found
+    assert not [line for line in found if "/" in line], found
+
+
 def test_a_program_without_mpi_is_told_loudly(up: tuple[Site, str]) -> None:
     if not INSTALLED:
         lacking("no MPI is installed")

@@ -130,20 +130,6 @@ def test_interrupted_at_any_time_the_cluster_stays_usable(
     assert run(up, mpi).returncode == 0
 
 
-def test_a_run_that_was_killed_is_cleared_by_the_next(up: tuple[Site, str], mpi: Mpi) -> None:
-    place, spec = up
-    program = str(place.directory / mpi.value)
-    argv = ("run", spec, "--mpi", mpi.value, "--provider", "stock", "--", program, "sleep", "60")
-    with place.start(*argv) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.kill()
-        process.stdout.close()
-    assert leftovers(up) != []
-    assert run(up, mpi).returncode == 0
-    assert leftovers(up) == []
-
-
 def test_a_job_past_its_time_is_ended(up: tuple[Site, str], mpi: Mpi) -> None:
     done = run(up, mpi, "sleep", "60", more=("--timeout", "5"))
     assert done.returncode == 124

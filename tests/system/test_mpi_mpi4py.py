@@ -47,8 +47,6 @@ def check(near: Cluster, mpi: str, ranks: int, modules: list[str], *, log: Path)
         "node",
         "--env",
         f"MPI4PY_LIBMPI={run_suite.LIBMPI[mpi]}",
-        "--env",
-        "TMPDIR=/run/shared",
         "--",
     )
     job = run_suite.Job(launch, ranks, log, stall_s=120, env=near.site.environment())

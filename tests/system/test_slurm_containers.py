@@ -439,6 +439,28 @@ def test_status_shows_who_is_here_and_finds_leaks(slurm: SlurmSite) -> None:
     slurm.ok("ann", "scancel", str(job))
 
 
+def test_another_job_of_the_user_keeps_no_memory_of_a_container(slurm: SlurmSite) -> None:
+    job = submit(slurm, "ann", "head -c 8M /dev/zero > /dev/shm/big; sleep 300", IN, "-w", "n1")
+    eventually(lambda: bool(slurm.on_node("n1", "pgrep", "-u", "ann", "-x", "sleep").stdout))
+    (inner,) = slurm.on_node("n1", "pgrep", "-u", "ann", "-x", "sleep").stdout.split()[:1]
+    hold = (
+        f"exec 9<>/proc/{inner}/root/dev/shm/big 8</proc/{inner}/ns/mnt; echo holding; "
+        "while [ -e /proc/$$ ]; do sleep 1; stat -L -c %b /proc/$$/fd/9; done"
+    )
+    other = submit(slurm, "ann", hold, "-w", "n1")
+    eventually(lambda: "holding" in output(slurm, "ann"))
+    slurm.ok("ann", "scancel", str(job))
+
+    def held() -> list[int]:
+        told = slurm.on_node("n1", slurm.launcher, "slurm", "status", "--json")
+        return [one["job"] for one in json.loads(told.stdout)["holders"]]
+
+    eventually(lambda: job in held())
+    eventually(lambda: output(slurm, "ann").splitlines()[-1] == "0")
+    slurm.ok("ann", "scancel", str(other))
+    eventually(lambda: held() == [])
+
+
 def test_the_watchdog_ends_what_a_killed_slurmd_leaves(slurm: SlurmSite) -> None:
     job = submit(slurm, "ann", "srun sleep 765432", "-w", "n2", "--no-requeue", IN)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from nearmetal.core.errors import LaunchError
 from nearmetal.job.mpi.installed import Family, Installation, Mpi
 
 
@@ -71,7 +72,8 @@ class Provider(Enum):
 class Request:
     """The wishes of a job to its MPI. Paths are as the nodes see them.
 
-    `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
+    `provider_directory`: where the nodes have links to providers; None: they see the providers
+    themselves. `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
     `one_host`: all nodes share a host, so they meet in memory.
     """
 
@@ -93,7 +95,7 @@ class Settings:
     env: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     providers: tuple[Path, ...] = ()
-    """Files that must be linked into `provider_directory` on every host; may be empty."""
+    """Files that must be linked into `provider_directory`, if there is one; may be empty."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Environment that is set for speed only: the caller's own value comes first."""
 
@@ -184,14 +186,28 @@ def _uses_directory(installation: Installation) -> bool:
 
 
 def _provider_path(installation: Installation, request: Request) -> dict[str, str]:
-    if _uses_directory(installation):
+    if not _uses_directory(installation) or request.library is None:
+        return {"FI_PROVIDER_PATH": f"+{request.library}"}
+    if request.provider_directory is not None:
         return {"FI_PROVIDER_PATH": str(request.provider_directory)}
-    return {"FI_PROVIDER_PATH": f"+{request.library}"}
+    # A link in the rundir would be shorter, but other nodes could replace it. After a directory with
+    # providers, Intel's libfabric only reads single libraries.
+    places = [str(request.library.parent)]
+    if installation.mpi is Mpi.IMPI:
+        places = [str(installation.prefix / "lib"), f"+{request.library}"]
+    if any(":" in place for place in places):
+        raise LaunchError(
+            f"{':'.join(places)}: a directory of providers has a colon in its name",
+            "libfabric takes a list of directories: move what has the colon",
+        )
+    return {"FI_PROVIDER_PATH": ":".join(places)}
 
 
 def _providers(installation: Installation, request: Request) -> tuple[Path, ...]:
-    """Return the files for the provider directory: ours, and all of Intel's."""
+    """Return the files for the provider directory, if there is one: ours, and all of Intel's."""
     if not _uses_directory(installation) or request.library is None:
+        return ()
+    if request.provider_directory is None:
         return ()
     own: tuple[Path, ...] = ()
     if installation.mpi is Mpi.IMPI:

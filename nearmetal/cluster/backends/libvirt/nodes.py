@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nearmetal.cluster.backend import SWEEP
+from nearmetal.cluster.backend import SWEEP, agent_text
 from nearmetal.cluster.backends.libvirt.build import FILES, JOBS, PLACE
 from nearmetal.cluster.backends.libvirt.hosts import HostShell, ssh_login
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
@@ -198,7 +198,7 @@ class Nodes:
         Only root makes jobs' directories, so no other user can plant a file. Cloud images have a
         /run that does not allow programs.
         """
-        agent = Path(__file__).with_name("agent.sh").read_bytes()
+        agent = agent_text(Path(__file__).with_name("agent.sh")).encode()
         script = (
             f"mkdir -p -m 0755 {PLACE} && "
             f"{{ ! findmnt -no OPTIONS -T {PLACE} | tr , '\\n' | grep -qx noexec || "

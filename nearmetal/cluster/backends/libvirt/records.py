@@ -18,11 +18,12 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 from nearmetal.cluster.backends.libvirt.values import MODELS
 from nearmetal.cluster.resource import Key, Kind, Resource, from_text
 from nearmetal.core.errors import BackendError, CommandError
-from nearmetal.core.files import move, read_json, replace_file
+from nearmetal.core.files import move, read_json, read_regular, replace_file
 from nearmetal.core.process import Command, Runner
 from nearmetal.image.seed import SeedInterface
 
 _STEP_S = 30.0
+_MAX_TEXT = 1 << 16
 
 
 class RecordNotes(BaseModel):
@@ -72,7 +73,7 @@ class Records:
     def identity(self) -> str | None:
         """Return the UUID of this cluster, which no other of its name has; None: it never began."""
         try:
-            text = (self.directory / "identity").read_text(encoding="ascii").strip()
+            text = read_regular(self.directory / "identity", _MAX_TEXT).decode("ascii").strip()
             return str(uuid.UUID(text))
         except (OSError, ValueError):
             return None
@@ -152,7 +153,8 @@ class KeyRing:
                 ) from error
             move(fresh_public, public)
             move(fresh, path)
-        return KeyPair(path.read_text(encoding="ascii"), public.read_text(encoding="ascii").strip())
+        private, public_half = (read_regular(p, _MAX_TEXT).decode("ascii") for p in (path, public))
+        return KeyPair(private, public_half.strip())
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -30,6 +31,12 @@ def _memory(value: int) -> int:
     return value
 
 
+_HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]"
+_LOGIN = re.compile(rf"([A-Za-z0-9_][A-Za-z0-9_.-]{{0,63}}@)?({_HOST})(:[0-9]{{1,5}})?")
+_PARAMETER = re.compile(r"(socket|keyfile|known_hosts|mode|sshauth)=/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
+"""Parameters of a URI without a program to run: `command` and `netcat` name one."""
+
+
 def _uri(value: str) -> str:
     if any(c.isspace() or c in "'\"<>\\`$;" for c in value):
         raise ValueError("is not a libvirt URI|use for example qemu:///system")
@@ -44,6 +51,16 @@ def _uri(value: str) -> str:
         )
     if ":" in rest.partition("@")[0] and "@" in rest:
         raise ValueError("contains a password|use an ssh key with its agent")
+    login, _, path = rest.partition("/")
+    if login and not _LOGIN.fullmatch(login):
+        raise ValueError("has a host that is not valid|use qemu+ssh://root@host/system")
+    _, _, query = path.partition("?")
+    wrong = [word for word in query.split("&") if query and not _PARAMETER.fullmatch(word)]
+    if wrong:
+        raise ValueError(
+            f"has the parameter {wrong[0][:40]!r}|"
+            "use only socket, keyfile, known_hosts, mode and sshauth"
+        )
     return value
 
 

@@ -1,61 +1,67 @@
-#!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Enters a node, on its own cores. Lives in the cluster's namespace and is seen in every node.
 #
 #   agent [ssh options] NODE COMMAND...   remote shell for MPI launchers: COMMAND is for a shell
 #   agent --exec NODE PROGRAM ARGS...     the program itself, without a shell
-#   agent --rank PROGRAM ARGS...          within a node: runs one rank and records how it failed
+#   agent --rank PROGRAM ARGS...          within a node: runs one rank and records how it ended
 #   agent --here PROGRAM ARGS...          in the launcher's place, in NEARMETAL_WORKDIR
 #
-# NEARMETAL_WORKDIR is the directory to start in; /tmp where a node does not have it.
+# NEARMETAL_WORKDIR is the directory to start in; /tmp where a node does not have it. The launcher
+# of a job (NEARMETAL_JOB=job-...) and its remote shells enter the places that job.py made.
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
-nodes=/run/nearmetal-cluster/nodes
+cluster=/run/nearmetal-cluster
+start='cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp; '
 
-enter() { # enter NODE SHELL-TEXT ARGS... : run the text by sh in the node
+find_node() { # find_node NODE JOB : set pid and cpus of the node, or of the job's place in it
 	case $1 in */* | .*) echo "nearmetal: bad node name: $1" >&2 && exit 255 ;; esac
-	{ read -r pid _ <"$nodes/$1/pid" && read -r cpus <"$nodes/$1/cpus"; } 2>/dev/null || {
+	place=$cluster/nodes/$1/pid
+	case $2 in */*) ;; job-*) place=$cluster/jobs/$2/$1 ;; esac
+	{ read -r pid begin <"$place" && read -r cpus <"$cluster/nodes/$1/cpus"; } 2>/dev/null || {
 		echo "nearmetal: no such node, or not up: $1" >&2
 		exit 255
 	}
-	shift
-	exec taskset -c "$cpus" nsenter -t "$pid" -m -u -i -n -p -- /bin/sh -c \
-		'cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp; '"$@"
 }
+
+enter() { # enter SHELL-TEXT ARGS... : become the text run by sh in the found node, confined
+	exec taskset -c "$cpus" $cluster/python -I -S $cluster/confine.py "$pid" "$begin" \
+		/bin/sh -c "$start$@"
+}
+
+# TMPDIR of a job is one directory in all places. The MPI's own processes get /tmp, which is that of
+# the job in one node: they name files after their node and pid, and several nodes may have the same.
+# It is written in its own way, because a user may set TMPDIR=/tmp.
+job_tmp=/run/job
+own_tmp=/tmp/.
 
 case $1 in
 --here)
 	shift
+	case $NEARMETAL_JOB in */*) ;; job-*)
+		if { read -r pid <"$cluster/jobs/$NEARMETAL_JOB/.launcher"; } 2>/dev/null; then
+			[ "$TMPDIR" != $job_tmp ] || TMPDIR=$own_tmp
+			exec nsenter -t "$pid" -m -- /bin/sh -c "$start"'exec "$@"' sh "$@"
+		fi
+		;;
+	esac
 	cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp || exit 255
 	exec "$@"
 	;;
 --rank)
-	# Launchers do not always pass on the exit code of the rank that failed first: records do.
 	shift
-	"$@"
-	code=$?
-	[ $code -eq 0 ] && exit 0
-	echo $code >"$NEARMETAL_STATS_DIR/exit.$$"
-	[ $code -gt 128 ] && {
-		echo "nearmetal: rank ${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-?}} on $(hostname) ended by signal $((code - 128))" >&2
-		kill -$((code - 128)) $$
-	}
-	exit $code
+	[ "$TMPDIR" != $own_tmp ] || TMPDIR=$job_tmp
+	run_rank "$@"
 	;;
 --exec)
 	shift
-	node=$1
+	find_node "$1" ''
 	shift
-	enter "$node" 'exec "$@"' sh "$@"
+	enter 'exec "$@"' sh "$@"
 	;;
 esac
 
-while :; do
-	case $1 in
-	-[lopiFbceJ]) shift 2 ;;
-	-*) shift ;;
-	*) break ;;
-	esac
-done
-node=$1
-shift
-enter "$node" 'exec /bin/sh -c "$1"' sh "$*"
+reach() {
+	[ "$TMPDIR" != $job_tmp ] || TMPDIR=$own_tmp
+	enter 'exec /bin/sh -c "$1"' sh "$1"
+}
+
+remote_shell "$@"

@@ -20,10 +20,19 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Unpack
 
-from nearmetal.cluster.backend import SWEEP, Backend, CommandEntry, NodeEntry, NodeStatus
+from nearmetal.cluster.backend import (
+    JOB_SUFFIXES,
+    SWEEP,
+    Backend,
+    CommandEntry,
+    NodeEntry,
+    NodeStatus,
+    agent_text,
+)
 from nearmetal.cluster.backends.local.identity import (
     CLUSTER,
     Init,
@@ -61,6 +70,12 @@ MEETINGS = ("segments", "shared")
 """Directories of a host that its nodes share, below CLUSTER."""
 
 AGENT = f"/{CLUSTER}/agent"
+
+UNCONFINED = (
+    "this kernel gives root no user namespace of its own (user.max_user_namespaces, or a container "
+    "around us), so the nodes lack one of three walls: dropped capabilities and the filter of "
+    "system calls remain."
+)
 _HERE = Path(__file__).parent
 _LAUNCHER_TMP = 256 << 20
 
@@ -84,8 +99,18 @@ class LocalBackend(Backend):
         """Do nothing: every step waits for the resource that it makes."""
 
     def facts(self) -> Facts:
-        """Return the cores that this process may use."""
-        return Facts(tuple(sorted(os.sched_getaffinity(0))))
+        """Return the cores that this process may use, and what the kernel forbids."""
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        return Facts(cores, cautions=() if self._makes_user_namespaces else (UNCONFINED,))
+
+    @cached_property
+    def _makes_user_namespaces(self) -> bool:
+        """Whether the cluster gets user namespaces. An ordinary user cannot do without."""
+        if os.geteuid() != 0:
+            return True
+        # Within another container the kernel may allow the namespace and refuse its /proc.
+        words = "--user --map-root-user --pid --fork --mount-proc --net true"
+        return self._runner.run(Command(("unshare", *words.split())), timeout_s=STEP_S).code == 0
 
     def observe(self) -> Observed:
         """Read the records inside the living namespaces."""
@@ -198,10 +223,12 @@ class LocalBackend(Backend):
         config = {
             "directory": str(self._directory),
             "boot_id": boot_id(),
-            "user_namespace": os.geteuid() != 0,
+            "user_namespace": self._makes_user_namespaces,
             "show": self._shown(item.of(ContainerCluster).show),
             "tmp_bytes": _LAUNCHER_TMP,
-            "agent": (_HERE / "agent.sh").read_text(encoding="utf-8"),
+            "agent": agent_text(_HERE / "agent.sh"),
+            "confine": (_HERE / "confine.py").read_text(encoding="utf-8"),
+            "python": os.path.realpath(sys.executable),
             "hosts": "127.0.0.1 localhost\n",
         }
         self._script("cluster", config, inside=False)
@@ -278,7 +305,7 @@ class LocalBackend(Backend):
             f"link set {link} master br0 up",
         )
         self._ip(
-            name,
+            pid,
             "link set eth0 addrgenmode none",
             f"addr add {node.address}/{network.prefixlen} dev eth0",
             "link set eth0 up",
@@ -313,9 +340,10 @@ class LocalBackend(Backend):
 
     def _enter(self, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         namespaces = ["-m", "-u", "-i", "-n", "-p"]
-        if os.geteuid() != 0:
+        init = self._init()
+        if not Path("/proc/self/ns/user").samefile(f"/proc/{init.pid}/ns/user"):
             namespaces = ["-U", "--preserve-credentials", *namespaces]
-        start = ["nsenter", "-t", str(self._init().pid), *namespaces, "--", AGENT]
+        start = ["nsenter", "-t", str(init.pid), *namespaces, "--", AGENT]
         env, workdir = entry.get("env"), entry.get("workdir")
         full = dict(os.environ if env is None else env)
         if workdir is not None:
@@ -347,6 +375,21 @@ class LocalBackend(Backend):
         """Return the host's tmpfs, through the root directory of the cluster's process 1."""
         return self._init().inside / "segments" / host
 
+    def supervisor(self, job: str, nodes: Sequence[str], deadline_s: float | None) -> Command:
+        """Run job.py, which lives in the cluster."""
+        parts = self.observe().named(ContainerNode)
+        chosen = {name: parts[name] for name in nodes if name in parts}
+        config = {
+            "job": job,
+            "nodes": {name: node.shm for name, node in chosen.items()},
+            "hosts": sorted({node.host for node in chosen.values()}),
+            "suffixes": JOB_SUFFIXES,
+            "tmp_bytes": max((node.shm for node in chosen.values()), default=_LAUNCHER_TMP),
+            "deadline_s": deadline_s,
+        }
+        argv = [sys.executable, "-I", "-S", str(_HERE / "job.py"), json.dumps(config)]
+        return self.on_launcher(argv, env={"PATH": "/usr/bin:/bin"}, workdir=Path("/"))
+
     def end_marked(self, marker: str) -> int:
         """Kill from the outer namespace, which sees the processes of all nodes."""
         argv = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
@@ -354,11 +397,13 @@ class LocalBackend(Backend):
             done = self._runner.check(self.on_launcher(argv), timeout_s=STEP_S)
         except CommandError as error:
             raise BackendError(f"cannot end a job: {error.message}", error.hint) from error
+        shutil.rmtree(self._init().inside / "jobs" / marker.partition("=")[2], ignore_errors=True)
         return int(done.text)
 
-    def _ip(self, node: str | None, *lines: str) -> None:
-        argv = ["ip", "-batch", "-"]
-        enter = self.on_launcher(argv) if node is None else self.on_node(node, argv)
+    def _ip(self, node: int | None, *lines: str) -> None:
+        """Configure the launcher's network or that of a node's process 1, which may not itself."""
+        into = [] if node is None else ["nsenter", "-t", str(node), "-n", "--"]
+        enter = self.on_launcher([*into, "ip", "-batch", "-"])
         text = "".join(line + "\n" for line in lines).encode()
         self._runner.check(replace(enter, stdin=text), timeout_s=STEP_S)
 

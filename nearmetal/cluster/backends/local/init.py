@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Works by descriptors and system calls, and imports little to start at once: no pathlib.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH110, PTH114, PTH115, PTH120
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH101, PTH102, PTH103, PTH104, PTH106, PTH108, PTH115
+# ruff: noqa: PTH123, PTH208, PTH211
 """Process 1 of the cluster and of each node: makes the namespaces, then only reaps.
 
 Started as a script (`python -I -S init.py cluster|node|remove`, its configuration as JSON on
 standard input), by root or by an ordinary user. It needs only the standard library.
 
-    cluster   the outer set of namespaces: launcher, bridge, segment directories. The end of its
+    cluster   the outer set of namespaces: launcher, bridge, rundirs. The end of its
               process 1 removes the whole cluster, because everything lives inside.
     node      one node within it: own PID, IPC, UTS, mount and network namespace, a read-only
-              file system, private /tmp, /dev/shm and /run.
+              file system, private /tmp, /dev/shm and /run; confined as in confine.py.
     remove    ends one node and removes its records.
 
 A process 1 without a record dies with its creator (PDEATHSIG). A recorded one is found, and used
@@ -21,62 +21,63 @@ Prints one JSON line: {"pid": N} or {"error": "..."}.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
 import signal
 import socket
-import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-Config = dict[str, Any]
-Held = list[tuple[str, int]]
+sys.path.append(__file__.rpartition("/nearmetal/")[0])  # -I leaves it out
 
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+from nearmetal.cluster.backends.local.confine import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    USERS,
+    be_unreadable,
+    check,
+    confine,
+    libc,
+    open_users,
+    start_time,
+)
+from nearmetal.cluster.backends.local.mounts import (
+    MS_BIND,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_REC,
+    PRIVATE,
+    bind,
+    hold,
+    mount,
+    own_devices,
+    own_proc,
+    own_sys,
+    private_tmpfs,
+    read_only,
+    reveal,
+)
+
+Config = dict[str, Any]
+
 CONTAINED = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
-MNT_DETACH = 2
 PR_SET_PDEATHSIG = 1
-AT_FDCWD, AT_RECURSIVE, SYS_MOUNT_SETATTR = -100, 0x8000, 442
+MNT_DETACH = 2
 SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
-MOUNT_ATTR_RDONLY = 1
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 CLUSTER = "/run/nearmetal-cluster"
 """Volatile state of the outer namespace, which ends with its process 1."""
-
-PRIVATE = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - mount points, not files of ours
-"""Mount points that each node has for itself."""
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def check(result: int, what: str) -> int:
-    """Raise OSError with `what` for a failed system call."""
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{what}: {os.strerror(code)}")
-    return result
-
-
-def mount(
-    source: str | None,
-    target: str,
-    kind: str | None = None,
-    flags: int = 0,
-    data: str | None = None,
-) -> None:
-    """Mount; the arguments are those of the system call."""
-    encoded = [None if x is None else os.fsencode(x) for x in (source, target, kind, data)]
-    result = libc.mount(*encoded[:3], ctypes.c_ulong(flags), encoded[3])
-    check(result, f"mount {kind or source} on {target}")
 
 
 def unshare(flags: int) -> None:
@@ -87,16 +88,6 @@ def unshare(flags: int) -> None:
 def die_with_parent(signum: int) -> None:
     """Get this signal when the creating process ends; 0: none."""
     check(libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
-
-
-def read_only(path: str) -> None:
-    """Make a mount and all below it read-only."""
-    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-    buffer = ctypes.create_string_buffer(attributes)
-    result = libc.syscall(
-        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), AT_RECURSIVE, buffer, len(attributes)
-    )
-    check(result, f"make {path} read-only")
 
 
 def loopback_up() -> None:
@@ -116,52 +107,9 @@ def write_file(path: str, text: str) -> None:
     os.rename(path + ".new", path)
 
 
-def bind(descriptor: int, target: str) -> None:
-    """Bind the file of an O_PATH descriptor, also if a newer mount hides its path."""
-    mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
-
-
-def hold(paths: Sequence[str]) -> Held:
-    """Open every existing path that a private mount will hide."""
-    held = []
-    for path in paths:
-        hidden = any(path == p or path.startswith(p + "/") for p in PRIVATE)
-        if hidden and os.path.exists(path):
-            held.append((path, os.open(path, os.O_PATH | os.O_CLOEXEC)))
-    return held
-
-
-def reveal(held: Held, root: str = "") -> None:
-    """Bind the held paths back, read-only, at the same place below `root`."""
-    for path, descriptor in held:
-        target = root + path
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            os.makedirs(target, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            open(target, "a").close()
-        bind(descriptor, target)
-        read_only(target)
-        os.close(descriptor)
-
-
-def private_tmpfs(root: str, shm_bytes: int) -> None:
-    """Give `root` its own /tmp, /dev/shm and /run."""
-    flags = MS_NOSUID | MS_NODEV
-    for place in PRIVATE:
-        options = "mode=755,size=64m" if place == "/run" else f"mode=1777,size={shm_bytes}"
-        mount("tmpfs", root + place, "tmpfs", flags, options)
-
-
 def machine_pid() -> int:
     """Return our process id as the creator sees it; valid until /proc is mounted again."""
     return int(os.readlink("/proc/self"))
-
-
-def start_time(pid: int) -> int:
-    """Return the start of a process in clock ticks since boot: with the pid, its identity."""
-    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-        return int(stream.read().rpartition(")")[2].split()[19])
 
 
 def reap() -> NoReturn:
@@ -185,9 +133,24 @@ def quiet() -> None:
     os.closerange(3, 4096)
 
 
-def become_user_root() -> None:
-    """Enter a user namespace in which the calling user is root."""
+def map_ids(pid: int) -> None:
+    """Give the new user namespace of a process all ids of ours, unchanged."""
+    for name in ("uid_map", "gid_map"):
+        with open(f"/proc/self/{name}", encoding="ascii") as stream:
+            ranges = [line.split() for line in stream]
+        with open(f"/proc/{pid}/{name}", "w", encoding="ascii") as stream:
+            stream.write("".join(f"{first} {first} {count}\n" for first, _, count in ranges))
+
+
+def own_user_namespace() -> None:
+    """Enter a user namespace: an ordinary user is its root, and root has all ids as before.
+
+    The kernel ids stay the caller's, so files are read as the caller reads them.
+    """
     uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        map_from_outside()
+        return
     unshare(CLONE_NEWUSER)
     for name, text in (
         ("setgroups", "deny"),
@@ -196,6 +159,54 @@ def become_user_root() -> None:
     ):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as stream:
             stream.write(text)
+
+
+def map_from_outside() -> None:
+    """Enter a user namespace with all ids, which only a process of the old one can map."""
+    entered, tell = os.pipe()
+    mapper = os.fork()
+    if mapper == 0:
+        code = 1
+        os.close(tell)
+        with contextlib.suppress(OSError):
+            if os.read(entered, 1):
+                map_ids(os.getppid())
+                code = 0
+        os._exit(code)
+    try:
+        unshare(CLONE_NEWUSER)
+        os.write(tell, b"+")
+    finally:
+        os.close(tell)
+        os.close(entered)
+        status = os.waitpid(mapper, 0)[1]
+    if status:
+        raise OSError(0, "make namespaces: the ids of the user namespace cannot be mapped")
+
+
+def keep_node_users(path: str) -> None:
+    """Make the user namespace of the nodes, which owns nothing, and keep it as a file."""
+    entered, tell = os.pipe()
+    waiting, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            os.close(end)
+            unshare(CLONE_NEWUSER)
+            os.write(tell, b"+")
+            os.read(waiting, 1)
+        os._exit(0)
+    os.close(tell)
+    try:
+        if not os.read(entered, 1):
+            raise OSError(0, "make namespaces: no second user namespace within the first")
+        map_ids(child)
+        open(path, "w").close()
+        mount(f"/proc/{child}/ns/user", path, None, MS_BIND)
+    finally:
+        for descriptor in (entered, waiting, end):
+            os.close(descriptor)
+        os.waitpid(child, 0)
 
 
 def contained(body: Callable[[Config], None], config: Config) -> int:
@@ -242,11 +253,18 @@ def cluster_body(config: Config) -> None:
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     private_tmpfs("", config["tmp_bytes"])
     reveal(held)
-    for name in ("", "/nodes", "/resources", "/segments", "/shared", "/root"):
+    for name in ("", "/jobs", "/nodes", "/resources", "/segments", "/shared", "/root"):
         os.makedirs(CLUSTER + name, mode=0o755, exist_ok=True)
     os.mkdir("/run/shared")  # nodes have it too: a TMPDIR for all places must exist here
     write_file(CLUSTER + "/agent", config["agent"])
     os.chmod(CLUSTER + "/agent", 0o755)  # noqa: S103 - a program
+    write_file(CLUSTER + "/confine.py", config["confine"])
+    # The program that enters nodes: not even a handle of it (/proc/PID/exe) can be written.
+    mount(config["python"], config["python"], None, MS_BIND)
+    read_only(config["python"])
+    os.symlink(config["python"], CLUSTER + "/python")
+    if config["user_namespace"]:
+        keep_node_users(USERS)
     write_file(CLUSTER + "/hosts", config["hosts"])
     mount(CLUSTER + "/hosts", "/etc/hosts", None, MS_BIND)
     socket.sethostname("launcher")
@@ -268,47 +286,43 @@ def node_body(config: Config) -> None:
     agent = os.open(CLUSTER + "/agent", os.O_PATH)
     hosts = os.open(f"{node}/hosts", os.O_PATH)
     record = os.open(node, os.O_PATH | os.O_DIRECTORY)
+    users = open_users()
     mount("/", root, None, MS_BIND | MS_REC)
     for place in (*PRIVATE, "/etc/hosts"):
         # The launcher's own, with the rundirs of all hosts: a node must not have them, even hidden.
         check(libc.umount2(os.fsencode(root + place), MNT_DETACH), f"leave {place}")
     read_only(root)
     bind(hosts, root + "/etc/hosts")
+    read_only(root + "/etc/hosts")
+    own_devices(root + "/dev")
     private_tmpfs(root, config["shm_bytes"])
-    new_pts(root)
+    mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
     for path, descriptor in (("/run/nearmetal", segments), ("/run/shared", shared)):
         os.mkdir(root + path)
         bind(descriptor, root + path)
     os.mkdir(root + CLUSTER)
     open(root + CLUSTER + "/agent", "a").close()
     bind(agent, root + CLUSTER + "/agent")
+    read_only(root + CLUSTER + "/agent")
     reveal(held, root)
-    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    with contextlib.suppress(OSError):
-        # It shows this node's network devices. If the kernel forbids it, the machine's sysfs stays.
-        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY
-        mount("sysfs", root + "/sys", "sysfs", flags)
+    own_proc(root + "/proc")
+    own_sys(root + "/sys")
     os.chdir(root)
     check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
     check(libc.umount2(b".", MNT_DETACH), "detach the old root")
     os.chdir("/")
     socket.sethostname(config["hostname"])
     loopback_up()
+    be_unreadable()
+    confine(users)
     os.fchdir(record)
     write_file("pid", f"{pid} {begin}\n")
-
-
-def new_pts(root: str) -> None:
-    """Mount the node's own pseudo-terminals."""
-    mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
-    if not os.path.islink(root + "/dev/ptmx"):
-        mount(root + "/dev/pts/ptmx", root + "/dev/ptmx", None, MS_BIND)
 
 
 def start_cluster(config: Config) -> int:
     """Make the outer namespaces; their process 1 dies with the caller until it is recorded."""
     if config["user_namespace"]:
-        become_user_root()
+        own_user_namespace()
     die_with_parent(signal.SIGKILL)
     if os.getppid() == 1:
         raise OSError(0, "the creator has ended")

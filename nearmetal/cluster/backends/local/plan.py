@@ -136,6 +136,7 @@ def _notes(spec: LocalSpec, facts: Facts, users: dict[int, list[str]]) -> tuple[
     notes = []
     note = cores_note(spec.slots, len(facts.cpus), users)
     notes += [note] if note else []
+    notes += facts.cautions
     names = [node.hostname or node.name for _, node in spec.nodes]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
