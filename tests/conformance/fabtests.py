@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: T201 - a command of its own
 """Runs libfabric's own tests for RDM endpoints, from a tree where they are built, over a provider.
 
     python -m tests.conformance.fabtests --tree DIR --provider nearmetal --record FILE.jsonl
 
-DIR is a fabtests directory with its `scripts`, `test_configs` and the programs in `bin`. What
-there is to run is read from its runfabtests.sh. Server and client start under --server and
---client, commands such as `nearmetal exec SPEC n1 --`. A run that was cut short goes on where it
-was; --again fail,timeout repeats what did not pass. The environment is passed on as it is.
+DIR is a fabtests directory with its `scripts`, `test_configs` and the programs in `bin`. The list
+of tests is read from its runfabtests.sh. Server and client start under --server and --client,
+commands such as `nearmetal exec SPEC n1 --`. An interrupted run resumes; --again fail,timeout
+repeats these results. The environment is passed on, and FI_PROVIDER_PATH also under --server and
+--client. A test that nearmetal did not carry is `unproven` (tests/conformance/attest.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import os
 import re
 import shlex
 import subprocess
@@ -23,9 +24,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tests.conformance.outcomes import Outcome, Record, end
+from tests.conformance.attest import (
+    Expected,
+    Place,
+    Trace,
+    add_arguments,
+    attested,
+    place_of,
+    run_all,
+)
+from tests.conformance.outcomes import Outcome, end
 
 SUITES = ("unit", "functional", "standard", "threaded", "short", "complex")
 NOT_RDM = re.compile(r"^fi_(msg|dgram|cm_data|mcast)\b|^fi_(msg|dgram)_|-e (msg|dgram)\b")
@@ -49,6 +60,7 @@ class Bench:
     delay_s: float
     """head start of the server"""
     log: Path
+    place: Place
 
 
 def read_tests(script: str, suite: str) -> list[str]:
@@ -162,18 +174,34 @@ def two_sides(bench: Bench, suite: str, test: str) -> list[Sequence[str]]:
     return [server, [*bench.client, *argv, bench.address]]
 
 
+def traced(command: Sequence[str], program: Path, trace: Trace) -> list[str]:
+    """Return the command, with settings for the program wherever it starts."""
+    at = command.index(str(program))
+    kept = {name: os.environ[name] for name in ("FI_PROVIDER_PATH",) if name in os.environ}
+    settings = [f"{name}={value}" for name, value in (kept | trace.env).items()]
+    return [*command[:at], "env", *settings, *trace.named(command[at:])]
+
+
 def try_one(bench: Bench, suite: str, test: str, commands: list[Sequence[str]]) -> Outcome:
     """Run one test."""
+    program = bench.tree / "bin" / shlex.split(test)[0]
+    if not program.is_file():
+        return Outcome(suite, test, "missing", 0, f"{program} is not built")
     stem = re.sub(r"[^\w.-]+", "_", f"{suite}.{test}")
     logs = [bench.log / f"{stem}.{side}" for side in ("server", "client")[: len(commands)]]
     begin = time.monotonic()
-    codes, ended = run(commands, bench.timeout_s, logs, bench.delay_s)
+    with bench.place.trace() as trace:
+        started = [traced(command, program, trace) for command in commands]
+        codes, ended = run(started, bench.timeout_s, logs, bench.delay_s)
+        proof = trace.read()
     result = judge(codes, ended)
     note = "" if result == "pass" else tail(logs, codes)
     if suite == "complex" and result != "timeout":
         result, counted = judge_uber(logs[-1].read_text(errors="replace"), codes)
         note = f"{counted} {note}" if result == "fail" else counted
-    return Outcome(suite, test, result, round(time.monotonic() - begin, 1), note)
+    outcome = Outcome(suite, test, result, round(time.monotonic() - begin, 1), note)
+    sides = 0 if suite == "unit" else len(commands)
+    return attested(outcome, proof, Expected(bench.provider, sides, messages=sides > 1))
 
 
 def uber(bench: Bench, place: Path) -> Iterator[tuple[str, list[Sequence[str]]]]:
@@ -209,19 +237,13 @@ def tests(bench: Bench, suite: str, place: Path) -> Iterator[tuple[str, list[Seq
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; 0 when nothing failed."""
+    """Command line; 0 if every test passed or does not apply, and the provider is proven."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--tree", type=Path, required=True)
-    parser.add_argument("--provider", required=True)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--suites", default=",".join(SUITES))
-    parser.add_argument("--only", default="", help="regular expression")
-    parser.add_argument("--again", default="", help="results to repeat, comma list")
+    add_arguments(parser, SUITES)
     parser.add_argument("--address", default="127.0.0.1", help="of the server")
     parser.add_argument("--no-oob", action="store_true", help="the provider resolves addresses")
     parser.add_argument("--server", default="", help="command to start the server under")
     parser.add_argument("--client", default="", help="command to start the client under")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds per test")
     parser.add_argument("--delay", type=float, default=0.5, help="seconds the server is ahead")
     parser.add_argument("--iterations", type=int, default=0, help="of standard and threaded tests")
     options = parser.parse_args(argv)
@@ -238,17 +260,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.iterations,
         options.delay,
         log,
+        place_of(options),
     )
-    record = Record(options.record, [r for r in options.again.split(",") if r])
     with tempfile.TemporaryDirectory() as place:
-        for suite in options.suites.split(","):
-            for test, commands in tests(bench, suite, Path(place)):
-                if (suite, test) in record.outcomes or not re.search(options.only, test):
-                    continue
-                record.add(try_one(bench, suite, test, commands))
-    bad = [o for o in record.outcomes.values() if o.result in {"fail", "timeout"}]
-    print(f"{len(record.outcomes)} tests, {len(bad)} failed")
-    return 1 if bad else 0
+        try:
+            found = [
+                (suite, test, partial(try_one, bench, suite, test, commands))
+                for suite in options.suites.split(",")
+                for test, commands in tests(bench, suite, Path(place))
+            ]
+        except (OSError, ValueError) as error:
+            parser.exit(1, f"error: {error}: --tree must be a built fabtests\n")
+        return run_all(options, found)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: T201 - a command of its own
 """Runs MPICH's own test suite, from a tree where it is built, under any launcher.
 
     python -m tests.conformance.mpich --tree DIR --record FILE.jsonl --launch 'mpiexec -n {n}'
 
-DIR is a built test/mpi. What there is to run, and how it is judged, stands in the testlist files
-of its directories. {n} is the number of ranks, at most --max-ranks. Variables of a test are put
-into the environment, or given to a launcher that has an option for them (--env-option=--env). A run
-that was cut short goes on where it was; --again fail,timeout repeats what did not pass.
+DIR is a built test/mpi. The testlist files of its directories contain the tests, and how each is
+judged. {n} is the number of ranks, at most --max-ranks. Variables of a test are put into the
+environment, or given to a launcher that has an option for them (--env-option=--env). An interrupted
+run resumes; --again fail,timeout repeats these results. A test that nearmetal did not carry is
+`unproven` (tests/conformance/attest.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shlex
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tests.conformance.outcomes import Outcome, Record, end
+from tests.conformance.attest import Expected, add_arguments, attested, run_all
+from tests.conformance.launch import Launcher, add_launch_arguments, launcher_of
+from tests.conformance.outcomes import Outcome
 
 SUITES = ("pt2pt", "comm", "datatype", "coll", "rma")
 _NO_ERRORS = re.compile(r"^\s*No [Ee]rrors\s*$")
@@ -89,97 +88,55 @@ def judge(entry: Entry, code: int, output: str) -> tuple[str, str]:
     return "pass", ""
 
 
-@dataclass(frozen=True)
-class Start:
-    """How one test is started."""
+def entries(tree: Path, suite: str, *, first: bool) -> list[Entry]:
+    """Return the tests of a suite; `first`: each program once. Raises OSError."""
+    text = (tree / suite / "testlist").read_text(encoding="utf-8")
+    found = [entry for entry in map(read_line, text.splitlines()) if entry and not entry.xfail]
+    programs: dict[str, Entry] = {}
+    for entry in found:
+        programs.setdefault(entry.program, entry)
+    return list(programs.values()) if first else found
 
-    command: Sequence[str]
-    directory: Path
-    env: dict[str, str]
 
-
-def try_one(suite: str, entry: Entry, start: Start, timeout_s: float) -> Outcome:
+def try_one(suite: str, entry: Entry, launcher: Launcher, tree: Path, ranks: int) -> Outcome:
     """Run one test in its directory."""
-    begin = time.monotonic()
-    process = subprocess.Popen(
-        start.command,
-        cwd=start.directory,
-        env=start.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-        result, note = judge(entry, process.returncode, output.decode("utf-8", "replace"))
-    except subprocess.TimeoutExpired:
-        result, note = "timeout", ""
-    finally:
-        if process.poll() is None:
-            end(process)
-        if process.stdout is not None:
-            process.stdout.close()
-    return Outcome(suite, entry.name, result, round(time.monotonic() - begin, 1), note)
-
-
-def command_of(
-    entry: Entry, launch: Sequence[str], ranks: int, env_option: str, program: Path
-) -> list[str]:
-    """Return the command that starts one test."""
-    words = [word.replace("{n}", str(ranks)) for word in launch]
-    cut = words.index("--") if "--" in words else len(words)
-    given = [word for pair in entry.env for word in (env_option, pair)] if env_option else []
-    return [*words[:cut], *given, *words[cut:], str(program), *entry.args]
+    program = tree / suite / entry.program
+    if not program.is_file():
+        return Outcome(suite, entry.name, "missing", 0, f"{program} is not built")
+    settings = dict(pair.split("=", 1) for pair in entry.env)
+    done = launcher.run([str(program), *entry.args], ranks, program.parent, settings)
+    result, note = ("timeout", "") if done.code is None else judge(entry, done.code, done.output)
+    if ranks < entry.ranks:
+        note = f"on {ranks} ranks; {note}"
+    expected = Expected(launcher.provider, ranks, messages=ranks > 1)
+    return attested(Outcome(suite, entry.name, result, done.seconds, note), done.proof, expected)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; 0 when nothing failed."""
+    """Command line; 0 if every test passed or does not apply, and the provider is proven."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--tree", type=Path, required=True)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--launch", required=True, help="launcher, with {n} for the ranks")
-    parser.add_argument("--env-option", default="", help="the launcher's option for K=V")
-    parser.add_argument("--suites", default=",".join(SUITES))
-    parser.add_argument("--only", default="", help="regular expression")
-    parser.add_argument("--again", default="", help="results to repeat, comma list")
+    add_arguments(parser, SUITES)
+    add_launch_arguments(parser)
     parser.add_argument("--first", action="store_true", help="each program once, as listed first")
     parser.add_argument("--max-ranks", type=int, default=4)
-    parser.add_argument("--timeout", type=float, default=90, help="seconds per test")
     options = parser.parse_args(argv)
     tree: Path = options.tree.resolve()
-    options.record.parent.mkdir(parents=True, exist_ok=True)
-    record = Record(options.record, [r for r in options.again.split(",") if r])
-    for suite in options.suites.split(","):
-        seen: set[str] = set()
-        for line in (tree / suite / "testlist").read_text(encoding="utf-8").splitlines():
-            entry = read_line(line)
-            if entry is None or entry.xfail or (options.first and entry.program in seen):
-                continue
-            seen.add(entry.program)
-            if (suite, entry.name) in record.outcomes:
-                continue
-            program = tree / suite / entry.program
-            if not re.search(options.only, entry.name):
-                continue
-            if not program.is_file():
-                record.add(Outcome(suite, entry.name, "notrun", 0, "not built"))
-                continue
-            command = command_of(
-                entry,
-                shlex.split(options.launch),
-                min(entry.ranks, options.max_ranks),
-                options.env_option,
-                program,
-            )
-            env = dict(os.environ)
-            if not options.env_option:
-                env |= dict(pair.split("=", 1) for pair in entry.env)
-            start = Start(command, program.parent, env)
-            record.add(try_one(suite, entry, start, options.timeout))
-    bad = [o for o in record.outcomes.values() if o.result in {"fail", "timeout"}]
-    print(f"{len(record.outcomes)} tests, {len(bad)} failed")
-    return 1 if bad else 0
+    launcher = launcher_of(options)
+
+    def attempt(suite: str, entry: Entry) -> Outcome:
+        ranks = min(entry.ranks, options.max_ranks)
+        return try_one(suite, entry, launcher, tree, ranks)
+
+    try:
+        found = [
+            (suite, entry)
+            for suite in options.suites.split(",")
+            for entry in entries(tree, suite, first=options.first)
+        ]
+    except OSError as error:
+        parser.exit(1, f"error: {error}: --tree must be a configured and built test/mpi\n")
+    tests = [(suite, entry.name, partial(attempt, suite, entry)) for suite, entry in found]
+    return run_all(options, tests)
 
 
 if __name__ == "__main__":
