@@ -110,7 +110,7 @@ static size_t make_address(const struct settings *s, uint64_t n, uint8_t *ret_by
 	if (strcmp(s->provider, "nearmetal"))
 		return make_inner(s->family, n, ret_bytes);
 	memcpy(address.who.id, &id, sizeof(address.who.id));
-	memcpy(address.who.token, &token, sizeof(address.who.token));
+	memcpy(address.who.place, &token, sizeof(address.who.place));
 	len = make_inner(s->family, n, address.inner);
 	memcpy(address.inner + len, &protocol, sizeof(protocol));
 	address.inner_len = (uint8_t)(len + sizeof(protocol));

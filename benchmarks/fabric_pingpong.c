@@ -259,13 +259,14 @@ static void usage(FILE *to)
 {
 	fprintf(to,
 		"usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
-		"[-w SECONDS] [-T DIR]\n"
+		"[-w SECONDS] [-T DIR] [-s BYTES]\n"
 		"  -r RANK -d DIR  be this rank of two that are started one by one\n"
 		"  -p PROVIDER     libfabric provider (default nearmetal)\n"
 		"  -t SAMPLES      per size (default 200)\n"
 		"  -b              pin the two to the first and second core that they may use\n"
 		"  -x BYTES        largest message (default 4M)\n"
 		"  -T DIR          measure by turns, told by pipes in DIR\n"
+		"  -s BYTES        shift all that follows in the heap by about so much\n"
 		"  -w SECONDS      patience of the watchdog (default 300)\n"
 		"Example: FI_PROVIDER_PATH=build/c/src/provider fabric_pingpong\n");
 }
@@ -280,12 +281,13 @@ int main(int argc, char **argv)
 		.caps = FI_TAGGED,
 	};
 	static struct pingpong p = {.nr_samples = 200};
-	uint64_t max = 4 << 20;
+	uint64_t max = 4 << 20, shift = 0;
+	void *before_all;
 	bool pinned = false;
 	const char *turns = NULL;
 	int option;
 
-	while ((option = getopt(argc, argv, JOB_OPTIONS "t:bx:T:h")) != -1) {
+	while ((option = getopt(argc, argv, JOB_OPTIONS "t:bx:T:s:h")) != -1) {
 		if (job_option(&options, option, optarg))
 			continue;
 		if (option == 't')
@@ -294,7 +296,8 @@ int main(int argc, char **argv)
 			turns = optarg;
 		else if (option == 'b')
 			pinned = true;
-		else if (option != 'x' || size_parse(optarg, &max)) {
+		else if ((option != 'x' || size_parse(optarg, &max)) &&
+			 (option != 's' || size_parse(optarg, &shift))) {
 			usage(option == 'h' ? stdout : stderr);
 			return option == 'h' ? 0 : 2;
 		}
@@ -303,6 +306,7 @@ int main(int argc, char **argv)
 		usage(stderr);
 		return 2;
 	}
+	before_all = malloc(shift);
 	job_start(&p.job, &options);
 	p.job.phase = "pingpong";
 	if (pinned)
@@ -320,6 +324,7 @@ int main(int argc, char **argv)
 		table(&p, "fabric_stream", true, max);
 	}
 	job_stop(&p.job);
+	free(before_all);
 	if (!p.job.rank)
 		printf("# done fabric_pingpong\n");
 	return 0;

@@ -3,11 +3,16 @@
 
     python -m benchmarks.versus ../before/build/c/src/provider
 
-Both builds run the same `fabric_pingpong`, one pair of processes each. A pair starts once and sleeps
-between its turns (benchmarks/mpi/turns.h). A block gives one turn to each pair, in random order, so both
-meet the same state of the machine. The block is the replicate: its ratio is the 10th percentile of one
+Both builds run the same `fabric_pingpong`. A launch starts a pair of processes of each build; a pair
+sleeps between its turns (benchmarks/mpi/turns.h), and the pairs take turns in random order, so both meet
+the same state of the machine. The launch is the replicate, because where memory lies stays the same
+within one: two launches of one build differ by 2 to 3 % with 4 KiB messages. Each process also gets
+another size of environment, which moves its stack, and another shift of its heap: where the heap
+lies differs between builds, and even with the length of their paths, and alone makes streams of
+4 KiB up to 9 % slower on some processors. The ratio of a launch is the 10th percentile of one
 build's times divided by that of the other. The table has the median of the ratios and its interval. A
-ratio above 1 means that this checkout is slower.
+ratio above 1 means that this checkout is slower. With a directory of the same build the table shows the
+resolution of the machine.
 """
 
 from __future__ import annotations
@@ -42,6 +47,12 @@ TESTS = (
 WAYS = {"copies by the kernel allowed": {}, "sealed": {"NEARMETAL_CMA": "off"}}
 LOW_PERCENT = 10
 TURN_S = 0.02
+WARM_UP = 0
+"""Number of the turn that does not count."""
+TURNS = 6
+"""Turns that count in a launch."""
+MOST_PADDING = 4096
+"""Bytes that move a stack or a heap at most."""
 PATIENCE_S = 60.0
 RANKS = 2
 
@@ -70,8 +81,9 @@ class Pair:
                     *("taskset", "-c", str(cores[rank % len(cores)]), str(PROGRAM)),
                     *("-r", str(rank), "-d", str(directory / "addresses")),
                     *("-T", str(directory / "turns"), "-w", "7200"),
+                    *("-s", str(random.randrange(MOST_PADDING))),  # noqa: S311 - no secret
                 ],
-                env=variables,
+                env={**variables, "VERSUS_PADDING": "x" * random.randrange(MOST_PADDING)},  # noqa: S311
                 stdout=self.out if rank == 0 else subprocess.DEVNULL,
             )
             for rank in range(RANKS)
@@ -90,22 +102,22 @@ class Pair:
             sys.exit(f"turn {number} did not end in {PATIENCE_S:.0f} s")
         os.read(self.answer, 4096)
 
-    def finish(self) -> dict[int, Times]:
-        """Let both ranks end; return microseconds by turn, and by test and size."""
+    def finish(self) -> Times:
+        """Let both ranks end; return microseconds by test and size, without those of the warm-up."""
         for pipe in self.pipes:
             os.write(pipe, b"end\n")
         codes = [rank.wait(PATIENCE_S) for rank in self.ranks]
         if any(codes):
             sys.exit(f"fabric_pingpong ended with {codes}")
-        found: dict[int, Times] = defaultdict(lambda: defaultdict(list))
+        found: Times = defaultdict(list)
         table = ""
         self.out.seek(0)
         for line in self.out:
             words = line.split()
             if line.startswith("# table"):
                 table = words[2]
-            elif table and words and words[0].isdecimal():
-                found[int(words[1])][table, int(words[0])].append(float(words[2]))
+            elif table and words and words[0].isdecimal() and int(words[1]) != WARM_UP:
+                found[table, int(words[0])].append(float(words[2]))
         return found
 
     def stop(self) -> None:
@@ -118,38 +130,34 @@ class Pair:
         self.out.close()
 
 
-def measure(before: Path, blocks: int, env: dict[str, str]) -> list[tuple[Times, Times]]:
-    """Return the times of each block: of the other build, and of this checkout."""
+def launch(before: Path, env: dict[str, str]) -> tuple[Times, Times]:
+    """Return the times of one launch: of the other build, and of this checkout."""
     with tempfile.TemporaryDirectory(prefix="nearmetal-versus-") as scratch:
-        pairs: list[Pair] = []
+        builds = [("before", before), ("after", PROVIDER)]
+        pairs: dict[str, Pair] = {}
         try:
-            for name, provider in (("before", before), ("after", PROVIDER)):
-                pairs.append(Pair(Path(scratch) / name, provider, env))
-                pairs[-1].turn(0)
-            for number in range(1, blocks + 1):
-                for pair in random.sample(pairs, len(pairs)):
+            for name, provider in random.sample(builds, len(builds)):
+                pairs[name] = Pair(Path(scratch) / name, provider, env)
+                pairs[name].turn(WARM_UP)
+            for number in range(WARM_UP + 1, WARM_UP + 1 + TURNS):
+                for pair in random.sample(list(pairs.values()), len(pairs)):
                     pair.turn(number)
-            first, second = (pair.finish() for pair in pairs)
+            return pairs["before"].finish(), pairs["after"].finish()
         finally:
-            for pair in pairs:
+            for pair in pairs.values():
                 with contextlib.suppress(OSError):
                     pair.stop()
-    return [(first[number], second[number]) for number in range(1, blocks + 1)]
 
 
-def rows(way: str, blocks: list[tuple[Times, Times]]) -> list[str]:
+def rows(way: str, launches: list[tuple[Times, Times]]) -> list[str]:
     """Return the lines of the table."""
     lines = []
     for test, size in (text.split(":") for text in TESTS):
         key = (test, int(size))
-        low = [
-            [percentile(times[key], LOW_PERCENT) for times in block]
-            for block in blocks
-            if all(times.get(key) for times in block)
-        ]
+        low = [[percentile(times[key], LOW_PERCENT) for times in pair] for pair in launches]
         ratios = [after / before for before, after in low]
         interval = median_interval(ratios)
-        spread = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "too few blocks"
+        spread = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "too few launches"
         before, after = (median(side) for side in zip(*low, strict=True))
         lines.append(
             f"| {test} {size} B, {way} | {before:.4g} | {after:.4g} | {median(ratios):.3f} | {spread} |"
@@ -161,12 +169,15 @@ def main() -> None:
     """Measure both ways and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("before", type=Path, help="directory with the other build's provider")
-    parser.add_argument("--blocks", type=int, default=40, help="turns of each build (default: 40)")
+    parser.add_argument(
+        "--launches", type=int, default=30, help="launches of each build (default: 30)"
+    )
     args = parser.parse_args()
     print("| time per message, µs | before | after | ratio | 95 % interval |")
     print("|---|---|---|---|---|")
     for way, env in WAYS.items():
-        print("\n".join(rows(way, measure(args.before.resolve(), args.blocks, env))), flush=True)
+        launches = [launch(args.before.resolve(), env) for _ in range(args.launches)]
+        print("\n".join(rows(way, launches)), flush=True)
 
 
 if __name__ == "__main__":

@@ -148,10 +148,11 @@ def _tell(figures: list[Figure], samples: Samples, manifest: Manifest, view: Vie
                 f"the cores were {placement.value} in {turns} of {total} turns, too few for a "
                 "verdict; run again"
             )
-    load = max((launch.load for launch in manifest.launches), default=0.0)
+    # Later launches follow those of 32 ranks, which are a load themselves.
+    load = next((launch.load for launch in manifest.launches), 0.0)
     if load > len(os.sched_getaffinity(0)) * _BUSY:
         view.note(
-            f"the load was {load:.1f} at a start: other work used the cores; run again without it"
+            f"the load was {load:.1f} at the start: other work used the cores; run again without it"
         )
     for text in manifest.skipped:
         view.warn(f"not run: {text}")
