@@ -331,7 +331,6 @@ void nm_handshake_up(struct nm_sessions *sessions, struct nm_handshake *handshak
 {
 	nm_handshake_set_state(handshake, NM_HANDSHAKE_UP);
 	handshake->nr_looks = 0;
-	nm_foreign_warm(&handshake->session->window);
 	nm_session_push_event(sessions, handshake->session, NM_SESSION_SOURCE);
 }
 

@@ -21,12 +21,14 @@
 #include "shm/doorbell.h"
 
 /*
- * Sound peers mostly answer within this time, so a new call sleeps until the answer comes. A program
- * that polls instead takes the processor from peers that share it. After each peer that is slower,
- * the next call waits half as long, until a peer answers in time.
+ * Sound peers mostly answer within this time, also where many ranks start on few cores, so a new call
+ * sleeps until the answer comes. A program that polls instead takes the processor from peers that
+ * share it. After each peer that is slower, the next call waits half as long, and after each that
+ * answers in time, a little longer. So silent peers cost 0.4 s in a row, and among others 25 ms each.
  */
-#define GRACE_NS (20 * NM_NS_PER_MS)
+#define GRACE_NS (200 * NM_NS_PER_MS)
 #define GRACE_MIN_NS (1 * NM_NS_PER_MS)
+#define GRACE_GAIN_NS (GRACE_NS / 16)
 /* Before the next try if the queue of the peer's socket is full, or the peer is busy. */
 #define PAUSE_NS (1 * NM_NS_PER_MS)
 /* Calls without a result may take this share of the descriptors of the process: an eighth. */
@@ -354,7 +356,8 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 
 	if (!sessions->grace_ns)
 		sessions->grace_ns = GRACE_NS;
-	grace_ns = nm_clock_ns() + sessions->grace_ns;
+	grace_ns = nm_clock_ns() +
+		   nm_min_u64(sessions->grace_ns, sessions->config.connect_ms * NM_NS_PER_MS / 2);
 	pthread_mutex_lock(&sessions->lock);
 	err = try_once(sessions, who, &call, &is_first, ret_reason);
 	while (call && err == -EAGAIN && is_first && nm_clock_ns() < grace_ns) {
@@ -375,6 +378,6 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	if (is_first && err == -EAGAIN)
 		sessions->grace_ns = nm_max_u64(sessions->grace_ns / 2, GRACE_MIN_NS);
 	else if (is_first && !err)
-		sessions->grace_ns = GRACE_NS;
+		sessions->grace_ns = nm_min_u64(sessions->grace_ns + GRACE_GAIN_NS, GRACE_NS);
 	return err;
 }

@@ -6,6 +6,7 @@
 
 #include "base/arith.h"
 #include "base/user_copy.h"
+#include "shm/window.h"
 
 static uint32_t slots_for(uint32_t len)
 {
@@ -195,7 +196,7 @@ static int collect(struct nm_ring_reader *reader, const struct nm_slot *head, ui
 	return 0;
 }
 
-static int find_in_pool(const struct nm_ring_reader *reader, const struct nm_slot *head,
+static int find_in_pool(struct nm_ring_reader *reader, const struct nm_slot *head,
 			struct nm_packet *pkt, const void **ret_payload)
 {
 	uint32_t index = read_once_u32(&head->head.chunk.index);
@@ -209,6 +210,10 @@ static int find_in_pool(const struct nm_ring_reader *reader, const struct nm_slo
 	offset = nm_clamp_index(offset, reader->chunk_size - len + 1);
 	pkt->len = len;
 	*ret_payload = reader->pool + (size_t)index * reader->chunk_size + offset;
+	if (nm_unlikely(reader->is_cold)) {
+		nm_pool_warm(reader->pool, (size_t)reader->nr_chunks * reader->chunk_size);
+		reader->is_cold = false;
+	}
 	return 0;
 }
 

@@ -120,6 +120,7 @@ struct nm_ring_reader {
 	uint32_t nr_chunks;
 	uint16_t nr_taken; /* slots of the packet in use */
 	bool in_chunk;	   /* its payload is in the pool */
+	bool is_cold;	   /* no chunk was read yet, and the pool can be warmed */
 } NM_ALIGNED(NM_CACHE_LINE);
 _Static_assert(sizeof(struct nm_ring_reader) == NM_CACHE_LINE,
 	       "polling touches one line per source");

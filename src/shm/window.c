@@ -514,11 +514,9 @@ int nm_foreign_check_pool(const struct nm_foreign_window *window, struct nm_reas
 	return refuse_holes(ret_reason, "pool");
 }
 
-void nm_foreign_warm(const struct nm_foreign_window *window)
+void nm_pool_warm(const uint8_t *pool, size_t len)
 {
-	if (!window->is_view)
-		warm(window->pool, nm_min_u64(pool_bytes(&window->geometry), WARM_FOREIGN_MAX),
-		     MADV_POPULATE_READ);
+	warm(pool, nm_min_u64(len, WARM_FOREIGN_MAX), MADV_POPULATE_READ);
 }
 
 int nm_foreign_check_lane(const struct nm_foreign_window *window, uint32_t lane, bool reads_ring,

@@ -121,8 +121,9 @@ void nm_window_detach(struct nm_foreign_window *window);
  * reason.
  */
 int nm_foreign_check_pool(const struct nm_foreign_window *window, struct nm_reason *ret_reason);
-/* Fill the page tables for a checked pool. This only improves speed, and takes milliseconds. */
-void nm_foreign_warm(const struct nm_foreign_window *window);
+/* Fill the page tables for a checked pool of LEN bytes. This only improves speed, and takes
+ * milliseconds. */
+void nm_pool_warm(const uint8_t *pool, size_t len);
 /*
  * Check that LANE exists and, before the first read of its ring (READS_RING), that the pages of
  * the ring are the owner's. 0, or -EBADMSG with a reason.

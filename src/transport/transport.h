@@ -169,7 +169,7 @@ struct nm_link_facts {
 
 struct nm_transport_ops {
 	/*
-	 * Try to reach ADDRESS. May allocate, make system calls and wait for some milliseconds,
+	 * Try to reach ADDRESS. May allocate, make system calls and wait for at most 200 ms,
 	 * but not longer: if the peer has not answered by then, it returns -EAGAIN, and the same
 	 * call later returns the result, within the knob connect_ms. Leaves no trace on failure.
 	 * PEER is stored in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot

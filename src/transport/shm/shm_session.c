@@ -66,10 +66,12 @@ NM_COLD void nm_shm_add_reader(struct shm_transport *shm, struct shm_session *s)
 
 	s->source_index = shm->nr_sources;
 	shm->sources[shm->nr_sources] = s;
-	nm_ring_reader_init(&shm->readers[shm->nr_sources++],
-			    nm_foreign_ring(window, in->peer_lane), window->geometry.ring_slots,
-			    window->pool, window->geometry.chunk_size, window->geometry.nr_chunks,
-			    &shm->window.lanes[in->own_lane], in->start);
+	nm_ring_reader_init(&shm->readers[shm->nr_sources], nm_foreign_ring(window, in->peer_lane),
+			    window->geometry.ring_slots, window->pool, window->geometry.chunk_size,
+			    window->geometry.nr_chunks, &shm->window.lanes[in->own_lane],
+			    in->start);
+	/* A job has many sources that never send a chunk. */
+	shm->readers[shm->nr_sources++].is_cold = !window->is_view;
 }
 
 static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
