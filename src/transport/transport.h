@@ -94,7 +94,7 @@ struct nm_transport;
  */
 struct nm_stream_ends {
 	uint64_t sent;	/* this endpoint -> peer: everything that send() took */
-	uint64_t taken; /* peer -> this endpoint: everything delivered, less a packet cast out */
+	uint64_t taken; /* peer -> this endpoint: all delivered, but for the packet of cast_out() */
 };
 
 /*
@@ -162,7 +162,7 @@ struct nm_link {
 	 * make it false. Always false without nm_copy_ops.
 	 */
 	bool remote_copy;
-	/* Set by the engine. True: send() copies large payloads past this processor's cache. */
+	/* Set by the engine. True: send() should copy large payloads past this processor's cache. */
 	bool past_cache;
 	/* Set by the transport. True if the peer is known to share no cache with this endpoint. */
 	bool far;
@@ -185,12 +185,12 @@ struct nm_transport_ops {
 	/*
 	 * Make the link to the peer at ADDRESS, which is valid during the call only. PEER is stored
 	 * in the link. May allocate, make system calls, and wait for the peer's answer for 20 ms.
-	 * -EAGAIN: there is no answer yet; further calls look for it without waiting, and the engine
-	 * tries no other transport meanwhile. This ends NEARMETAL_CONNECT_MS after the first call.
-	 * Returns 0 and a link; no call for this peer follows while the link is up. -EHOSTUNREACH:
-	 * the peer is not reachable here, or gone; -ENOMEM, -ENOSPC and others: out of resources.
-	 * After these errors there is no link, and the engine tries the transport of the next rank.
-	 * It may call this one again later. RET_REASON is set in every case.
+	 * -EAGAIN: no answer yet. Further calls look for it without waiting, and the engine tries no
+	 * other transport meanwhile. NEARMETAL_CONNECT_MS after the first call, at the latest, there
+	 * is another result. 0: RET_LINK is set; no call for this peer follows while the link is up.
+	 * -EHOSTUNREACH: the peer is not reachable here, or gone. -ENOMEM, -ENOSPC and others: out
+	 * of resources. After these errors there is no link, and the engine tries the transport of
+	 * the next rank. It may call this one again later. RET_REASON is set in every case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
@@ -320,9 +320,9 @@ struct nm_quarantine_ops {
 	 * Complete a quarantine that WHO began and reported on another channel. Delivers the packets
 	 * that WHO had sent before, at most one ring of them, and calls quarantined(), even if only
 	 * a link exists. If WHO is unknown or has ended here already, it calls nothing. In every
-	 * case WHO cannot connect here again. Before finish(), send() to WHO may still return 0:
-	 * `sent` counts the packets, and WHO does not take them; or the transport itself notices the
-	 * end and calls quarantined(). Never called from within this transport's progress().
+	 * case WHO cannot connect here again. Until this call, send() to WHO may return 0 for
+	 * packets that WHO does not take; `sent` counts them. The transport may also notice the end
+	 * first, and calls quarantined() then. Never called within this transport's progress().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 };
