@@ -58,7 +58,7 @@ def run_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--provider",
-        "nearmetal: messages go over nearmetal; stock: over the MPI's own TCP, for a comparison (default: nearmetal)",
+        "nearmetal: messages go over nearmetal; stock: messages between nodes go over the MPI's own TCP, for a comparison (default: nearmetal)",
         choices=[p.value for p in Provider],
         default="nearmetal",
     )
