@@ -184,7 +184,7 @@ struct nm_link_facts {
 struct nm_transport_ops {
 	/*
 	 * Make the link to the peer at ADDRESS, which is valid during the call only. PEER is stored
-	 * in the link. May allocate, make system calls, and wait for the peer's answer for 20 ms.
+	 * in the link. May allocate, make system calls, and wait up to 200 ms for the answer.
 	 * -EAGAIN: no answer yet. Further calls look for it without waiting, and the engine tries no
 	 * other transport meanwhile. NEARMETAL_CONNECT_MS after the first call, at the latest, there
 	 * is another result. 0: RET_LINK is set; no call for this peer follows while the link is up.
