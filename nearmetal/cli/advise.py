@@ -64,7 +64,7 @@ def advise_options(parser: VerbParser) -> None:
         parser.option(words, text, choices=[str(name) for name in names])
     parser.option(
         "--trace FILE",
-        "message sizes as a CSV file with the columns size_B,count; replaces --messages",
+        "message sizes as a CSV file with the columns size_B and count; replaces --messages",
     )
     for words, text in _OPTIONS.items():
         parser.option(_flag(words), text if "default" in text else f"{text} (default: unknown)")
@@ -74,7 +74,7 @@ def advise_options(parser: VerbParser) -> None:
         )
     parser.option(
         "--measured FILE",
-        "measured losses of performance as a CSV file with the columns adapter,workload,tax_low_percent,tax_high_percent,source (default: only published losses)",
+        "measured losses of performance as a CSV file with the columns adapter, workload, tax_low_percent, tax_high_percent and source (default: only published losses)",
     )
 
 

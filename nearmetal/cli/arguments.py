@@ -22,16 +22,21 @@ if TYPE_CHECKING:
 _MAX_BLOCKS = 1000
 
 BLOCKS_HELP = (
-    "number of blocks; a block launches each benchmark once per arm; a 95 %% interval needs six; fewer give no ratio"
+    "number of blocks; a block launches each benchmark once in each arm, so six blocks are six "
+    "launches; six or more give ratios with a 95 %% interval, fewer give no ratio"
 )
-STUDY_HELP = "study directory, which `study import` makes of logs or of the results of `study run`"
-TIME_HELP = "TIME: UTC time, for example 20260101-120000"
+ARM_HELP = "an arm is one of the compared configurations"
+SLOT_HELP = "number of ranks (default: one per slot; a slot is the place for one rank on a node)"
+STUDY_HELP = "directory of a study, which `study import` makes"
+TIME_HELP = "TIME is the UTC time, for example 20260101-120000"
 
 
-def add_spec(parser: VerbParser, *, required: bool = True) -> None:
-    """Add the argument SPEC."""
-    words = "path of a cluster spec (YAML), see nearmetal-spec(5), or name of a cluster that is up"
-    parser.option("spec SPEC", words, nargs=None if required else "?")
+def add_spec(parser: VerbParser, *, optional: str = "") -> None:
+    """Add the argument SPEC. `optional`: when it can be left out."""
+    words = (
+        "cluster spec: path of a YAML file, see nearmetal-spec(5), or name of an existing cluster"
+    )
+    parser.option("spec SPEC", words + optional, nargs="?" if optional else None)
 
 
 def add_study(parser: VerbParser) -> None:
@@ -78,6 +83,13 @@ def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
             f"cluster {cluster.name} is not up ({first})", f"run `nearmetal up {text}`"
         )
     return cluster, spec
+
+
+def mpi_names() -> str:
+    """Return the names of all MPIs, for the help."""
+    from nearmetal.job.mpi import Mpi
+
+    return ", ".join(mpi.value for mpi in Mpi)
 
 
 def choose_mpis(text: str | None) -> list[Mpi]:

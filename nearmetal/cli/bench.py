@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.arguments import (
+    ARM_HELP,
     BLOCKS_HELP,
+    SLOT_HELP,
     TIME_HELP,
     add_spec,
     blocks_number,
     choose_mpis,
+    mpi_names,
     open_running,
     run_directory,
     split_names,
@@ -40,15 +43,17 @@ def bench_options(parser: VerbParser) -> None:
     suites = "; ".join(f"{s.name}: {s.summary}" for s in SUITES.values())
     parser.option(
         "--suite",
-        f"benchmarks to run (default: quick). {suites}",
+        f"benchmarks to run. {suites} (default: quick)",
         choices=list(SUITES),
         default="quick",
     )
-    parser.option("--mpi LIST", "comma-separated list of MPIs (default: all installed MPIs)")
+    parser.option(
+        "--mpi LIST", f"MPIs, comma-separated, of {mpi_names()} (default: all that are installed)"
+    )
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
     parser.option(
         "--arms LIST",
-        f"comma-separated list of arms; arm: one of the compared configurations (default: all arms). {arms}",
+        f"arms, comma-separated (default: all); {ARM_HELP}, here a way to carry messages: {arms}",
         default=",".join(ARMS),
     )
     parser.option(
@@ -56,13 +61,10 @@ def bench_options(parser: VerbParser) -> None:
         f"{BLOCKS_HELP} (default: {blocks})",
         type=blocks_number,
     )
-    parser.option(
-        "-n --ranks N",
-        "number of ranks (default: one per slot; slot: place for one rank on a node)",
-    )
+    parser.option("-n --ranks N", SLOT_HELP)
     parser.option(
         "--output DIR",
-        f"directory for the results; the command creates it (default: results/TIME-CLUSTER). {TIME_HELP}",
+        f"new directory for the results (default: results/TIME-CLUSTER; {TIME_HELP})",
     )
 
 
@@ -118,7 +120,7 @@ def tune_options(parser: VerbParser) -> None:
     """Add the arguments of `tune`."""
     parser.option(
         "--show",
-        "do not measure; print the active file and its rates, or the reason why it is refused",
+        "do not measure; print the file that the provider uses and its rates, or the reason why the provider refuses it",
     )
     parser.option(
         "--output FILE",
@@ -126,7 +128,7 @@ def tune_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--rounds N",
-        f"number of rounds, 1 to {_ROUNDS_MAX}; more rounds find more placements of virtual cores (default: {_ROUNDS})",
+        f"number of rounds, 1 to {_ROUNDS_MAX}; the two measured cores may share a cache in one round and not in another, so that more rounds measure both cases (default: {_ROUNDS})",
         default=_ROUNDS,
     )
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import NodeStatus
     from nearmetal.cluster.diff import Plan
 
-status_options = down_options = add_spec
+down_options = add_spec
 
 _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
 
 
 def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `plan`."""
-    add_spec(parser, required=False)
-    parser.option("--schema", "print the JSON Schema of cluster specs; SPEC is not needed")
+    add_spec(parser, optional="; required without --schema")
+    parser.option("--schema", "print the JSON Schema of cluster specs, and do nothing else")
 
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
@@ -91,7 +91,7 @@ def up_options(parser: VerbParser) -> None:
     add_spec(parser)
     parser.option(
         "--replace",
-        "if a cluster of this name runs under another spec, change or remove its resources to match SPEC (default: refuse)",
+        "allow changes and removals in an existing cluster that has the same name and another spec (default: refuse)",
     )
 
 
@@ -111,10 +111,20 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     return ExitCode.DONE
 
 
+def status_options(parser: VerbParser) -> None:
+    """Add the arguments of `status`."""
+    add_spec(parser, optional="; without it, print the names of all existing clusters")
+
+
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the nodes; exit code 4 if the cluster is up and differs from its spec."""
     from nearmetal.cluster.apply import plan_up
+    from nearmetal.cluster.store import Store, state_directory
 
+    if args.spec is None:
+        names = Store(state_directory()).names()
+        view.result({"clusters": names}, names or ["no cluster exists"])
+        return ExitCode.DONE
     cluster, spec = open_target(args.spec)
     nodes = cluster.backend.status()
     plan = plan_up(cluster, spec)
@@ -183,7 +193,7 @@ def vhpc_options(parser: VerbParser) -> None:
     parser.option("--name NAME", "name of the cluster (default: the name of FILE)")
     parser.option(
         "--output SPEC",
-        "path of the spec; the command does not overwrite an existing file (default: standard output)",
+        "path for the spec, of a new file (default: standard output)",
         type=Path,
     )
 

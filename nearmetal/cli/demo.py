@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import (
+    ARM_HELP,
     BLOCKS_HELP,
     TIME_HELP,
     blocks_number,
     choose_mpis,
+    mpi_names,
     run_directory,
 )
 from nearmetal.core.errors import ExitCode, LaunchError
@@ -41,7 +43,7 @@ def report_options(parser: VerbParser) -> None:
     parser.option("directory DIR", "directory with the results of `bench`")
     parser.option(
         "--output FILE",
-        "path of the HTML page; the other files go to the same directory (default: DIR/report.html)",
+        "path for the HTML page; the other files go to the same directory (default: DIR/report.html)",
     )
 
 
@@ -106,18 +108,18 @@ def demo_options(parser: VerbParser) -> None:
 
     parser.option(
         "--mpi NAME",
-        "MPI to use (default: openmpi5 if installed, else the first installed MPI)",
+        f"MPI to use: {mpi_names()} (default: the first of these that is installed)",
     )
     parser.option(
         "--blocks N",
-        f"{BLOCKS_HELP}, an arm is one of the compared configurations (default: {MIN_LAUNCHES}, "
-        "the minimum for the 95 %% interval of a ratio)",
+        f"{BLOCKS_HELP} (default: {MIN_LAUNCHES}); {ARM_HELP}, here nearmetal, nearmetal over the "
+        "network only, and the MPI's own TCP",
         type=blocks_number,
         default=MIN_LAUNCHES,
     )
     parser.option(
         "--output DIR",
-        f"directory for the results; the command creates it (default: results/TIME-demo). {TIME_HELP}",
+        f"new directory for the results (default: results/TIME-demo; {TIME_HELP})",
     )
 
 

@@ -34,8 +34,8 @@ _VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner
 
 def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `host plan`."""
-    parser.option("file FILE", _FILE, nargs="?")
-    parser.option("--schema", "print the JSON Schema of hosts files; FILE is not needed")
+    parser.option("file FILE", f"{_FILE}; required without --schema", nargs="?")
+    parser.option("--schema", "print the JSON Schema of hosts files, and do nothing else")
 
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
@@ -98,8 +98,9 @@ def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]
 
 
 _WRITING = """\
-The command reboots hosts without a question. First look at the steps: `{show}`.
-It does not reboot a host with running QEMU machines or Slurm jobs; see nearmetal-host(1)."""
+The command does not ask before a reboot. `{show}` shows the steps and reboots.
+Two kinds of hosts are not rebooted and count as failed: a Linux host on which QEMU machines run,
+and a host on which Slurm jobs run, unless `slurm` in FILE allows to wait for their end."""
 
 
 def _add_writing(parser: VerbParser, show: str) -> None:
@@ -150,10 +151,6 @@ def rollback_options(parser: VerbParser) -> None:
     """Add the arguments of `host rollback`."""
     _add_writing(parser, "host rollback --dry-run")
     parser.option("--dry-run", "show the plan; change nothing")
-    parser.add_argument_group(
-        "exit codes",
-        "1: a host cannot be restored\n3: --dry-run, and the plan has changes\n4: the hosts are restored, except for values that are named",
-    )
 
 
 def on_rollback(args: argparse.Namespace, view: View) -> int:
@@ -187,7 +184,7 @@ def vf_options(parser: VerbParser) -> None:
     """Add the arguments of `host vf`."""
     parser.option(
         "--reclaim",
-        "return VFs without an owner (leaks) to their original state; needs root",
+        "return leaks (VFs whose owner is gone) to their original state; needs root",
     )
 
 

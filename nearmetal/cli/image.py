@@ -30,7 +30,7 @@ def build_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--with EXTRA",
-        f"additional content of the image: {', '.join(EXTRAS)}; may be repeated",
+        f"additional content of the image, one of {', '.join(EXTRAS)}, see nearmetal-image(1); may be repeated",
         dest="extras",
         action="append",
         default=[],
@@ -41,7 +41,7 @@ def build_options(parser: VerbParser) -> None:
 def remove_options(parser: VerbParser) -> None:
     """Add the arguments of `image remove`."""
     list_options(parser)
-    parser.option("keys KEY", "key of an image, from `nearmetal image list`", nargs="*")
+    parser.option("keys KEY", "key of an image: its name in `nearmetal image list`", nargs="*")
     parser.option("--all", "remove all images")
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.cli.arguments import add_spec, open_running
+from nearmetal.cli.arguments import SLOT_HELP, add_spec, mpi_names, open_running
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.core.process import LocalRunner
 
@@ -25,28 +25,23 @@ locality_options = add_spec
 
 
 _RESULT = """\
-After the job, `run` prints the number of messages per channel; with --json the document has them.
-The exit code is that of the first rank that failed, or 128 + n for signal n; 124: --timeout ended
-the job. The line `error: ...` on standard error shows that nearmetal could not start the program."""
+After the job, `run` prints the number of messages per channel on standard error. The line
+`error: ...` on standard error shows that nearmetal could not start the program."""
 
 
 def run_options(parser: VerbParser) -> None:
     """Add the arguments of `run`."""
-    from nearmetal.job.mpi import MapBy, Mpi, Provider
+    from nearmetal.job.mpi import MapBy, Provider
 
     add_spec(parser)
-    names = ", ".join(mpi.value for mpi in Mpi)
     parser.option(
         "--mpi NAME",
-        f"MPI to use: {names} (default: the first installed MPI that PROGRAM is linked to)",
+        f"MPI to use: {mpi_names()} (default: the first installed one that PROGRAM is linked to)",
     )
-    parser.option(
-        "-n --ranks N",
-        "number of ranks (default: one per slot; slot: place for one rank on a node)",
-    )
+    parser.option("-n --ranks N", SLOT_HELP)
     parser.option(
         "--map-by",
-        "slot: fill the slots of a node before the next node, so two ranks share a node of two slots; node: place one rank on each node in turn (default: slot)",
+        "slot: fill the slots of one node after another; node: give one rank to each node in turn (default: slot)",
         choices=[m.value for m in MapBy],
         default="slot",
     )
@@ -58,27 +53,30 @@ def run_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--channels LIST",
-        "channels that the provider may use, comma-separated: self (within a process), "
-        "shm (shared memory of one kernel), segment (memory that virtual machines of one host "
-        "share), net (network); net alone gives the network-only baseline (default: all)",
+        "channels that nearmetal may use, comma-separated, of self, shm, segment and net, see "
+        "`nearmetal --help`; net alone is for a comparison with the network (default: all)",
     )
     parser.option(
         "--provider",
-        "nearmetal: the provider of this project; stock: the MPI's own stack over TCP (default: nearmetal)",
+        "nearmetal: messages go over nearmetal; stock: messages between nodes go over the MPI's own TCP, for a comparison (default: nearmetal)",
         choices=[p.value for p in Provider],
         default="nearmetal",
     )
     parser.option(
         "--timeout SECONDS",
-        "end the job after SECONDS, with exit code 124 (default: no limit)",
+        "end the job after SECONDS (default: no limit)",
         type=float,
     )
     parser.option(
         "program PROGRAM",
-        "path of the MPI program; if this machine has no such file, an absolute path in the nodes; `--` stands before it; with --json its output goes to standard error",
+        "path of the MPI program. Containers see the files of this machine at the same paths, read-only, and virtual machines get a copy. If this machine has no such file, PROGRAM is an absolute path in the nodes",
         metavar="-- PROGRAM",
     )
     parser.option("args ARGS", "arguments of the program", nargs="*")
+    parser.option(
+        "--json",
+        "print the result as one JSON document; the output of the program goes to standard error",
+    )
     parser.add_argument_group("result", _RESULT)
 
 
@@ -142,14 +140,13 @@ def exec_options(parser: VerbParser) -> None:
     add_spec(parser)
     parser.option(
         "node NODE",
-        "name of a node in the spec, or `launcher` for the place in which MPI launchers run",
+        "name of a node in the spec; or `launcher`, where `run` starts mpirun or mpiexec",
     )
+    parser.option("program PROGRAM", "program in the node", metavar="-- PROGRAM")
+    parser.option("args ARGS", "arguments of the program", nargs="*")
     parser.option(
-        "command COMMAND",
-        "program in the node and its arguments; `--` stands before them; with --json the document contains their output",
-        nargs="+",
+        "--json", "print exit code and output of the program as one JSON document, at its end"
     )
-    parser.usage = "%(prog)s [-h] [--json] SPEC NODE -- COMMAND..."
 
 
 def on_exec(args: argparse.Namespace, view: View) -> int:
@@ -158,10 +155,11 @@ def on_exec(args: argparse.Namespace, view: View) -> int:
     names = [node.name for _, node in spec.nodes]
     if args.node not in (*names, "launcher"):
         raise UsageError(f"no node {args.node!r}", f"nodes: {', '.join(names)}, launcher")
+    argv = [args.program, *args.args]
     if args.node == "launcher":
-        command = cluster.backend.on_launcher(args.command, workdir=Path.cwd())
+        command = cluster.backend.on_launcher(argv, workdir=Path.cwd())
     else:
-        command = cluster.backend.on_node(args.node, args.command, workdir=Path.cwd())
+        command = cluster.backend.on_node(args.node, argv, workdir=Path.cwd())
     runner = LocalRunner()
     if view.as_json:
         done = runner.run(command, timeout_s=3600)

@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nearmetal.cli.arguments import mpi_names
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.core.process import LocalRunner
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Filled = TypeVar("Filled")
 
+_SIZE_HELP = "SIZE is in bytes, or has a unit"
 _COLUMNS = ("job", "user", "node", "since", "process", "state", "VFs", "request")
 
 
@@ -161,33 +163,32 @@ def task_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm task`."""
     parser.option(
         "--segment SIZE",
-        "size of the shared memory (rundir) of the step on each Slurm node, with a unit (default: 64MiB)",
+        f"size of the memory that the tasks of the step on one Slurm node share (default: 64MiB); {_SIZE_HELP}",
         type=_size,
         default=64 << 20,
     )
     parser.option(
         "--scratch SIZE",
-        "size of the private /tmp and of /dev/shm, each, with a unit (default: 1GiB)",
+        "size of the private /tmp, and of /dev/shm (default: 1GiB)",
         type=_size,
         default=1 << 30,
     )
     _add_settings(parser, "the program")
-    parser.option(
-        "program PROGRAM", "program of the task; `--` stands before it", metavar="-- PROGRAM"
-    )
+    parser.option("program PROGRAM", "program of the task", metavar="-- PROGRAM")
     parser.option("args ARGS", "arguments of the program", nargs="*")
+    parser.option("--json", "print an error of nearmetal as one JSON document")
 
 
 def _add_settings(parser: VerbParser, whose: str) -> None:
     verb = "gets" if whose == "the program" else "get"
     parser.option(
         "--mpi NAME",
-        f"MPI whose settings {whose} {verb}: openmpi5, openmpi4, mpich5 or impi (default: no settings)",
+        f"MPI whose settings {whose} {verb}: {mpi_names()} (default: no settings)",
         default="",
     )
     parser.option(
         "--channels LIST",
-        f"channels that {whose} may use, comma-separated, for example self,shm (default: all)",
+        f"channels that {whose} may use, comma-separated, see `nearmetal --help` (default: all)",
         default="",
     )
 
@@ -195,6 +196,8 @@ def _add_settings(parser: VerbParser, whose: str) -> None:
 def _size(text: str) -> int:
     from nearmetal.config.size import parse_size
 
+    if text.isdecimal():
+        return int(text)
     try:
         return parse_size(text)
     except ValueError as error:
@@ -214,17 +217,19 @@ def on_task(args: argparse.Namespace, view: View) -> int:
 
 def launch_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm launch`, named as the fields of the requests."""
-    parser.option("--job N", "job ID", required=True)
+    parser.option("--job N", "ID of the job", required=True)
     parser.option("--uid N", "user ID of the owner of the job", required=True)
     parser.option(
-        "--segment BYTES",
-        "size of the shared memory (rundir) of the job on this Slurm node in bytes, at least 1048576 (1 MiB)",
+        "--segment SIZE",
+        f"size of the memory that the tasks of the job on this Slurm node share, at least 1MiB; {_SIZE_HELP}",
+        type=_size,
         required=True,
         dest="segment_bytes",
     )
     parser.option(
-        "--scratch BYTES",
-        "size of the private /tmp and of /dev/shm in bytes, each (default: 1073741824, 1 GiB)",
+        "--scratch SIZE",
+        "size of the private /tmp, and of /dev/shm (default: 1GiB)",
+        type=_size,
         default=1 << 30,
         dest="scratch_bytes",
     )
@@ -232,12 +237,12 @@ def launch_options(parser: VerbParser) -> None:
     parser.option("--vfs N", "number of VFs of this Slurm node for the job (default: 0)", default=0)
     parser.option(
         "--partition NAME",
-        "partition of the job; the plugin admits steps by the rules of this partition (default: none)",
+        "partition of the job, by whose rules the plugin spank_nearmetal(8) admits steps (default: none)",
         default="",
     )
     parser.option(
         "--request TEXT",
-        "request of the job; the plugin compares it with the request of each step (default: none)",
+        "request of the job, which the plugin compares with that of each step (default: none)",
         default="",
     )
     machines = parser.add_argument_group("virtual machines")
@@ -252,8 +257,9 @@ def launch_options(parser: VerbParser) -> None:
         "--vcpus N", "processors of each virtual machine (default: 1)", default=1, to=machines
     )
     parser.option(
-        "--memory BYTES",
-        "memory of each virtual machine in bytes (default: 1073741824, 1 GiB)",
+        "--memory SIZE",
+        "memory of each virtual machine (default: 1GiB)",
+        type=_size,
         default=1 << 30,
         dest="memory_bytes",
         to=machines,
@@ -280,13 +286,13 @@ def launch_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--nodes LIST",
-        "all Slurm nodes of the job in Slurm's notation, for example node[1-4]; needed with --vms",
+        "all Slurm nodes of the job in Slurm's notation, for example node[1-4]; required with --vms",
         default="",
         to=machines,
     )
     parser.option(
         "--key FILE",
-        "file with the key of the site, from which the keys of the job are derived (default: %(default)s)",
+        "file with the secret of the site, from which the keys of the job are derived, see spank_nearmetal(8) (default: %(default)s)",
         default=Path("/etc/nearmetal/slurm.key"),
         to=machines,
     )
@@ -326,11 +332,9 @@ def _filled(kind: type[Filled], args: argparse.Namespace, **more: Any) -> Filled
 def reclaim_options(parser: VerbParser) -> None:
     """Add the arguments of `slurm reclaim`."""
     whose = parser.add_mutually_exclusive_group(required=True)
-    parser.option(
-        "--job N", "job ID; end the container of this job, even if the job runs", to=whose
-    )
+    parser.option("--job N", "end the container of the job with this ID, even if it runs", to=whose)
     parser.option("--ended", "end all leaks: containers of jobs that have ended", to=whose)
-    parser.option("--drain", "with --ended: drain this Slurm node if a container does not end")
+    parser.option("--drain", "only with --ended: drain this Slurm node if a container does not end")
 
 
 def on_reclaim(args: argparse.Namespace, view: View) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import add_study, open_running, write_new
+from nearmetal.cli.arguments import ARM_HELP, add_study, open_running, write_new
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 _MAX_REFUSED = 20
 
-_BASE = "name of the reference arm; arm: one of the compared configurations"
+_BASE = f"name of the arm to compare with; {ARM_HELP}, for example bare-metal or vm"
 _VERDICTS = """\
 A point is one test with one variant, message size, number of nodes, metric and unit. The verdict
-compares the 95 % interval of the ratio of the two arms at this point with a limit: BASE less the
-margin.
+compares the 95 % interval of the ratio of the two arms at this point with a limit: the value of
+BASE, made worse by the margin.
 ACCEPT        the whole interval is better than the limit
 REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
-The exit code is 4 if at least one point is REJECT; all other verdicts give 0."""
+The exit code 0 means that no point is REJECT, and not that every point is ACCEPT."""
 
 
 def run_options(parser: VerbParser) -> None:
@@ -38,7 +38,7 @@ def run_options(parser: VerbParser) -> None:
     parser.option("file STUDY.yaml", "study file, see nearmetal-study(1)", type=Path)
     parser.option(
         "--output DIR",
-        "directory for the results; the command creates it, or resumes the study in it (default: results/NAME; NAME: `name` in the study file)",
+        "directory for the results; if it has an interrupted run of this study file, the command continues that run (default: results/NAME, with the `name` of the study file)",
     )
 
 
@@ -87,20 +87,20 @@ def import_options(parser: VerbParser) -> None:
     parser.option("folders DIR", "directories of raw logs", nargs="*")
     parser.option(
         "--labels FILE",
-        "YAML file with the labels that the logs lack (default: study-labels.yaml in the first DIR); the labels name the arm of each log; arm: one of the compared configurations, for example bare-metal or vm",
+        f"YAML file with the labels that the logs lack, above all the arm of each log; {ARM_HELP}, for example bare-metal or vm (default: study-labels.yaml in the first DIR)",
     )
     parser.option(
         "--output STUDY",
-        "directory for the study; the command creates it (default: path of the first DIR with the ending .study)",
+        "new directory for the study (default: path of the first DIR with the ending .study)",
     )
-    parser.option("--draft FILE", "write a labels template to FILE, and import nothing")
+    parser.option("--draft FILE", "write a template of labels to FILE, and import nothing")
     parser.option(
         "--keep-going",
-        "exit with code 0 even if files were refused (default: exit with code 1; the other files are imported in both cases)",
+        "exit with code 0 even if files were refused; the other files are imported in any case",
     )
     parser.option(
         "--again STUDY",
-        "derive the tables of STUDY again from its own raw files, without DIR",
+        "read the raw files in STUDY again, for example with a newer nearmetal; needs no DIR",
     )
 
 
@@ -155,7 +155,7 @@ def judge_options(parser: VerbParser) -> None:
     """Add the arguments of `study judge`."""
     add_study(parser)
     parser.option("base BASE", _BASE)
-    parser.option("arm ARM", "name of the arm to compare with BASE")
+    parser.option("arm ARM", "name of the arm that is judged")
     _add_comparison(parser)
     parser.add_argument_group("verdicts", _VERDICTS)
 
@@ -163,7 +163,7 @@ def judge_options(parser: VerbParser) -> None:
 def _add_comparison(parser: VerbParser) -> None:
     parser.option(
         "--margin PERCENT",
-        "acceptable loss of performance in percent; 0 asks if ARM is better than BASE (default: from `cores_per_node` of the labels; an arm with 30 of the 32 cores of BASE may lose 6.25)",
+        "acceptable loss of performance in percent; 0 asks if ARM is better than BASE (default: the share of cores that ARM lacks, from `cores_per_node` of the labels: 6.25 for 30 of 32 cores)",
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")
@@ -256,11 +256,11 @@ def report_options(parser: VerbParser) -> None:
     """Add the arguments of `study report`."""
     add_study(parser)
     parser.option("base BASE", _BASE)
-    parser.option("arms ARM", "names of the arms to compare with BASE", nargs="+")
+    parser.option("arms ARM", "names of the arms that are judged", nargs="+")
     _add_comparison(parser)
     parser.option(
         "--output FILE",
-        "path of the HTML page; the other files go to the same directory (default: STUDY/report.html)",
+        "path for the HTML page; the other files go to the same directory (default: STUDY/report.html)",
     )
 
 

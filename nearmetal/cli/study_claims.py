@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import STUDY_HELP, add_study
+from nearmetal.cli.arguments import ARM_HELP, STUDY_HELP, add_study
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def lint_options(parser: VerbParser) -> None:
     parser.option("texts TEXT", "text or Markdown file to check", nargs="+", type=Path)
     parser.option(
         "--data STUDY",
-        f"{STUDY_HELP}; compare sentences about two of its arms with its data; arm: one of the compared configurations",
+        f"also compare sentences about two arms of STUDY with its data; {ARM_HELP}. STUDY: {STUDY_HELP}",
     )
 
 
@@ -71,7 +71,7 @@ def tax_options(parser: VerbParser) -> None:
     add_study(parser)
     parser.option(
         "full FULL",
-        "name of the arm on bare metal with all cores; arm: one of the compared configurations",
+        f"name of the arm on bare metal with all cores; {ARM_HELP}",
     )
     parser.option(
         "reduced REDUCED",
@@ -233,12 +233,12 @@ def reproduce_options(parser: VerbParser) -> None:
     parser.option("name NAME", _titles(CLAIMED))
     parser.option(
         "study STUDY",
-        f"{STUDY_HELP} (default: none; list the data that the claims need)",
+        f"{STUDY_HELP}; without it, the output lists the data that the claims need",
         nargs="?",
     )
     parser.option(
         "--arm ROLE=ARM",
-        "arm of STUDY for a role, an arm of the published study, for example sr-iov-ib=vm; may be repeated (default: the arm with the name of the role)",
+        "ROLE is an arm of the published study, and ARM the arm of STUDY that takes its place, for example sr-iov-ib=vm; may be repeated (default: the arm of the same name)",
         action="append",
         default=[],
     )

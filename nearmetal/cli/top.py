@@ -58,7 +58,7 @@ def top_options(parser: VerbParser) -> None:
 
     parser.option(
         "spec SPEC",
-        "show only the jobs of this cluster: path of a spec, or name of a cluster that is up (default: all jobs of this user)",
+        "show only the jobs of this cluster: path of a spec, or name of an existing cluster (default: all jobs of this user)",
         nargs="?",
     )
     parser.option(
@@ -75,14 +75,14 @@ def top_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--sort",
-        "order of the lines: bytes per second (rate), total bytes or messages, trouble (lost peers first, then quarantined channels, then fallbacks and stalls), or rank (default: rate)",
+        "order of the lines: rate (bytes per second), bytes or messages (totals), rank, or trouble: peers that are gone, then channels given up after invalid bytes, then failed copies and sends that had to wait (default: rate)",
         choices=[s.value for s in Sort],
         default=Sort.RATE.value,
     )
-    parser.option("--all", "also show endpoints that are closed or whose process is dead")
+    parser.option("--all", "also show processes that have ended or closed their communication")
     parser.option(
         "--prometheus FILE",
-        "write the metrics to FILE after each interval (with --once: once) instead of a table, in Prometheus's text format for the textfile collector",
+        "instead of a table, write metrics to FILE after each interval, in the text format of Prometheus's textfile collector",
     )
 
 

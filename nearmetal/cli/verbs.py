@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
+import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -25,13 +27,23 @@ Handler = Callable[[argparse.Namespace, View], int]
 
 
 class Verb(NamedTuple):
-    """One verb: its module in nearmetal.cli ("" for a group), its line in the help, an example."""
+    """One verb: its module in nearmetal.cli ("" for a group), its line in the help, an example.
+
+    `exits`: its own exit codes, for example "1: an error; 4: a check failed".
+    """
 
     module: str
     summary: str
+    exits: str
     example: str
 
+    def codes(self) -> dict[str, str]:
+        """Return the meaning of each exit code."""
+        own = (part.partition(": ") for part in self.exits.split("; ") if part)
+        return _COMMON | {code: meaning for code, _, meaning in own}
 
+
+_COMMON = {"0": "success", "1": "an error", "2": "wrong usage, for example an unknown option"}
 _ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitlines()
 VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 """Every verb of verbs.csv; a verb of a group follows its group."""
@@ -39,27 +51,48 @@ VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 _TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
-nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. Each pair of ranks
-uses the fastest channel that works between them, and nearmetal reports the channel in use. The key
-`backend` of a cluster's spec says what its nodes are: containers of this machine or virtual machines.
+nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. The nodes of a
+cluster are containers of this machine or virtual machines; a YAML file, the spec, describes them.
+For each pair of ranks nearmetal tests its channels and uses the first that passes: self (the rank
+itself), shm (shared memory of one kernel), segment (memory that the virtual machines of one host
+share), net (network). It reports the channels that carried the messages.
 """
 
+
+def _verbs_with(code: str) -> str:
+    """Return the verbs that have an exit code of their own, as lines of the help."""
+    names = [f"`{name}`".replace(" ", "\xa0") for name, v in VERBS.items() if code in v.codes()]
+    indent = " " * 11
+    text = textwrap.fill(", ".join(names), 100, initial_indent=indent, subsequent_indent=indent)
+    return text.replace("\xa0", " ")
+
+
 EPILOG = f"""\
+what to use when:
+  see what works here     `demo`
+  run a job               `up`, `run`, `down`; `status`, `locality` and `top` show more
+  measure one cluster     `bench`, then `report`
+  compare configurations  `study run` with a study file, or `study import` of existing logs;
+                          then `study judge` or `study report`
+
+requirements:
+  Containers need an MPI, and root or a kernel that gives user namespaces to users. Virtual
+  machines need QEMU and libvirt; `up` builds their image if it is missing.
+
 exit codes:
   0        success
-  1        error
+  1        an error; the message names it, and a fix
   2        wrong usage, for example an unknown option
-  3        the plan has changes: `plan`, `host plan`, `host rollback --dry-run`
-  4        a check failed: `status` (the cluster differs from its spec), `host status`,
-           `host rollback`, `host vf`, `slurm status`, `study judge`, `study lint`,
-           `study reproduce`, `advise`, `image list`, `import vhpc`, `tune --show`
-  124      `--timeout` ended the job of `run`
+  3        the plan has changes:
+{_verbs_with("3")}
+  4        a check failed:
+{_verbs_with("4")}
   128 + n  signal n ended nearmetal or the program; Ctrl-C gives 130
-`run`, `exec` and `slurm task` return the exit code of the program. If nearmetal cannot start the program, they
-print `error: ...` and return 1 or 2.
+`run`, `exec` and `slurm task` return the exit code of the program. If they print `error: ...`,
+nearmetal could not start it. The help of each verb lists its codes.
 
 `nearmetal VERB --help` shows the arguments and options of a verb. The manual pages, for example
-nearmetal-spec(5) about the SPEC of a cluster, are Markdown files in
+nearmetal-spec(5) about the spec of a cluster, are Markdown files in
 {share("man")}
 
 example: nearmetal up examples/two-nodes.yaml
@@ -93,9 +126,8 @@ class VerbParser(Parser):
         add_options = getattr(module, f"{word}_options", None)
         if add_options is not None:
             add_options(self)
-        self.add_argument(
-            "--json", action="store_true", help="print the result as one JSON document"
-        )
+        if "--json" not in self._option_string_actions:
+            self.option("--json", "print the result as one JSON document")
         self.set_defaults(handler=getattr(module, f"on_{word}"))
 
     def option(
@@ -119,7 +151,14 @@ class VerbParser(Parser):
     ) -> tuple[Any, list[str]]:
         """Load the verb first: the command line uses it."""
         self.load()
-        return super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else list(args)
+        found, rest = super().parse_known_args(words, namespace)
+        _, *tail = words[words.index("--") :] if "--" in words else ("",)
+        program = getattr(found, "program", None)
+        if program is not None and [program] == tail[:1] and len(found.args) < len(tail):
+            # argparse drops a second `--`, which is an argument of the program.
+            found.args = tail[1:]
+        return found, rest
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -132,17 +171,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=nearmetal.__version__)
     groups = {"": _subparsers(parser, "verb")}
-    for name, (module, summary, example) in VERBS.items():
+    for name, verb in VERBS.items():
         group, _, word = name.rpartition(" ")
+        codes = "".join(f"  {code:<8} {meaning}\n" for code, meaning in verb.codes().items())
         made = groups[group].add_parser(
             word,
             verb=name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            epilog=f"exit codes: nearmetal --help\nexample: {example}",
+            help=verb.summary,
+            description=verb.summary[0].upper() + verb.summary[1:] + ".",
+            epilog=(f"exit codes:\n{codes}\n" if verb.module else "") + f"example: {verb.example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if not module:
+        if not verb.module:
             groups[name] = _subparsers(made, "action")
     return parser
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The contract between the protocol engine (above) and the transports that move bytes (below).
- * nearmetal carries the messages of MPI programs; each pair of endpoints uses one of four channels:
- * self (the endpoint itself), shm (memory of one kernel), segment (memory that virtual machines of
- * one host share) or net (a network, by libfabric).
+ * nearmetal carries the messages of MPI programs. An endpoint, mostly one per process, sends its
+ * packets to each peer over one of four channels: self (to itself), shm (memory of one kernel),
+ * segment (memory that virtual machines of one host share) or net (a network, by libfabric). The
+ * peer chooses the channel of the other direction, so the two directions can differ.
  *
  *       endpoint A                                                 endpoint B
  *   application: send                                          application: receive
@@ -19,30 +20,35 @@
  * engine does not know windows, sockets or libfabric. One engine sits over all transports of an
  * endpoint, so message order and wildcard receives are correct on every path.
  *
- *   words                  a channel is a way for packets, for example shm; a kind is its
- *                          implementation; a transport is one instance of a kind, in one endpoint.
- *                          Towards one peer a channel has two directions: the link to the peer and
- *                          the source from it. A stream is the packets of one direction. A doorbell
- *                          is a word in memory that a sender changes to wake a thread
+ *   channel, kind,         a channel is a way for packets, for example shm; a kind is its
+ *   transport              implementation; a transport is one instance of a kind, in one endpoint
+ *   link, source           the two directions between this endpoint and a peer: the link leads to
+ *                          the peer, the source comes from it, and neither needs the other. The
+ *                          packets of one direction are a stream
+ *   identity               names one endpoint (connect/address.h) and is used once: a peer that is
+ *                          gone does not come back
+ *   proven                 shown by means that only the owner of an identity has
+ *   quarantine             end of one channel to a peer, in both directions, after invalid bytes;
+ *                          the peer itself is kept
+ *   window, region, key    a window is memory that one endpoint writes and its neighbours map
+ *                          read-only; a region is registered memory of a program, named by a key
+ *   doorbell               a word in memory that a sender changes to wake a thread
  *   large messages         the sender announces them in a packet; the receiver then asks for their
  *                          bytes in packets, or copies them itself if remote_copy of its own link
- *                          to the sender is true. write_remote() is for one-sided operations
+ *                          to the sender is true; it can also ask the sender to copy a part
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
- *   life of a link         connect returns it; it is one direction, from this endpoint to a peer;
- *                          the transport owns it and frees it in destroy
+ *   life of a link         connect returns it; it is valid until destroy frees it, even if down
  *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
- *                          source_down, quarantined, a false learn(), or destroy of the transport.
- *                          A source is the other direction, from a peer to this endpoint, and
- *                          needs no link
+ *                          source_down, quarantined, a false learn(), or destroy of the transport
  *
- * Errors: 0 or -errno. -EAGAIN: nothing was taken, call again after progress(). -EPIPE: the link is
- * down. connect() and create() also return the reason as text.
+ * Errors: 0 or -errno. -EAGAIN: not now, call again after progress(). -EPIPE: the link is down.
+ * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The engine
+ * logs a failed connect() and the end of a peer.
  * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
  * may own a service thread; that thread never calls the sink.
  * Blocking: only create(), connect(), destroy() and copy->revoke() may block, for a bounded time.
  * Cost: send() of at most 2 KiB of payload and an idle progress() make no allocation, no log entry
- * and, except on the network or to wake a peer that sleeps, no system call. Each costs the engine
- * one indirect call.
+ * and, except on the network or to wake a peer that sleeps, no system call.
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
  * uses it. The engine checks the rest, and copies the payload before it uses it.
  * Invalid bytes:
@@ -50,12 +56,13 @@
  *                            nm_quarantine_ops and the sink has quarantined(), else by
  *                            source_down() with -EBADMSG
  *   found by the engine      it calls quarantine->cast_out() if the transport has that
- *                            capability. Else it ignores all further packets of the source; the
- *                            transport keeps link and source until destroy()
+ *                            capability. Else the peer counts as down, on every channel, and the
+ *                            engine ignores its packets; link and source stay until destroy()
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
- * optional capabilities: a transport has all functions of one, or none. A new transport adds a line
- * to base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
+ * optional capabilities: a transport has all functions of one, or none. These may be NULL, too:
+ * learn() of a transport, and known() and quarantined() of a sink. A new transport adds a line to
+ * base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -80,57 +87,64 @@ struct nm_transport;
 /* ---- From the transport to the engine ---- */
 
 /*
- * Where the two streams of a channel between this endpoint and a peer ended. The channel chooses
- * the unit, the same on both sides, and counts from the start of each stream. The two sides compare
- * these counts after a quarantine: if they differ, packets were lost.
+ * How far the two streams of a channel between this endpoint and a peer got. The channel chooses
+ * the unit, the same on both sides, and counts from the start of each stream. After a quarantine
+ * the engine compares `sent` of each side with `taken` of the other: if they differ, packets of
+ * that direction were lost.
  */
 struct nm_stream_ends {
 	uint64_t sent;	/* this endpoint -> peer: everything that send() took */
-	uint64_t taken; /* peer -> this endpoint: everything delivered, less a packet cast out */
+	uint64_t taken; /* peer -> this endpoint: all delivered, but for the packet of cast_out() */
 };
 
 /*
  * The engine's functions. FROM is always the transport that calls. A transport calls them only from
- * within its progress() and its quarantine->finish(), and never while a deliver() is running.
+ * within its progress() and its quarantine->finish(), and never while one of its own deliver()
+ * calls is running. PEER is the engine's record of the peer: the same pointer from source_up() and
+ * in link->peer, unless learn() was false, and valid until all transports are destroyed.
+ * Only deliver() calls functions of this contract in turn: send() on any link, cast_out() of FROM,
+ * and finish() of other transports.
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
 	/*
-	 * A peer, proven to be WHO (but see learn), can now send to this endpoint. Returns the
-	 * handle for deliver(). Called once per source, before its first packet. NULL: the source
-	 * is refused. The transport then drops its packets and reports nothing more about it; the
-	 * peer's next send() returns -EPIPE.
+	 * A peer, proven to be WHO (but see learn), can now send to this endpoint. Called once per
+	 * source, before its first packet. LABEL may be NULL. Returns the record of the peer. NULL:
+	 * the engine refuses the source, because the peer is down already or memory is missing. The
+	 * transport then drops the packets of the source, does not report its end, and lets the
+	 * peer's link to this endpoint fail. The engine uses no link to such a peer: the transport
+	 * may keep the link or end it, with or without a report.
 	 */
 	struct nm_peer *(*source_up)(struct nm_transport *from, const struct nm_identity *who,
 				     const struct nm_peer_label *label);
 	/*
-	 * One packet. PKT is a private copy. The transport has checked len; op, flags, tag and data
-	 * are unchecked.
-	 * PAYLOAD is pkt->len bytes that stay mapped until the return. A hostile peer may change
-	 * them during the call. The transport drops bytes that cannot be a packet and ends their
-	 * source.
+	 * One packet of a source. PKT is a private copy. The transport has checked that pkt->len
+	 * bytes are at PAYLOAD until the return; there may be more than the own max_payload, if the
+	 * peer's is larger. op, flags, tag and data are unchecked. A hostile peer may change the
+	 * payload during the call. The engine cannot refuse a packet: it uses, keeps or ignores it.
 	 */
-	void (*deliver)(struct nm_transport *from, struct nm_peer *source,
+	void (*deliver)(struct nm_transport *from, struct nm_peer *peer,
 			const struct nm_packet *pkt, const void *payload);
 	/*
-	 * A peer is gone from this transport: its source, if it had one, has ended, and a link to
-	 * it fails with -EPIPE. Called once per peer. SOURCE is the handle of source_up(), or
-	 * link->peer if the peer never had a source. ERR 0: it closed normally, and everything it
-	 * had sent was delivered. -ECONNRESET: it died. -EBADMSG: it sent bytes that no correct
-	 * peer sends.
+	 * The peer is gone from this transport: its source, if it had one, has ended, and a link to
+	 * it fails with -EPIPE. Called at most once per peer. ERR 0: it closed normally, and
+	 * everything it had sent was delivered. -ECONNRESET: it died, or closed before this
+	 * endpoint had taken everything. -EBADMSG: it sent bytes that no correct peer sends. WHY
+	 * may be NULL.
 	 */
-	void (*source_down)(struct nm_transport *from, struct nm_peer *source, int err,
+	void (*source_down)(struct nm_transport *from, struct nm_peer *peer, int err,
 			    const struct nm_reason *why);
 	/*
-	 * This channel to and from the peer was given up because bytes on it broke its rules. The
-	 * peer itself may still be reached on another channel. Replaces source_down(). If this
-	 * pointer is NULL, the transport calls source_down() with -EBADMSG instead.
+	 * The channel to and from the peer was given up because bytes on it broke its rules. Called
+	 * instead of source_down(), at most once per peer: the source has ended, and a link fails
+	 * with -EPIPE. The peer may still be reached on another channel. If this pointer is NULL,
+	 * the transport calls source_down() with -EBADMSG.
 	 */
-	void (*quarantined)(struct nm_transport *from, struct nm_peer *source,
+	void (*quarantined)(struct nm_transport *from, struct nm_peer *peer,
 			    const struct nm_stream_ends *ends, const struct nm_reason *why);
 	/*
-	 * The address of WHO, as the program gave it. False: the program has not given it yet. NULL
-	 * pointer: it never does. Calls nothing of the transport.
+	 * Get the address that the program gave for WHO, which may be any identity. False: it has
+	 * not given one yet. If this pointer is NULL, none is ever known.
 	 */
 	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
 		      struct nm_address *ret_address);
@@ -144,11 +158,11 @@ struct nm_link {
 	struct nm_peer *peer; /* the engine's record, as given to connect() */
 	/*
 	 * Set by the transport. True if copy->read_remote() and copy->write_remote() work on this
-	 * link: the process that they reach is proven to be the peer. May change within progress(),
-	 * connect() and those two. Always false without nm_copy_ops.
+	 * link: the process that they reach is proven to be the peer. Any call of the transport may
+	 * make it false. Always false without nm_copy_ops.
 	 */
 	bool remote_copy;
-	/* Set by the engine. True: send() copies large payloads past this processor's cache. */
+	/* Set by the engine. True: send() should copy large payloads past this processor's cache. */
 	bool past_cache;
 	/* Set by the transport. True if the peer is known to share no cache with this endpoint. */
 	bool far;
@@ -158,7 +172,7 @@ struct nm_link {
 struct nm_link_facts {
 	enum nm_relation relation;
 	enum nm_channel channel;
-	enum nm_integrity integrity;
+	enum nm_integrity integrity;  /* what keeps others from writing the own window */
 	struct nm_reason reason;      /* why this channel */
 	struct nm_peer_label label;   /* the name that the peer gives itself */
 	bool remote_copy;	      /* as in nm_link */
@@ -169,62 +183,66 @@ struct nm_link_facts {
 
 struct nm_transport_ops {
 	/*
-	 * Try to reach ADDRESS. May allocate, make system calls and wait for at most 200 ms,
-	 * but not longer: if the peer has not answered by then, it returns -EAGAIN, and the same
-	 * call later returns the result, within the knob connect_ms. Leaves no trace on failure.
-	 * PEER is stored in the link. Returns 0 and a link; -EHOSTUNREACH: this transport cannot
-	 * reach the address; -EAGAIN: not now, nothing is logged; -ENOMEM, -ENOSPC and others: out
-	 * of resources. RET_REASON is set in every case.
+	 * Make the link to the peer at ADDRESS, which is valid during the call only. PEER is stored
+	 * in the link. May allocate, make system calls, and wait up to 200 ms for the answer.
+	 * -EAGAIN: no answer yet. Further calls look for it without waiting, and the engine tries no
+	 * other transport meanwhile. NEARMETAL_CONNECT_MS after the first call, at the latest, there
+	 * is another result. 0: RET_LINK is set; no call for this peer follows while the link is up.
+	 * -EHOSTUNREACH: the peer is not reachable here, or gone. -ENOMEM, -ENOSPC and others: out
+	 * of resources. After these errors there is no link, and the engine tries the transport of
+	 * the next rank. It may call this one again later. RET_REASON is set in every case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
 		       struct nm_reason *ret_reason);
 	/*
-	 * Send one packet, its payload gathered from IOV (pkt->len bytes in all). The caller may
-	 * reuse the bytes after the return. Packets of one link arrive in order. Returns 0;
-	 * -EAGAIN: no room, nothing was taken, nothing is logged; -EPIPE: the link is down, and the
-	 * next progress() reports why, unless the sink knows already. Never blocks or delivers.
+	 * Send one packet of at most max_payload bytes, its payload gathered from IOV (pkt->len
+	 * bytes in all; NR_IOV is 0 to 64, and pieces may be empty). The caller may reuse the bytes
+	 * after the return. Packets of one link arrive in order. Returns 0: the transport has the
+	 * packet, the peer may not have it yet. -EAGAIN: no room, nothing was taken, nothing is
+	 * logged. -EPIPE: the link is down, nothing was taken. Unless the sink knows that already, a
+	 * later progress() calls source_down() or quarantined(). Never blocks or calls the sink.
 	 */
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
 	/*
-	 * True if nothing that was sent on this link depends on this process any more: the peer
-	 * took it, or a network has it, or it is in memory that outlives this process. O(1).
+	 * True if nothing that was sent on this link depends on this process any more: the peer or
+	 * a network took it, it is in memory that outlives this process, or the link is down. O(1).
 	 */
 	bool (*drained)(struct nm_link *link);
 	void (*describe)(const struct nm_link *link, struct nm_link_facts *ret_facts);
 	/*
-	 * Check without blocking whether the peer lives. Calls no sink: if the peer is dead, the
-	 * next progress() calls source_down(), or the next send() returns -EPIPE. The engine calls
-	 * this about once a second for each peer from which it expects something. A kind with
-	 * NM_TRANSPORT_WATCHES puts nm_transport_unchecked() here.
+	 * Check without blocking whether the peer lives. Returns no result and calls no sink: if
+	 * the peer is found dead, a later progress() calls source_down(), and send() returns -EPIPE
+	 * from now on. It may take several calls to find out. The engine calls this about once per
+	 * NEARMETAL_KEEPALIVE_MS for each peer from which it expects something. If such a peer has
+	 * only a source, the engine first makes a link to it, unless the source is on a kind with
+	 * NM_TRANSPORT_WATCHES. These kinds put nm_transport_unchecked() here.
 	 */
 	void (*check_alive)(struct nm_link *link);
 	/*
-	 * Prepare the sleep of a thread in the kernel; it does not sleep itself. Add to DOORBELLS
+	 * Get ready for the sleep of a thread; this call itself does not sleep. Add to DOORBELLS
 	 * the words that peers change when they send, and set doorbells->rung if something has
-	 * arrived already. Each thread calls this before it sleeps; the last thread that wakes up
-	 * calls wake(); progress() may be called in between. Returns false if this transport cannot
-	 * wake a sleeper: the thread then sleeps only for a moment. Even after true a ring can be
-	 * missing: sleep() sets a flag, wake() clears it, and senders read it without a memory
-	 * fence. So every sleep has a time limit. No system call.
+	 * arrived already. False: packets can arrive without a ring, so the thread sleeps only for
+	 * a moment. After true, a ring can be missing as well: sleep() sets a flag that senders read
+	 * without a memory fence. So every sleep has a time limit. A word may be unmapped during the
+	 * sleep, which then ends. No system call. Each thread calls sleep() of all transports before
+	 * it sleeps. When the last thread has woken up, wake() of all follows, after false too.
+	 * Other threads may call progress() in between. On NM_TRANSPORT_SILENT kinds the engine also
+	 * calls sleep() without a wake(), to look at `rung` and the result.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
-	/*
-	 * No thread sleeps any more. No system call. nm_transport_unwoken() if there is nothing to
-	 * do.
-	 */
+	/* No thread sleeps any more. No system call. nm_transport_unwoken(): nothing to do. */
 	void (*wake)(struct nm_transport *transport);
 	/*
 	 * Take in what has arrived, at most a bounded number of packets, and call the sink for it.
-	 * Returns the amount of work: packets delivered, and sends that a network completed. 0:
-	 * idle.
+	 * Returns the number of packets delivered and of sends that a network completed; 0: idle.
 	 */
 	unsigned int (*progress)(struct nm_transport *transport);
 	/*
-	 * Close every link normally (peers see source_down() with err 0) and free the transport.
-	 * May block until transport->close_by_ns while peers take what was sent. Calls no sink.
-	 * NULL-safe.
+	 * Close every link normally, and free the transport, which may be NULL, with its links.
+	 * Blocks at most until transport->close_by_ns while peers take what was sent. Peers then see
+	 * source_down() with err 0, or -ECONNRESET if the time was too short. Calls no sink.
 	 */
 	void (*destroy)(struct nm_transport *transport);
 };
@@ -237,7 +255,7 @@ struct nm_span {
 	uint64_t len;
 };
 
-/* Limits of one remote copy: spans on each side, and bytes, so that the call stays short. */
+/* Limits of one remote copy, which the caller keeps: spans on each side, and bytes. */
 #define NM_SPANS_MAX 4
 #define NM_REMOTE_COPY_STEP (256 * 1024)
 
@@ -248,8 +266,7 @@ struct nm_copy_ops {
 	 * proven process. Returns the length of the copied front part, at least one byte; it is
 	 * shorter than asked if the peer's memory ends. -EFAULT: the peer has no such memory, the
 	 * link stays good. -EOPNOTSUPP: link->remote_copy is false. -EPERM, -ESRCH, -ENOSYS: no
-	 * longer possible, and link->remote_copy is false from now on. A few system calls; never
-	 * blocks, delivers or logs.
+	 * longer possible, and link->remote_copy is false from now on. Never blocks or logs.
 	 */
 	ssize_t (*read_remote)(struct nm_link *link, const struct iovec *local,
 			       unsigned int nr_local, const struct nm_span *remote,
@@ -264,22 +281,24 @@ struct nm_copy_ops {
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
 	 * After the return no peer copies through the region. Waits about a second at most for
-	 * copies under way; a peer that is slower loses its access. An unknown key is ignored.
+	 * copies under way. If one takes longer, all memory of this endpoint is closed to all peers
+	 * for good: their copies return -ESRCH. An unknown key is ignored.
 	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*
-	 * Look up the regions that the peer shows for KEYS (at most NM_SPANS_MAX). The result is
-	 * hostile. From success until leave() the peer's revoke() waits for this endpoint, so make
-	 * at most one remote copy before leave(). -ENOKEY: not all keys are shown; -EOPNOTSUPP:
-	 * link->remote_copy is false.
+	 * Look up the regions that the peer shows for KEYS (at most NM_SPANS_MAX), for one-sided
+	 * operations. A large message needs no reach(): its packet has the spans. The result is
+	 * hostile. After success the peer's revoke() waits for this endpoint until leave(), so copy
+	 * one operation and leave. -ENOKEY: not all keys are shown; -EOPNOTSUPP: link->remote_copy
+	 * is false. After an error there is no leave().
 	 */
 	int (*reach)(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		     struct nm_region *ret_regions);
 	void (*leave)(struct nm_link *link);
 	/*
-	 * These two let the engine choose. A remote copy costs a system call: a peer that polls
-	 * answers a packet sooner than that, and a peer that computes does not answer. polled()
-	 * announces that this endpoint polls. polls() is true if the peer announced it a moment ago.
+	 * These two let the engine choose: a peer that polls answers a packet sooner than a remote
+	 * copy ends, and a peer that computes does not. polled() announces that this endpoint polls.
+	 * polls() is true if the peer announced it within the last 2 ms. NOW_NS is nm_clock_ns().
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
@@ -287,19 +306,23 @@ struct nm_copy_ops {
 
 /* ---- Capability: give up a channel, keep the peer ---- */
 
+/* Not for kinds with NM_TRANSPORT_NETWORK: a quarantined peer continues on one of those. */
 struct nm_quarantine_ops {
 	/*
-	 * Begin a quarantine, on the side that found the invalid bytes of WHO; WHAT describes them.
-	 * The packet in delivery does not count as taken, no further packet is delivered, and
-	 * quarantined() follows at the end of this or the next progress(). May be called from
-	 * within deliver().
+	 * Begin a quarantine of WHO, whose packets have the fault WHAT. From now on none is
+	 * delivered, and one whose deliver() is running does not count as taken. quarantined()
+	 * follows at the end of the progress() or finish() under way, else of the next progress().
+	 * No effect if WHO is unknown or gone.
 	 */
 	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 	/*
-	 * Complete a quarantine that WHO began on its side and reported on another channel. Delivers
-	 * the packets that WHO had sent, up to a limit, calls quarantined() and returns. The
-	 * engine never calls it from within this transport's progress().
+	 * Complete a quarantine that WHO began and reported on another channel. Delivers the packets
+	 * that WHO had sent before, at most one ring of them, and calls quarantined(), even if only
+	 * a link exists. If WHO is unknown or has ended here already, it calls nothing. In every
+	 * case WHO cannot connect here again. Until this call, send() to WHO may return 0 for
+	 * packets that WHO does not take; `sent` counts them. The transport may also notice the end
+	 * first, and calls quarantined() then. Never called within this transport's progress().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 };
@@ -307,26 +330,26 @@ struct nm_quarantine_ops {
 /* ---- Kinds and instances ---- */
 
 /* Properties of a kind. With none set, it reaches endpoints that share memory with this one, and
- * messages of peers ring a doorbell. */
+ * their packets ring a doorbell. */
 #define NM_TRANSPORT_LOOPBACK 0x01u /* reaches this endpoint itself and no other */
 #define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
 #define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */
-#define NM_TRANSPORT_WATCHES 0x08u  /* notices the death of its sources without being asked */
-#define NM_TRANSPORT_SILENT 0x10u   /* messages ring no doorbell; sleep() adds none */
+#define NM_TRANSPORT_WATCHES 0x08u  /* notices the end of its sources without check_alive() */
+#define NM_TRANSPORT_SILENT 0x10u   /* packets ring no doorbell; sleep() adds none */
 
 /* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind, CODE as there. */
 struct nm_transport_kind {
 	enum nm_channel channel;
-	unsigned int
-		rank; /* priority: the channel with the lowest number that reaches a peer is used */
+	unsigned int rank; /* the lowest is tried first, the next after an error of connect() */
 	unsigned int flags;
 	/*
-	 * Create the transport of one endpoint. ADDRESS is the endpoint's and outlives the
-	 * transport. The kinds are created by rank and each adds to it: one with shared memory the
-	 * place of that memory, one with a network its network address. So do not copy it here.
-	 * Knobs come from the environment (base/params.h). Returns 0, and in RET_REASON what
-	 * it opened; or -errno, and the reason, which create() logs once per process. -ENOENT: this
-	 * machine has no such channel (optional kinds, not logged).
+	 * Create the transport of one endpoint. *SINK is copied. ADDRESS is the endpoint's own and
+	 * outlives the transport. Kinds are created in the order of their ranks, and each adds its
+	 * part to ADDRESS: shared memory the place of that memory, a network its network address.
+	 * A copy that is made here lacks the parts of later kinds. Settings come from the
+	 * environment (base/params.h). Returns 0, and in RET_REASON what it opened; or -errno, and
+	 * the reason, logged once per process. -ENOENT: this machine has no such channel (optional
+	 * kinds, not logged).
 	 */
 	int (*create)(const struct nm_sink *sink, struct nm_address *address,
 		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
@@ -339,9 +362,7 @@ struct nm_transport_kind {
 	extern const struct nm_transport_kind nm_##code##_kind NM_KIND_##where;
 NM_CHANNELS(NM_KIND_DECLARE)
 
-/*
- * The kinds in this program, lowest rank first. NULL gives the first one; returns NULL at the end.
- */
+/* The kinds in this program, lowest rank first. After NULL: the first. At the end: NULL. */
 const struct nm_transport_kind *nm_transport_next(const struct nm_transport_kind *previous);
 
 /* The first member of every transport's own struct. Its create function fills it. */
@@ -351,20 +372,21 @@ struct nm_transport {
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
 	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
 	/*
-	 * The program gave the ADDRESS of a source. False: the source has the identity, but another
-	 * network address, so it is not the owner. The transport ends it without a report to the
-	 * sink, the engine forgets what it sent, and a later source_up() is from the owner. NULL:
-	 * sources prove their whole address.
+	 * The program has given the ADDRESS of a peer that is a source. True: the source has this
+	 * address, or this transport has no such source. False: the source has the identity but
+	 * another network address, so it is not the owner. The transport then ends it without a
+	 * report, the engine discards its messages that no receive has taken, and a later
+	 * source_up() is from the owner. NULL: sources prove their whole address.
 	 */
 	bool (*learn)(struct nm_transport *transport, const struct nm_address *address);
 	struct nm_sink sink;
 	uint32_t max_payload; /* largest pkt->len that send() takes; >= NM_MIN_MAX_PAYLOAD */
-	uint32_t eager_max;   /* messages up to this size are best sent in one packet */
+	uint32_t eager_max;   /* up to this size a message is best one packet; <= max_payload */
 	uint64_t close_by_ns; /* deadline of destroy() by nm_clock_ns(); the engine's; 0: at once */
 	/*
-	 * The engine may skip this many calls of progress(), and counts them down. The transport
-	 * sets it when nothing urgent can arrive, and resets it to 0 when, for example, a send()
-	 * makes progress urgent.
+	 * The engine may skip this many calls of progress(), and counts them down; "the next
+	 * progress()" is the next call that it makes. The transport sets this when nothing urgent
+	 * can arrive, and resets it to 0 when, for example, a send() makes progress urgent.
 	 */
 	uint32_t pause;
 };

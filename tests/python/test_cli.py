@@ -50,6 +50,37 @@ def test_every_verb_has_json_a_summary_and_an_example(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", PARSERS)
+def test_every_verb_says_its_exit_codes_in_the_same_way(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    text = PARSERS[verb].format_help()
+    codes = re.findall(r"^  (\w[\w +]*?)  +", text.partition("\nexit codes:\n")[2], re.MULTILINE)
+    assert codes == list(VERBS[verb].codes())
+    assert codes[:3] == ["0", "1", "2"]
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def codes_in(page: str, name: str) -> set[str]:
+    return set(re.findall(r"\b[34]\b", page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]))
+
+
+def test_the_manual_and_the_help_list_the_same_exit_codes_and_summaries() -> None:
+    manual = (MAN / "nearmetal.md").read_text()
+    for code in ("3", "4"):
+        row = re.search(rf"^\| {code} \| (.*)", manual, re.MULTILINE)
+        named = re.findall(r"`([a-z ]+[a-z])(?: --[a-z-]+)?`", row[1] if row else "")
+        assert named == [name for name, verb in VERBS.items() if code in verb.codes()]
+    for name, verb in VERBS.items():
+        own = {"3", "4"} & verb.codes().keys()
+        assert own <= codes_in(man_page(name), "EXIT STATUS"), name
+        if " " not in name:
+            title = re.search(r"## NAME\n\n(.*?)\n\n", man_page(name), re.DOTALL)
+            assert title
+            assert title[1].replace("\n", " ") == f"nearmetal-{name} - {verb.summary}"
+
+
+@pytest.mark.parametrize("verb", PARSERS)
 def test_every_verb_and_flag_is_in_its_man_page(verb: str) -> None:
     page = man_page(verb)
     name = f"nearmetal-{verb.split(maxsplit=1)[0]}(1)"
@@ -205,6 +236,27 @@ def test_verbs_that_need_a_cluster_say_how_to_get_one(
     words_of_error = capsys.readouterr().err
     assert "cluster two-nodes is not up" in words_of_error
     assert "run `nearmetal up" in words_of_error
+
+
+@pytest.mark.parametrize("words", ["run SPEC", "exec SPEC n1", "slurm task"])
+def test_a_second_pair_of_dashes_is_an_argument_of_the_program(words: str) -> None:
+    args = build_parser().parse_args([*words.split(), "--", "sh", "-c", "echo", "--", "--json"])
+    assert (args.program, args.args, args.json) == ("sh", ["-c", "echo", "--", "--json"], False)
+    args = build_parser().parse_args([*words.split(), "--", "app"])
+    assert (args.program, args.args) == ("app", [])
+
+
+def test_status_without_a_spec_lists_the_clusters(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out == "no cluster exists\n"
+    for name in ("b", "a"):
+        (state / "clusters" / name).mkdir(parents=True)
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out == "a\nb\n"
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"clusters": ["a", "b"]}
 
 
 def test_a_name_of_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,6 +119,16 @@ def test_the_plugin_types_what_the_command_line_takes() -> None:
     assert all(word in told for word in words)
 
 
+@pytest.mark.parametrize("verb", ["launch --job 1 --uid 1", "task"])
+@pytest.mark.parametrize("size", ["2097152", "2MiB", "2 MiB"])
+def test_both_verbs_take_sizes_in_bytes_and_with_a_unit(verb: str, size: str) -> None:
+    words = ["slurm", *verb.split(), "--segment", size, "--scratch", size]
+    args = build_parser().parse_args([*words, *(["app"] if verb == "task" else [])])
+    given = vars(args)
+    found = [given.get(f"{name}_bytes", given.get(name)) for name in ("segment", "scratch")]
+    assert found == [2 << 20, 2 << 20]
+
+
 def test_a_prolog_waits_for_no_module_that_it_does_not_need() -> None:
     script = (
         "import sys; from nearmetal.cli.verbs import build_parser\n"
