@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nearmetal.study.claims.relations import relations
 from nearmetal.study.claims.rules import RULES
 from nearmetal.study.claims.text import Found, Prose, read
 from nearmetal.study.judge import Comparison, Verdict
@@ -82,5 +83,6 @@ def lint(text: str, measured: Sequence[Comparison] = ()) -> list[Contradiction]:
     found = {
         Contradiction(line, name, what) for name, rule in RULES for line, what in rule(document)
     }
+    found |= {Contradiction(line, name, what) for line, name, what in relations(document)}
     data = {Contradiction(line, "data", what) for line, what in against(document, measured)}
     return sorted(found | data)
