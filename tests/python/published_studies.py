@@ -62,7 +62,8 @@ def printed(claim: Claim, point: Point) -> float | None:
         number = 1.0
     if claim.kind in (ClaimKind.TIMES, ClaimKind.SLOWER) and number < 1:
         number = 1.0
-    return PERFORMANCE[claim.kind](number)
+    stated: float = PERFORMANCE[claim.kind](number)
+    return stated
 
 
 PERFORMANCE = {

@@ -82,7 +82,7 @@ _BINARY = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Stated:
     """One number with its dimension: time, rate, size, %, x, a counted noun, or empty."""
 
     value: float
@@ -132,25 +132,25 @@ def _counted(text: str, at: int, pattern: re.Pattern[str]) -> str:
     return noun["noun"].lower() if noun else ""
 
 
-def _one(text: str, match: re.Match[str]) -> Quantity:
+def _one(text: str, match: re.Match[str]) -> Stated:
     here = (match.start(), match.end(), match[0])
     if match["fold"]:
-        return Quantity(FACTORS[match["fold"].lower()], "x", 0.0, *here)
+        return Stated(FACTORS[match["fold"].lower()], "x", 0.0, *here)
     if match["word"]:
         value = float(WORDS[match["word"].lower()])
         if match["times"]:
-            return Quantity(value, "x", 0.5 if value > 2 else 0.0, *here)  # noqa: PLR2004 - twice
+            return Stated(value, "x", 0.5 if value > 2 else 0.0, *here)  # noqa: PLR2004 - twice
         noun = _counted(text, match.end() + 1, _FAR_NOUN)
-        return Quantity(value, noun, 0.0, *here)
+        return Stated(value, noun, 0.0, *here)
     dimension, scale = _scaled(match)
     number = match["number"].replace(",", "")
     noun = "" if dimension else _counted(text, match.end() + 1, _NOUN)
     half = 0.0 if noun else _digits(number) * scale
     line_rate = bool(match["ru"]) and match["ru"].endswith("bE")
-    return Quantity(float(number) * scale, dimension or noun, half, *here, line_rate)
+    return Stated(float(number) * scale, dimension or noun, half, *here, line_rate)
 
 
-def _is_a_name(text: str, one: Quantity) -> bool:
+def _is_a_name(text: str, one: Stated) -> bool:
     """Return whether a number belongs to a name: Gold 6252, Figure 5."""
     before = _NAME.search(text[: one.start])
     return before is not None and one.text.isdigit() and before[1] not in _OPENERS
@@ -160,7 +160,7 @@ _NAME = re.compile(r"\b([A-Z][\w-]*)\s$")
 _OPENERS = ("Of", "With", "On", "In", "At", "For", "All", "The", "Our", "Using", "From", "These")
 
 
-def quantities(text: str) -> list[Quantity]:
+def quantities(text: str) -> list[Stated]:
     """Return the quantities of a sentence in order; `1.0 to 1.3 µs` has the unit twice."""
     all_of_it = [_one(text, match) for match in _FOUND.finditer(text)]
     found = [one for one in all_of_it if not _is_a_name(text, one)]
@@ -171,7 +171,7 @@ def quantities(text: str) -> list[Quantity]:
             number = after.text.strip()
             scale = after.value / float(re.sub(r"[^\d.]", "", number.split()[0]) or 1)
             if after.dimension and not after.text.isalpha() and here.text[0].isdigit():
-                found[at] = Quantity(
+                found[at] = Stated(
                     here.value * scale,
                     after.dimension,
                     here.half * scale if after.half else 0.0,

@@ -153,8 +153,10 @@ _MORE = "add launches"
 def _beats(claim: Claim, one: Tested) -> bool:
     """Return whether a point is surely further than `up to` or `almost` says."""
     low, high = claim.refuting
-    more = one.quantity.value > high if claim.raises else one.quantity.value < low
-    return more and one.outside <= MOST_ERROR
+    limit = high if claim.raises else low
+    if limit is None or one.outside > MOST_ERROR:
+        return False
+    return one.quantity.value > limit if claim.raises else one.quantity.value < limit
 
 
 _Points = tuple[list[Tested], str, tuple[str, ...]]
@@ -213,12 +215,11 @@ def _tested(claim: Claim, pair: _Pair) -> Tested:
 
 def _average(pairs: Sequence[_Pair]) -> _Pair:
     """Return the geometric mean of all points, launch by launch."""
-    sides = [
-        _means([pair.better for pair in pairs]),
-        _means([pair.worse for pair in pairs]),
-    ]
+    better = _means([pair.better for pair in pairs])
+    worse = _means([pair.worse for pair in pairs])
     point = pairs[0].point._replace(size=None)
-    return _Pair(point, *sides, tuple(o for pair in pairs for o in pair.observations))
+    seen = tuple(o for pair in pairs for o in pair.observations)
+    return _Pair(point, better, worse, seen)
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
