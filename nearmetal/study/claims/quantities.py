@@ -167,7 +167,9 @@ def quantities(text: str) -> list[Stated]:
     for at in range(len(found) - 2, -1, -1):
         here, after = found[at], found[at + 1]
         between = text[here.end : after.start]
-        if not here.dimension and re.fullmatch(r"\s*(?:to|and|or|-|\N{EN DASH})\s*", between):
+        if not here.dimension and re.fullmatch(
+            r"\s*(?:to|and|or|->?|\N{EN DASH}|\N{RIGHTWARDS ARROW})\s*", between
+        ):
             number = after.text.strip()
             scale = after.value / float(re.sub(r"[^\d.]", "", number.split()[0]) or 1)
             if after.dimension and not after.text.isalpha() and here.text[0].isdigit():

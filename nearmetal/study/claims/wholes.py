@@ -21,6 +21,10 @@ from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
 _EACH = re.compile(r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)")
 _EACH_OF = re.compile(r"\b[Ee](?:ach|very)(?:\s+one)? of (?:the |our )?$")
 _ALL = re.compile(r"\b(?:total|in all|altogether|overall|combined|in sum)\b", re.IGNORECASE)
+_SUM = re.compile(r"\b(?:total(?:s|ling)?|in all)(?:\s(?:of|is))?[:,]?\s+$", re.IGNORECASE)
+NAME = 24
+"""Characters of a name between a number and what each of its things has."""
+
 _ONE_PER_CORE = re.compile(r"\bone\b[^.]{0,20}\b(?:per|on (?:every|each)) core")
 _LIKE_CORES = ("core", "process", "rank", "thread", "vcpu")
 
@@ -41,19 +45,25 @@ def total(text: str, found: Sequence[Stated]) -> Said:
         return
     item, container = each
     alike = _LIKE_CORES if item.dimension == "core" and _ONE_PER_CORE.search(text) else ()
+    others = [one for one in found if one is not item]
     holders = [
         one
-        for one in found
-        if one is not item
-        and one.dimension in CONTAINERS
+        for one in others
+        if one.dimension in CONTAINERS
         and (not container or one.dimension == container)
         and one.dimension != item.dimension
         and one.value != 1
     ]
+    if not holders:
+        holders = [one for one in others if not one.dimension and 0 < item.start - one.end < NAME]
     sums = [
         one
-        for one in found
-        if one is not item and one.dimension in (item.dimension, *alike) and one not in holders
+        for one in others
+        if one not in holders
+        and (
+            one.dimension in (item.dimension, *alike)
+            or (not one.dimension and _SUM.search(text[: one.start]))
+        )
     ]
     if item.dimension == "size" and not _ALL.search(text):
         return
@@ -137,6 +147,7 @@ _LINE = re.compile(
     r"\b",
     re.IGNORECASE,
 )
+_OVER = re.compile(r"\b(?:over|across|through|via)\s+(?:an? |the |its |our )?$")
 _NOT_THE_LINE = re.compile(
     r"memory|STREAM|PCIe|NVLink|GPU|shared|ports|rails|links|nodes", re.IGNORECASE
 )
@@ -150,7 +161,11 @@ _EACH_WAY = re.compile(
 def line_rate(text: str, found: Sequence[Stated]) -> Said:
     """No rate is above that of its line."""
     rates = [one for one in found if one.dimension == "rate"]
-    lines = [one for one in rates if one.line_rate or _LINE.match(text[one.end :])]
+    lines = [
+        one
+        for one in rates
+        if one.line_rate or _LINE.match(text[one.end :]) or _OVER.search(text[: one.start])
+    ]
     if len(lines) != 1 or _NOT_THE_LINE.search(text) or _OTHERS.search(text):
         return
     for one in rates:
