@@ -127,7 +127,10 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
     low, high = _between(*pair)
     more = ((low - 1) * 100, (high - 1) * 100)
     less = ((1 - 1 / low) * 100, (1 - 1 / high) * 100)
-    if _EITHER.search(near):
+    if re.search(r"[+]\s?$", text[: said.start]):
+        rises = (low - 1) * 100 if pair[1].value > pair[0].value else -1.0
+        bad = differs(text, said, rises, more[1])
+    elif _EITHER.search(near):
         bad = differs(text, said, *more) and differs(text, said, *less)
     elif _LESS_THAN.search(near) and not _MORE_THAN.search(near):
         bad = differs(text, said, *less)
@@ -146,7 +149,11 @@ def _is_near(text: str, said: Stated, pair: tuple[Stated, Stated]) -> bool:
     return len(gap) <= NEAR and ";" not in gap
 
 
-_HALF = re.compile(r"\b(halved|halves)\b|\bby (?:a|one) (half|third|quarter)\b", re.IGNORECASE)
+_HALF = re.compile(
+    r"\b(halved|halves)\b"
+    r"|\b(?:by|loses?|lost|gains?|gained|saves?|saved) (?:an? |one )?(half|third|quarter)\b",
+    re.IGNORECASE,
+)
 PARTS = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4}
 
 
@@ -165,7 +172,7 @@ def factor(text: str, found: Sequence[Stated]) -> Said:
             yield f"{pair[0].text} and {pair[1].text} are a factor of {low:.3g}, not {said[0].text}"
         return
     part = _HALF.search(text)
-    ends = ends_of(text, found)
+    ends = ends_of(text, found) or (part and pair)
     if part and ends:
         share = 1 / 2 if part[1] else PARTS[part[2].lower()]
         rises = not part[1] and ends[1].value > ends[0].value
@@ -179,22 +186,47 @@ _LOWER = r"lower|less|smaller|below|shorter"
 _COMPARED = re.compile(
     rf"\b(?:(?P<up>{_HIGHER})|(?P<down>{_LOWER})|(?P<fast>faster|quicker)|(?P<slow>slower))\s+than\b"
 )
+_BEATS = re.compile(r"\b(?:outperform|beat|surpass)\w*\b|\bis ahead of\b")
+_SLOWS = re.compile(r"\b(?:slowdown|overhead|penalty|tax|loss|slower)\b", re.IGNORECASE)
+_NATIVE = re.compile(r"\b(?:native|natively|bare.metal|host)\b", re.IGNORECASE)
+_BESIDE = 16
+"""Characters after a number that say whose it is."""
 _NEGATED = re.compile(r"\b(?:not|no|never|hardly|if|unless|whether)\b", re.IGNORECASE)
 
 
 def comparison(text: str, found: Sequence[Stated]) -> Said:
     """A is higher, lower, faster or slower than B."""
     pair = pair_of([one for one in found if one.dimension != "x"])
-    match = _COMPARED.search(text)
-    if pair is None or match is None or _NEGATED.search(text):
+    if pair is None or _NEGATED.search(text):
         return
     one, two = pair
+    beats = _BEATS.search(text, one.end, two.start)
+    if beats and ((one.value > two.value) is (one.dimension == "time")) and one.value != two.value:
+        yield f"{one.text} does not beat {two.text}"
+    match = _COMPARED.search(text)
+    if match is None:
+        return
     if not one.end <= match.start() or not match.end() <= two.start:
         return
     time = one.dimension == "time"
     up = bool(match["up"]) or bool(match["slow"] if time else match["fast"])
     if (one.value < two.value) if up else (one.value > two.value):
         yield f"{one.text} is not {match[0]} {two.text}"
+
+
+def cost(text: str, found: Sequence[Stated]) -> Said:
+    """What is called slower than native is slower."""
+    pair = pair_of([one for one in found if one.dimension != "x"])
+    slows = _SLOWS.search(text)
+    if pair is None or slows is None or _NEGATED.search(text):
+        return
+    native = [one for one in pair if _NATIVE.search(text[one.end : one.end + _BESIDE])]
+    if len(native) != 1 or slows.start() < pair[1].end:
+        return
+    other = pair[0] if native[0] is pair[1] else pair[1]
+    if other.value != native[0].value:
+        if (other.value < native[0].value) is (other.dimension == "time"):
+            yield f"{other.text} is no {slows[0]} against {native[0].text}"
 
 
 _STATISTIC = re.compile(

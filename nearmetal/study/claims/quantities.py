@@ -57,9 +57,12 @@ _TIMES = {
 }
 NOUNS = (
     "core|node|rank|process|run|launch|processor|CPU|machine|server|VM|vCPU|socket|thread|host|card"
-    "|job|sample|repetition|container|benchmark|transport|application|program|test"
+    "|blade|system|measurement|case|device|adapter|guest|slot|rack|switch|user|job|sample|repetition|container|benchmark|transport|application|program|test"
 )
-CONTAINERS = ("node", "processor", "cpu", "machine", "server", "vm", "socket", "host", "container")
+CONTAINERS = (
+    *("node", "processor", "cpu", "machine", "server", "vm", "socket", "host", "container"),
+    *("blade", "system", "guest", "rack"),
+)
 """Nouns that hold other counted things."""
 
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
@@ -140,7 +143,8 @@ def _one(text: str, match: re.Match[str]) -> Stated:
         value = float(WORDS[match["word"].lower()])
         if match["times"]:
             return Stated(value, "x", 0.5 if value > 2 else 0.0, *here)  # noqa: PLR2004 - twice
-        noun = _counted(text, match.end() + 1, _FAR_NOUN)
+        at = match.end() + 1
+        noun = _counted(text, at, _FAR_NOUN)
         return Stated(value, noun, 0.0, *here)
     dimension, scale = _scaled(match)
     number = match["number"].replace(",", "")
@@ -153,11 +157,13 @@ def _one(text: str, match: re.Match[str]) -> Stated:
 def _is_a_name(text: str, one: Stated) -> bool:
     """Return whether a number belongs to a name: Gold 6252, Figure 5."""
     before = _NAME.search(text[: one.start])
-    return before is not None and one.text.isdigit() and before[1] not in _OPENERS
+    if before is None or not one.text.isdigit():
+        return False
+    return before.start() > 0 or before[1] in _LABELS
 
 
 _NAME = re.compile(r"\b([A-Z][\w-]*)\s$")
-_OPENERS = ("Of", "With", "On", "In", "At", "For", "All", "The", "Our", "Using", "From", "These")
+_LABELS = ("Figure", "Fig", "Table", "Section", "Chapter", "Part", "Step", "Line", "Version")
 
 
 def quantities(text: str) -> list[Stated]:

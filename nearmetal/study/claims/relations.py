@@ -22,6 +22,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("comparison", pairs.comparison),
     ("parts", wholes.parts),
     ("order", pairs.order),
+    ("cost", pairs.cost),
+    ("total", wholes.repeated),
     ("efficiency", wholes.efficiency),
     ("transfer", wholes.transfer),
     ("conversion", wholes.conversion),

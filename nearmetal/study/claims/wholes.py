@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
+from math import prod
 
 from nearmetal.study.claims.pairs import (
     MEASURES,
@@ -18,7 +19,10 @@ from nearmetal.study.claims.pairs import (
 )
 from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
 
-_EACH = re.compile(r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)")
+_EACH = re.compile(
+    r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)"
+    rf"|^\s\w+s an? (?P<a>{'|'.join(CONTAINERS)})\b"
+)
 _EACH_OF = re.compile(r"\b[Ee](?:ach|very)(?:\s+one)? of (?:the |our )?$")
 _ALL = re.compile(r"\b(?:total|in all|altogether|overall|combined|in sum)\b", re.IGNORECASE)
 _SUM = re.compile(r"\b(?:total(?:s|ling)?|in all)(?:\s(?:of|is))?[:,]?\s+$", re.IGNORECASE)
@@ -38,21 +42,18 @@ def total(text: str, found: Sequence[Stated]) -> Said:
         if one.dimension in ("", "%", "x", "time", "rate"):
             continue
         if match:
-            each = one, (match["per"] or match["of"] or "").lower()
+            each = one, (match["per"] or match["of"] or match["a"] or "").lower()
         elif at and _EACH_OF.search(text[: found[at - 1].start]) and each is None:
             each = one, found[at - 1].dimension
     if each is None:
         return
-    item, container = each
+    item, _ = each
     alike = _LIKE_CORES if item.dimension == "core" and _ONE_PER_CORE.search(text) else ()
     others = [one for one in found if one is not item]
     holders = [
         one
         for one in others
-        if one.dimension in CONTAINERS
-        and (not container or one.dimension == container)
-        and one.dimension != item.dimension
-        and one.value != 1
+        if one.dimension in CONTAINERS and one.dimension != item.dimension and one.value != 1
     ]
     if not holders:
         holders = [one for one in others if not one.dimension and 0 < item.start - one.end < NAME]
@@ -67,10 +68,42 @@ def total(text: str, found: Sequence[Stated]) -> Said:
     ]
     if item.dimension == "size" and not _ALL.search(text):
         return
-    if len(holders) == 1 and len(sums) == 1:
-        product = holders[0].value * item.value
-        if differs(text, sums[0], product, product):
-            yield f"{holders[0].text} x {item.text} are {product:g}, not {sums[0].text}"
+    if 1 <= len(holders) <= MAX_HOLDERS and len(sums) == 1:
+        products = [item.value * prod(s) for s in _subsets([one.value for one in holders])]
+        if all(differs(text, sums[0], product, product) for product in products):
+            factors = " x ".join([*(one.text for one in holders), item.text])
+            yield f"{factors} are {max(products):g}, not {sums[0].text}"
+
+
+MAX_HOLDERS = 3
+
+
+def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
+    """Return all choices of at least one value."""
+    return [some for n in range(1, len(values) + 1) for some in combinations(values, n)]
+
+
+_ON_EACH = re.compile(r"\s*(?:on|for|in|with) (?:each|every one) of (?:the |our )?")
+_IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
+_FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
+
+
+def repeated(text: str, found: Sequence[Stated]) -> Said:
+    """N times on each of M things are N x M, and A is D fewer than B if B - A is D."""
+    for one, two in pairwise(found):
+        if one.dimension == "x" and _ON_EACH.fullmatch(text[one.end : two.start]):
+            for whole in found:
+                product = one.value * two.value
+                if _IN_TOTAL.match(text[whole.end :]) and whole.value != product:
+                    yield f"{one.text} on {two.text} are {product:g}, not {whole.text}"
+    for first, gap, last in zip(found, found[1:], found[2:], strict=False):
+        match = _FEWER.match(text[gap.end :])
+        counted = first.dimension and first.dimension not in ("%", "x", *MEASURES)
+        if not match or match.end() + gap.end != last.start or gap.dimension or not counted:
+            continue
+        true = first.value - last.value if match["word"] == "more" else last.value - first.value
+        if true != gap.value and last.dimension not in ("%", "x", *MEASURES):
+            yield f"{first.text} is {true:g} {match['word']} than {last.text}, not {gap.text}"
 
 
 _OF_N = re.compile(r"\b(?:Of|Out of) (?:the |all |our )?$")
@@ -98,7 +131,10 @@ _SPEEDUP = re.compile(r"\bspeed-?up\b[^.]{0,24}$", re.IGNORECASE)
 
 def efficiency(text: str, found: Sequence[Stated]) -> Said:
     """A speedup of S on N nodes is an efficiency of S / N."""
-    said = [q for q in found if q.dimension == "%" and _EFFICIENCY.search(text[: q.start])]
+    shares = [q for q in found if q.dimension == "%"]
+    said = [q for q in shares if _EFFICIENCY.search(text[: q.start])]
+    if not said and len(shares) == 1 and re.match("Efficiency", text):
+        said = shares
     gains = [q for q in found if q.dimension == "x"] or [
         q for q in found if not q.dimension and _SPEEDUP.search(text[: q.start])
     ]
@@ -123,6 +159,7 @@ def transfer(text: str, found: Sequence[Stated]) -> Said:
 
 _EQUALS = re.compile(
     r"\s*\(\s*$|\s*=\s*$|,?\s*(?:i\.e\.,?|that is,?|in other words,?|or rather)\s*$"
+    r"|\s*(?:corresponds? to|equals?|amounts? to)\s*$"
 )
 
 
@@ -148,6 +185,9 @@ _LINE = re.compile(
     re.IGNORECASE,
 )
 _OVER = re.compile(r"\b(?:over|across|through|via)\s+(?:an? |the |its |our )?$")
+_IN_PARENTHESES = re.compile(
+    r"\b(?:link|line|port|network|card|adapter|nic|fabric)\s\($", re.IGNORECASE
+)
 _NOT_THE_LINE = re.compile(
     r"memory|STREAM|PCIe|NVLink|GPU|shared|ports|rails|links|nodes", re.IGNORECASE
 )
@@ -164,7 +204,10 @@ def line_rate(text: str, found: Sequence[Stated]) -> Said:
     lines = [
         one
         for one in rates
-        if one.line_rate or _LINE.match(text[one.end :]) or _OVER.search(text[: one.start])
+        if one.line_rate
+        or _LINE.match(text[one.end :])
+        or _OVER.search(text[: one.start])
+        or (_IN_PARENTHESES.search(text[: one.start]) and text[one.end : one.end + 1] == ")")
     ]
     if len(lines) != 1 or _NOT_THE_LINE.search(text) or _OTHERS.search(text):
         return
@@ -175,7 +218,7 @@ def line_rate(text: str, found: Sequence[Stated]) -> Said:
             yield f"{one.text} is above the line of {lines[0].text}"
 
 
-_SHARE_OF = re.compile(r"\s*(?:out )?of (?:the |its |all |these )?")
+_SHARE_OF = re.compile(r"\s*(?:out )?of (?:the |its |all |these |our |their )?")
 _PART_OF = re.compile(
     r"\b(?P<most>most|more than half|the majority) of\b|\b(?P<half>[Hh]alf|[Aa] (?:third|quarter)) of\b"
 )
@@ -221,6 +264,7 @@ def complement(text: str, found: Sequence[Stated]) -> Said:
         yield f"{kept.text} and {lost.text} are not 100 %"
 
 
+_NONE = re.compile(r"\b(?:No|None)\b[^.;,]*\b(?:more than|above|over|exceed\w*)\s+$")
 _EVERY = re.compile(r"\b(?:all|every|each|always|any)\b", re.IGNORECASE)
 
 
@@ -228,10 +272,14 @@ def listed(text: str, found: Sequence[Stated]) -> Said:
     """A limit for all holds for each number of the list after it."""
     head, colon, _ = text.partition(": ")
     shares = [one for one in found if one.dimension == "%"]
-    if not colon or not _EVERY.search(head) or len(shares) < 2:  # noqa: PLR2004 - limit and list
+    if len(shares) < 2:  # noqa: PLR2004 - limit and list
         return
     limit = shares[0]
-    if limit.end > len(head) or not MOST.search(text[: limit.start]):
+    if not colon and _NONE.search(text[: limit.start]):
+        head = text[: limit.end]
+    elif not colon or not _EVERY.search(head) or not MOST.search(text[: limit.start]):
+        return
+    if limit.end > len(head):
         return
     for one in shares[1:]:
         if one.start > len(head) and one.value > limit.value:
@@ -239,7 +287,8 @@ def listed(text: str, found: Sequence[Stated]) -> Said:
 
 
 _ITEMS = re.compile(
-    r"\b(?P<n>two|three|four|five|six|seven)\s+(?:[\w-]+\s+)?\w+s(?:\s+were\s+\w+)?:\s*"
+    r"\b(?P<n>two|three|four|five|six|seven)\s+(?:[\w-]+\s+)?\w+s(?:\s+were\s+\w+)?"
+    r"(?P<are>:\s*|(?:\s+[\w-]+){0,3}\s+are\s+)"
     r"(?P<items>[^.;:()]{3,120}?\band\b[^.;:()]{1,40})\.?$",
     re.IGNORECASE,
 )
@@ -252,8 +301,10 @@ def enumeration(text: str, _found: Sequence[Stated]) -> Said:
     if match is None:
         return
     items = [one for one in re.split(r",\s*(?:and\s+)?|\s+and\s+", match["items"]) if one.strip()]
+    named = ":" in match["are"] or all(re.match(r"\s*[A-Z]|\S*[\d_]", one) for one in items)
     if (
-        all(len(one.split()) <= MAX_ITEM for one in items)
+        named
+        and all(len(one.split()) <= MAX_ITEM for one in items)
         and len(items) != WORDS[match["n"].lower()]
     ):
         yield f"{match['n']} are announced, {len(items)} follow"
