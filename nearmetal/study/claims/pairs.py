@@ -22,7 +22,7 @@ NEAR = 60
 """Characters between a number and the pair that it is about."""
 
 _VAGUE = re.compile(
-    r"\b(?:about|around|roughly|approximately|nearly|almost|some|close to)\s+(?:a\s+)?$|~\s*$",
+    r"\b(?:about|around|roughly|approximately|nearly|almost|some|close to)\s+(?:(?:a|the)\s+)?$|~\s*$",
     re.IGNORECASE,
 )
 MOST = re.compile(
@@ -127,7 +127,13 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
     low, high = _between(*pair)
     more = ((low - 1) * 100, (high - 1) * 100)
     less = ((1 - 1 / low) * 100, (1 - 1 / high) * 100)
-    if re.search(r"[+]\s?$", text[: said.start]):
+    if ends_of(text, found):
+        # From A to B: the share is of A, as the direction says.
+        change = more if pair[1].value > pair[0].value else less
+        bad = differs(text, said, *change) and not (
+            _EITHER.search(near) and not differs(text, said, *more)
+        )
+    elif re.search(r"[+]\s?$", text[: said.start]):
         rises = (low - 1) * 100 if pair[1].value > pair[0].value else -1.0
         bad = differs(text, said, rises, more[1])
     elif _EITHER.search(near):
@@ -146,15 +152,15 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
 def _is_near(text: str, said: Stated, pair: tuple[Stated, Stated]) -> bool:
     one, two = pair
     gap = text[two.end : said.start] if said.start > two.start else text[said.end : one.start]
-    return len(gap) <= NEAR and ";" not in gap
+    return len(gap) <= NEAR
 
 
 _HALF = re.compile(
     r"\b(halved|halves)\b"
-    r"|\b(?:by|loses?|lost|gains?|gained|saves?|saved) (?:an? |one )?(half|third|quarter)\b",
+    r"|\b(?:by|loses?|lost|gains?|gained|saves?|saved) (?:an? |one )?(half|third|quarter|fifth|tenth)\b",
     re.IGNORECASE,
 )
-PARTS = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4}
+PARTS = {"half": 1 / 2, "third": 1 / 3, "quarter": 1 / 4, "fifth": 1 / 5, "tenth": 1 / 10}
 
 
 def factor(text: str, found: Sequence[Stated]) -> Said:
@@ -184,7 +190,7 @@ def factor(text: str, found: Sequence[Stated]) -> Said:
 _HIGHER = r"higher|more|larger|greater|above|longer"
 _LOWER = r"lower|less|smaller|below|shorter"
 _COMPARED = re.compile(
-    rf"\b(?:(?P<up>{_HIGHER})|(?P<down>{_LOWER})|(?P<fast>faster|quicker)|(?P<slow>slower))\s+than\b"
+    rf"\b(?:(?P<up>{_HIGHER})|(?P<down>{_LOWER})|(?P<fast>faster|quicker)|(?P<slow>slower))\b[^.;]{0, 30}?\bthan\b"
 )
 _BEATS = re.compile(r"\b(?:outperform|beat|surpass)\w*\b|\bis ahead of\b")
 _SLOWS = re.compile(r"\b(?:slowdown|overhead|penalty|tax|loss|slower)\b", re.IGNORECASE)
@@ -206,7 +212,7 @@ def comparison(text: str, found: Sequence[Stated]) -> Said:
     match = _COMPARED.search(text)
     if match is None:
         return
-    if not one.end <= match.start() or not match.end() <= two.start:
+    if not one.end <= match.end() - len("than") or not match.end() <= two.start:
         return
     time = one.dimension == "time"
     up = bool(match["up"]) or bool(match["slow"] if time else match["fast"])
@@ -224,9 +230,9 @@ def cost(text: str, found: Sequence[Stated]) -> Said:
     if len(native) != 1 or slows.start() < pair[1].end:
         return
     other = pair[0] if native[0] is pair[1] else pair[1]
-    if other.value != native[0].value:
-        if (other.value < native[0].value) is (other.dimension == "time"):
-            yield f"{other.text} is no {slows[0]} against {native[0].text}"
+    faster = (other.value < native[0].value) is (other.dimension == "time")
+    if faster and other.value != native[0].value:
+        yield f"{other.text} is no {slows[0]} against {native[0].text}"
 
 
 _STATISTIC = re.compile(
@@ -238,6 +244,7 @@ _STATISTIC = re.compile(
 )
 _LEVELS = {"least": 0, "middle": 1, "rank": 2, "most": 3}
 _REVERSED = ("fastest", "best", "slowest", "worst")
+_ORDERED = (*MEASURES, "%")
 _RANGE = re.compile(r"\brang\w+\s+from\s+$")
 
 
@@ -248,7 +255,7 @@ def order(text: str, found: Sequence[Stated]) -> Said:
     for at, match in enumerate(matches):
         until = matches[at + 1].start() if at + 1 < len(matches) else len(text)
         until = min(until, match.end() + 40)
-        near = [q for q in found if match.end() <= q.start < until and q.dimension in MEASURES]
+        near = [q for q in found if match.end() <= q.start < until and q.dimension in _ORDERED]
         if near:
             level = _LEVELS[str(match.lastgroup)]
             if match[0].lower() in _REVERSED and near[0].dimension != "time":
@@ -257,6 +264,10 @@ def order(text: str, found: Sequence[Stated]) -> Said:
     ends = ends_of(text, found)
     if ends and _RANGE.search(text[: ends[0].start]):
         seen += [(0, ends[0]), (3, ends[1])]
+    for one, two in pairwise(found):
+        both = one.dimension == two.dimension and text[one.end : two.start].strip() == "and"
+        if both and one.dimension in _ORDERED and re.search(r"\bbetween\s$", text[: one.start]):
+            seen += [(0, one), (3, two)]
     for level, one in seen:
         for other, two in seen:
             alike = one.dimension == two.dimension

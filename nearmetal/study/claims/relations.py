@@ -24,6 +24,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("order", pairs.order),
     ("cost", pairs.cost),
     ("total", wholes.repeated),
+    ("total", wholes.arithmetic),
     ("efficiency", wholes.efficiency),
     ("transfer", wholes.transfer),
     ("conversion", wholes.conversion),

@@ -39,7 +39,7 @@ def total(text: str, found: Sequence[Stated]) -> Said:
     for at, one in enumerate(found):
         after = found[at + 1].start if at + 1 < len(found) else len(text)
         match = _EACH.match(text[one.end : after])
-        if one.dimension in ("", "%", "x", "time", "rate"):
+        if one.dimension in ("", "%", "x", "time", "rate") or one.value == 1:
             continue
         if match:
             each = one, (match["per"] or match["of"] or match["a"] or "").lower()
@@ -86,6 +86,18 @@ def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
 _ON_EACH = re.compile(r"\s*(?:on|for|in|with) (?:each|every one) of (?:the |our )?")
 _IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
 _FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
+
+
+_SUM_OF = re.compile(
+    r"(?<![\d.])(\d{1,6}) ?[x*\N{MULTIPLICATION SIGN}] ?(\d{1,6}) ?= ?(\d{1,9})\b(?!\.\d)"
+)
+
+
+def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
+    """A x B = C."""
+    for match in _SUM_OF.finditer(text):
+        if int(match[1]) * int(match[2]) != int(match[3]):
+            yield f"{match[1]} x {match[2]} are {int(match[1]) * int(match[2])}, not {match[3]}"
 
 
 def repeated(text: str, found: Sequence[Stated]) -> Said:
