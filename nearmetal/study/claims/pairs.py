@@ -145,7 +145,8 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
     else:
         return
     if bad:
-        words = f"{more[0]:.1f} % more or {less[0]:.1f} % less"
+        small, large = sorted((pair[0].value, pair[1].value))
+        words = f"{large / small - 1:.1%} more or {1 - small / large:.1%} less"
         yield f"{pair[0].text} and {pair[1].text} are {words}, not {said.text}"
 
 
