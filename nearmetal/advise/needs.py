@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nearmetal.advise.cards import CardModel, find_card
 from nearmetal.core.errors import NearmetalError
 from nearmetal.core.files import read_named
 
@@ -59,6 +60,12 @@ class Messages(StrEnum):
     """Nearly all bytes in messages of 64 KiB and more: bandwidth decides."""
 
 
+_NOT_ON = {
+    Platform.KVM: ("vsphere", "hardware_version", "guest_kernel", "ranks_per_node"),
+    Platform.VSPHERE: ("kernel", "qemu", "libvirt"),
+}
+"""Needs that decide nothing on a platform: they are refused there."""
+
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Version = Annotated[str, Field(min_length=1, max_length=40)]
 
@@ -95,6 +102,13 @@ class Needs(BaseModel):
     reserved_cores: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """Cores of the node that the hypervisor keeps."""
 
+    @field_validator("adapter")
+    @classmethod
+    def _is_known(cls, text: str | None) -> str | None:
+        if text is not None:
+            find_card(text)
+        return text
+
     @field_validator("vsphere", "kernel", "qemu", "libvirt", "guest_kernel")
     @classmethod
     def _is_version(cls, text: str | None) -> str | None:
@@ -104,21 +118,25 @@ class Needs(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Needs:
-        if self.platform is Platform.KVM and (self.vsphere or self.hardware_version):
-            raise ValueError(
-                "vsphere and hardware_version do not exist on kvm|remove them, or the platform"
-            )
-        if self.platform is Platform.VSPHERE and (self.kernel or self.qemu or self.libvirt):
-            raise ValueError(
-                "kernel, qemu and libvirt do not exist on vsphere|remove them, or the platform"
-            )
+        for platform, names in _NOT_ON.items():
+            given = [name for name in names if getattr(self, name) is not None]
+            if self.platform is platform and given:
+                what = f"on {platform} no adapter depends on {' or '.join(given)}"
+                raise ValueError(f"{what}|remove it, or the platform")
         if self.reserved_cores is not None and (
             self.cores is None or self.reserved_cores >= self.cores
         ):
             raise ValueError(
                 "reserved_cores needs cores, and must be less|for 44 of 48 use cores 48, reserved_cores 4"
             )
+        if self.cores is not None and self.reserved_cores is None:
+            raise ValueError("cores needs reserved_cores|use reserved_cores 0 for none")
         return self
+
+    @property
+    def card(self) -> CardModel | None:
+        """What is known about the card; None: no card was named."""
+        return None if self.adapter is None else find_card(self.adapter)
 
     @property
     def core_loss(self) -> float | None:

@@ -7,11 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nearmetal.advise.adapters import ADAPTERS, Ability, AdapterKind, Gate, Sharing
+from nearmetal.advise.cards import CARDS
+from nearmetal.advise.figures import Figure, figures_of
 from nearmetal.advise.needs import Fabric, Messages, Needs, Platform, parse_version
 from nearmetal.advise.tax import PUBLISHED, Tax
 
 SAME_BAND = 0.02
 """Measured taxes within this band count as equal."""
+
+_FEATURES = {
+    "live_migration": "live migration",
+    "snapshots": "snapshots",
+    "ha": "restart on another host",
+    "drs": "placement by the cluster",
+}
+_ALIKE = 'VMW-ADAPTER:132 "SRIOV and PVRDMA exhibit similar bandwidth"'
+_CARD_NEEDS = {
+    "vf_migration": "a card whose virtual functions migrate",
+    "vdpa": "a card whose driver offers vDPA devices",
+}
 
 _NAMES = {
     "vsphere": "vSphere",
@@ -40,6 +54,8 @@ class Option:
     why: str
     """Reason for its rank."""
     taxes: tuple[Tax, ...]
+    figures: tuple[Figure, ...]
+    """Published comparisons in micro-benchmarks, for the sizes of the messages."""
     checks: tuple[str, ...]
     """Conditions that the needs do not mention, to be checked before the purchase."""
     cautions: tuple[str, ...]
@@ -73,17 +89,19 @@ def advise(needs: Needs, measured: Sequence[Tax] = ()) -> Advice:
 
     def key(adapter: AdapterKind) -> tuple[object, ...]:
         worst = _worst(taxes[adapter.name])
-        place = int((worst - best) / SAME_BAND) if by_measurement else _class(adapter)
-        return bool(adapter.rare), place, -len(_kept(needs, adapter)), adapter.name
+        place = int((worst - best) / SAME_BAND) if by_measurement else _class(needs, adapter)
+        unsure = bool(adapter.rare), bool(_open(needs, adapter))
+        return *unsure, place, -len(_kept(needs, adapter)), adapter.name
 
     options = [
         Option(
             adapter=adapter,
             why=_why(needs, adapter, taxes[adapter.name], by_measurement=by_measurement),
             taxes=taxes[adapter.name],
+            figures=figures_of(adapter.name, needs.fabric, needs.messages),
             checks=tuple(_checks(needs, adapter)),
             cautions=tuple(_cautions(needs, adapter)),
-            overturn=_overturn(adapter, taxes[adapter.name]),
+            overturn=_overturn(needs, adapter, taxes[adapter.name]),
         )
         for adapter in sorted(fits, key=key)
     ]
@@ -98,19 +116,24 @@ def _taxes(needs: Needs, adapter: AdapterKind, measured: Sequence[Tax]) -> tuple
     own = tuple(tax for tax in measured if tax.adapter == adapter.name)
     if own:
         return own
-    fabric = str(needs.fabric) if needs.fabric in (Fabric.IB, Fabric.ROCE) else ""
-    return tuple(
-        tax
-        for tax in PUBLISHED
-        if tax.adapter == adapter.name and (not fabric or tax.fabric in ("", fabric))
-    )
+    fabrics = {"", *_reach(needs, adapter)}
+    return tuple(tax for tax in PUBLISHED if tax.adapter == adapter.name and tax.fabric in fabrics)
 
 
-def _class(adapter: AdapterKind) -> int:
-    """Return the class of performance (VMW-ADAPTER:94): pass-through, paravirtual RDMA, TCP."""
+def _reach(needs: Needs, adapter: AdapterKind) -> frozenset[str]:
+    """Return the RDMA fabrics that adapter and card carry, and that the needs accept."""
+    wanted = _WANTED.get(needs.fabric, _RDMA)
+    return adapter.rdma & wanted & (needs.card.rdma if needs.card else _RDMA)
+
+
+def _class(needs: Needs, adapter: AdapterKind) -> int:
+    """Return the class of performance (VMW-ADAPTER:94): pass-through, paravirtual RDMA, TCP.
+
+    With large messages paravirtual RDMA is in the first class (VMW-ADAPTER:132).
+    """
     if not adapter.rdma:
         return 2
-    return 1 if adapter.most_ranks is not None else 0
+    return 1 if adapter.most_ranks is not None and needs.messages is not Messages.LARGE else 0
 
 
 def _said(needs: Needs, gate: Gate) -> str | None:
@@ -124,13 +147,23 @@ def _fails(needs: Needs, gate: Gate) -> bool:
 
 
 def _asked(needs: Needs, adapter: AdapterKind) -> Iterator[tuple[str, Ability]]:
-    pairs = (
-        (needs.live_migration, "live migration", adapter.migration),
-        (needs.snapshots, "snapshots", adapter.snapshots),
-        (needs.ha, "restart on another host", adapter.ha),
-        (needs.drs, "placement by the cluster", adapter.drs),
-    )
-    return ((name, ability) for asked, name, ability in pairs if asked)
+    for name, ability in adapter.abilities.items():
+        if getattr(needs, name):
+            yield _FEATURES[name], ability
+
+
+def _lacks(needs: Needs, card_field: str) -> bool:
+    return bool(card_field) and needs.card is not None and not getattr(needs.card, card_field)
+
+
+def _open(needs: Needs, adapter: AdapterKind) -> list[str]:
+    """Return the conditions of the asked features that the needs leave open."""
+    asked = [ability for _, ability in _asked(needs, adapter)]
+    gates = [gate for ability in asked for gate in ability.gates]
+    unknown = [_NAMES[gate.product] for gate in gates if _said(needs, gate) is None]
+    if needs.card is None and any(ability.card for ability in asked):
+        unknown.append("card")
+    return unknown
 
 
 def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Objection:
@@ -142,15 +175,27 @@ def _gate_refusal(needs: Needs, gate: Gate, what: str) -> Objection:
     )
 
 
+def _card_refusal(needs: Needs, card_field: str, what: str) -> Objection:
+    assert needs.card is not None  # noqa: S101 - a card that is not known lacks nothing
+    able = ", ".join(card.name for card in CARDS if getattr(card, card_field))
+    return Objection(
+        f"{what} needs {_CARD_NEEDS[card_field]}, which {needs.card.name} is not",
+        getattr(needs.card, f"{card_field}_source"),
+        able,
+    )
+
+
 def _refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
     if needs.platform not in (Platform.ANY, adapter.platform):
         yield Objection(
-            f"it is for {adapter.platform}", adapter.rdma_source, f"a {adapter.platform} host"
+            f"it is for {adapter.platform}", adapter.platform_source, f"a {adapter.platform} host"
         )
         return
     for gate in adapter.requires:
         if _fails(needs, gate):
             yield _gate_refusal(needs, gate, "it")
+    if _lacks(needs, adapter.card):
+        yield _card_refusal(needs, adapter.card, "it")
     yield from _fabric_refusals(needs, adapter)
     if needs.vms_per_adapter > 1 and adapter.sharing is Sharing.ONE:
         yield Objection(
@@ -175,27 +220,38 @@ def _ability_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]
         for gate in ability.gates:
             if _fails(needs, gate):
                 yield _gate_refusal(needs, gate, name)
+        if ability.can and _lacks(needs, ability.card):
+            yield _card_refusal(needs, ability.card, name)
         if name == "live migration" and _has_infiniband(needs, ability):
             yield Objection(f"{name} only with {ability.only}", ability.source, ability.instead)
 
 
+_RDMA = frozenset({"ib", "roce"})
+_WANTED = {Fabric.IB: frozenset({"ib"}), Fabric.ROCE: frozenset({"roce"}), Fabric.RDMA: _RDMA}
+
+
 def _fabric_refusals(needs: Needs, adapter: AdapterKind) -> Iterator[Objection]:
-    wanted = {
-        Fabric.IB: {"ib"},
-        Fabric.ROCE: {"roce"},
-        Fabric.RDMA: {"ib", "roce"},
-    }.get(needs.fabric)
-    if wanted and not adapter.rdma & wanted:
+    wanted = _WANTED.get(needs.fabric)
+    if not wanted:
+        return
+    if not adapter.rdma & wanted:
         can = " or ".join(sorted(adapter.rdma)) or "TCP only"
         yield Objection(
             f"it carries {can}, not {needs.fabric}",
             adapter.rdma_source,
             f"a fabric of {can}" if adapter.rdma else "a program for which TCP suffices",
         )
+    elif needs.card and not _reach(needs, adapter):
+        can = " or ".join(sorted(needs.card.rdma))
+        yield Objection(
+            f"{needs.card.name} carries {can}, not {needs.fabric}",
+            needs.card.rdma_source,
+            f"a card that carries {needs.fabric}",
+        )
 
 
 def _has_infiniband(needs: Needs, ability: Ability) -> bool:
-    return needs.fabric is Fabric.IB and "Ethernet mode" in ability.only
+    return needs.fabric is Fabric.IB and ability.card == "vf_migration"
 
 
 def _too_many_ranks(needs: Needs, adapter: AdapterKind) -> bool:
@@ -208,18 +264,13 @@ def _too_many_ranks(needs: Needs, adapter: AdapterKind) -> bool:
 
 def _kept(needs: Needs, adapter: AdapterKind) -> list[str]:
     """Return the features of virtualization that work with this adapter in the known versions."""
-    abilities = {
-        "live migration": adapter.migration,
-        "snapshots": adapter.snapshots,
-        "restart elsewhere": adapter.ha,
-        "placement": adapter.drs,
-    }
     kept = [
-        name
-        for name, ability in abilities.items()
+        _FEATURES[name]
+        for name, ability in adapter.abilities.items()
         if ability.can
         and not any(_fails(needs, gate) for gate in ability.gates)
-        and not (name == "live migration" and _has_infiniband(needs, ability))
+        and not _lacks(needs, ability.card)
+        and not (name == "live_migration" and _has_infiniband(needs, ability))
     ]
     return [*kept, "sharing"] if adapter.sharing is Sharing.MANY else kept
 
@@ -229,12 +280,14 @@ def _why(needs: Needs, adapter: AdapterKind, taxes: Sequence[Tax], *, by_measure
     if by_measurement:
         return f"at most {_worst(taxes):.1%} measured here; keeps {kept}"
     speed = ("passes the device through", "RDMA by a paravirtual device", "TCP only")
-    return f"{speed[_class(adapter)]}; keeps {kept}"
+    if adapter.most_ranks is not None and needs.messages is Messages.LARGE:
+        return f"{speed[1]}, as fast as SR-IOV with large messages ({_ALIKE}); keeps {kept}"
+    return f"{speed[_class(needs, adapter)]}; keeps {kept}"
 
 
 def _checks(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
     if adapter.rare:
-        yield adapter.rare
+        yield f"{adapter.rare} ({adapter.rare_source})"
     yield from adapter.setup
     gates = list(adapter.requires)
     for name, ability in _asked(needs, adapter):
@@ -244,6 +297,8 @@ def _checks(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
     for gate in gates:
         if _said(needs, gate) is None:
             yield f"{_NAMES[gate.product]} {gate.least} or later ({gate.source})"
+    if needs.messages is None and adapter.most_ranks is not None:
+        yield f"size of most messages: its place depends on it ({_ALIKE})"
 
 
 def _cautions(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
@@ -252,16 +307,24 @@ def _cautions(needs: Needs, adapter: AdapterKind) -> Iterator[str]:
             f"its source calls it good up to about {adapter.most_ranks} ranks a node "
             f"({adapter.most_ranks_source}); you have {needs.ranks_per_node}"
         )
-    if not adapter.rdma and needs.messages is Messages.SMALL:
-        yield "small messages lose most: VMXNET3 had 5.6 times the latency of SR-IOV (VMW-ADAPTER:134)"
-    if needs.fabric is Fabric.ANY and "ib" in adapter.rdma and needs.live_migration:
+    if (
+        needs.fabric is Fabric.ANY
+        and "ib" in _reach(needs, adapter)
+        and adapter.migration.card
+        and needs.live_migration
+    ):
         yield "with live migration the fabric must be Ethernet (RoCE)"
+    for card in dict.fromkeys(tax.card for tax in _taxes(needs, adapter, ()) if tax.card):
+        if needs.card and needs.card.name != card:
+            yield f"the published taxes are of {card}, not of {needs.card.name}"
 
 
-def _overturn(adapter: AdapterKind, taxes: Sequence[Tax]) -> str:
+def _overturn(needs: Needs, adapter: AdapterKind, taxes: Sequence[Tax]) -> str:
     if not taxes:
+        known = figures_of(adapter.name, needs.fabric, None)
+        none = "no tax of it against bare metal" if known else "no figure of it"
         return (
-            f"no tax of it is published: a study of two arms, bare metal and {adapter.title}, "
+            f"{none} is published: a study of two arms, bare metal and {adapter.title}, "
             "with your program"
         )
     if taxes[0].origin == "measured":

@@ -33,6 +33,8 @@ class Tax:
     """"published" or "measured"."""
     source: str
     note: str = ""
+    card: str = ""
+    """Model of the card that it was measured with; empty: not known."""
 
     def with_core_loss(self, core_loss: float) -> tuple[float, float]:
         """Return the range of the loss if that share of the cores is reserved."""
@@ -73,6 +75,7 @@ def _vmware() -> list[Tax]:
                 "published",
                 f"VMW-ADAPTER:{number.line}",
                 note,
+                "ConnectX-5",
             )
             for number in find("vmw-adapter", arm=arm, base="bare metal", scale=_SCALE)
             if number.metric in ("loss", "gain")
@@ -86,7 +89,18 @@ def _vmware() -> list[Tax]:
             source = f"VMW-ADAPTER:{lag.line},{sriov.line}"
             joined = f"{lag.printed} more than SR-IOV over 25 GbE, combined with the loss of SR-IOV"
             taxes.append(
-                Tax("vmxnet3", "", lag.test, low, high, _CORE_LOSS, "published", source, joined)
+                Tax(
+                    "vmxnet3",
+                    "",
+                    lag.test,
+                    low,
+                    high,
+                    _CORE_LOSS,
+                    "published",
+                    source,
+                    joined,
+                    "ConnectX-4 Lx",
+                )
             )
     return taxes
 
@@ -110,6 +124,7 @@ def _kvm() -> list[Tax]:
             "published",
             f"SDSC:{number.line}",
             f"{number.value:g} % longer",
+            "ConnectX-3",
         )
     return list(taxes.values())
 

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
 
 _OPTIONS = {
-    "adapter MODEL": "model of the network card, for example ConnectX-6",
+    "adapter MODEL": "model of the network card, for example ConnectX-6; a model without facts is refused",
     "vsphere VERSION": "version of vSphere, for example 8.0U2",
     "kernel VERSION": "kernel version of the KVM host",
     "qemu VERSION": "version of QEMU",
     "libvirt VERSION": "version of libvirt",
-    "guest_kernel VERSION": "kernel version in the virtual machine",
+    "guest_kernel VERSION": "kernel version in the virtual machine, on vSphere",
     "hardware_version N": "hardware version of the virtual machine, on vSphere",
     "vms_per_adapter N": "number of virtual machines that share one adapter (default: 1)",
-    "ranks_per_node N": "number of MPI ranks on a node",
-    "cores N": "number of cores of a node",
+    "ranks_per_node N": "number of MPI ranks on a node, on vSphere",
+    "cores N": "number of cores of a node; needs --reserved-cores",
     "reserved_cores N": "number of these cores that the hypervisor keeps; needs --cores",
 }
 _SWITCHES = {
@@ -122,7 +122,8 @@ def _lines(option: Option, place: int, core_loss: float | None) -> list[str]:
     lines = [f"{place}. {option.adapter.title}: {option.why}"]
     lines += [f"     tax    {_tax_line(tax, core_loss)}" for tax in option.taxes]
     if not option.taxes:
-        lines.append("     tax    unknown: none measured here, none published in the sources")
+        lines.append("     tax    unknown: none against bare metal is measured here or published")
+    lines += [f"     micro  {figure.text} ({figure.source})" for figure in option.figures]
     lines += [f"     check  {check}" for check in option.checks]
     lines += [f"     note   {caution}" for caution in option.cautions]
     lines.append(f"     would change this: {option.overturn}")
@@ -142,6 +143,7 @@ def _as_data(advice: Advice, core_loss: float | None) -> dict[str, Any]:
                     | {"total": None if core_loss is None else tax.with_core_loss(core_loss)}
                     for tax in option.taxes
                 ],
+                "figures": [figure.text for figure in option.figures],
                 "checks": option.checks,
                 "cautions": option.cautions,
                 "overturn": option.overturn,

@@ -346,7 +346,7 @@ def _show_claims(
         [
             [
                 str(r.claim.line),
-                r.claim.text,
+                r.claim.quote,
                 " / ".join(r.claim.roles),
                 _limits(r),
                 _found(r),
@@ -373,7 +373,7 @@ def _show_claims(
                 {
                     "id": r.claim.id,
                     "line": r.claim.line,
-                    "claim": r.claim.text,
+                    "claim": r.claim.quote,
                     "roles": r.claim.roles,
                     "limits": r.claim.limits,
                     "outcome": r.outcome.value,

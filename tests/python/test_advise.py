@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.advise.adapters import ADAPTERS
+from nearmetal.advise.cards import CARDS
 from nearmetal.advise.needs import (
     Fabric,
     Messages,
@@ -159,7 +160,7 @@ def test_a_longer_run_is_a_smaller_loss() -> None:
 @given(
     st.builds(
         Needs,
-        platform=st.sampled_from(Platform),
+        platform=st.sampled_from([Platform.VSPHERE, Platform.ANY]),
         fabric=st.sampled_from(Fabric),
         messages=st.none() | st.sampled_from(Messages),
         live_migration=st.booleans(),
@@ -168,6 +169,7 @@ def test_a_longer_run_is_a_smaller_loss() -> None:
         drs=st.booleans(),
         vms_per_adapter=st.integers(1, 9),
         ranks_per_node=st.none() | st.integers(1, 200),
+        adapter=st.none() | st.sampled_from([card.name for card in CARDS]),
     )
 )
 def test_more_needs_never_allow_more(needs: Needs) -> None:
@@ -265,8 +267,10 @@ def test_the_command_line_joins_file_and_options(
     ("words", "code", "what"),
     [
         (["--vsphere", "eight"], 2, "--vsphere: 'eight' is not a version"),
-        (["--platform", "kvm", "--vsphere", "8.0"], 2, "do not exist on kvm"),
+        (["--platform", "kvm", "--vsphere", "8.0"], 2, "on kvm no adapter depends on vsphere"),
         (["--reserved-cores", "4"], 2, "reserved_cores needs cores"),
+        (["--cores", "48"], 2, "cores needs reserved_cores"),
+        (["--adapter", "X710"], 2, "--adapter: no facts about the card 'X710'"),
         (["--cores", "4", "--reserved-cores", "4"], 2, "reserved_cores needs cores"),
         (["--vms-per-adapter", "0"], 2, "--vms-per-adapter: "),
         (["no-such-file.yaml"], 1, "cannot read no-such-file.yaml"),

@@ -304,6 +304,9 @@ def near_names(document: Prose) -> Found:
         for match in _IDENTIFIER.finditer(line):
             seen.setdefault(match[1], number)
     for first, second in combinations(seen, 2):
+        plural = {first, second} == {first.rstrip("s"), first.rstrip("s") + "s"}
+        if plural:
+            continue
         if abs(len(first) - len(second)) == 1 and _one_letter(*sorted((first, second), key=len)):
             yield seen[second], f"{second!r}, but {first!r} in line {seen[first]}"
 

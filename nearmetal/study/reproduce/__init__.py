@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The claims of published studies, tested on the data of a reader. Pure.
 
-A claim is CONFIRMED if the intervals of all its points lie within its limits, and REFUTED if an
-interval lies outside and the number of points does not explain it. Otherwise it is INCONCLUSIVE. It
-is CANNOT TEST if data are missing, or if the arms are not comparable.
+A claim is CONFIRMED if the 90 % intervals of its points lie within its limits: each limit is a test
+with an error of 5 %, as in a test of equivalence. It is REFUTED if a 95 % interval lies outside, and
+the number of points does not explain it. Otherwise it is INCONCLUSIVE. It is CANNOT TEST if data
+are missing, or if the arms are not comparable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from math import exp, fsum, log
 from statistics import median
 from typing import NamedTuple
 
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
-from nearmetal.study.reproduce.claims import Claim, ClaimKind, ClaimLimits
+from nearmetal.study.reproduce.claims import Claim, ClaimKind
 from nearmetal.study.stats import (
-    MIN_LAUNCHES,
     MOST_ERROR,
     Ratio,
     adjust,
@@ -29,6 +30,12 @@ from nearmetal.study.stats import (
     median_interval,
     ratio,
 )
+
+LEAST_LAUNCHES = 5
+"""Fewer have no 90 % interval of a median: 1 - 2 / 2^5 is 93.75 %, and 1 - 2 / 2^4 is 87.5 %."""
+
+MOST_BESIDE = 0.10
+"""Error of an interval that confirms: 5 % at each limit."""
 
 
 class ClaimOutcome(Enum):
@@ -47,7 +54,10 @@ class Tested(NamedTuple):
     quantity: Ratio
     launches: tuple[int, ...]
     observations: tuple[Observation, ...]
-    error: float
+    inside: float
+    """Error of the statement that the quantity lies within the limits; 1: it does not."""
+    outside: float
+    """Error of the statement that it lies outside of the refuting limits; 1: it does not."""
 
 
 @dataclass(frozen=True)
@@ -106,34 +116,47 @@ def _decide(claim: Claim, data: Data) -> Result:
     if not tested:
         return Result(claim, ClaimOutcome.CANNOT_TEST, refused or _nothing(claim))
     most = max(min(one.launches) for one in tested)
-    if most < MIN_LAUNCHES:
-        why = f"{most} launches, at least {MIN_LAUNCHES} are needed; add launches"
+    if most < LEAST_LAUNCHES:
+        why = f"{most} launches, at least {LEAST_LAUNCHES} are needed; add launches"
         return Result(claim, ClaimOutcome.INCONCLUSIVE, why, tuple(tested), marks)
     outcome, reason = _conclude(claim, tested)
     return Result(claim, outcome, reason, tuple(tested), marks)
 
 
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str]:
-    """Decide by the errors of all points, adjusted for their number."""
-    adjusted = adjust([one.error for one in tested])
-    sure = [
-        (one, claim.limits.hold(one.quantity.value))
-        for one, error in zip(tested, adjusted, strict=True)
-        if error <= MOST_ERROR
-    ]
-    inside, outside = [o for o, good in sure if good], [o for o, good in sure if not good]
-    total = f"{len(tested)} point" + "s" * (len(tested) > 1)
+    """Decide by the errors of all points; those that one point decides are adjusted for the number."""
+    count = len(tested)
+    total = f"{count} point" + "s" * (count > 1)
+    outside = sum(error <= MOST_ERROR for error in adjust([one.outside for one in tested]))
     if claim.one_point_is_enough:
+        inside = sum(error <= MOST_BESIDE for error in adjust([one.inside for one in tested]))
+        beyond = sum(_beats(claim, one) for one in tested)
+        if beyond:
+            return ClaimOutcome.REFUTED, f"{beyond} of {total} beyond the number"
         if inside:
-            return ClaimOutcome.CONFIRMED, f"reached at {len(inside)} of {total}"
-        if len(outside) == len(tested):
+            return ClaimOutcome.CONFIRMED, f"reached at {inside} of {total}"
+        if outside == count:
             return ClaimOutcome.REFUTED, f"reached at none of {total}"
-    elif outside:
-        return ClaimOutcome.REFUTED, f"{len(outside)} of {total} outside of the limits"
-    elif len(inside) == len(tested):
-        return ClaimOutcome.CONFIRMED, f"all of {total} within the limits"
-    left = len(tested) - len(sure)
-    return ClaimOutcome.INCONCLUSIVE, f"{left} of {total} not settled; add launches"
+        return ClaimOutcome.INCONCLUSIVE, f"not settled at {count - outside} of {total}; {_MORE}"
+    inside = sum(one.inside <= MOST_BESIDE for one in tested)
+    enough = count // 2 + 1 if claim.over == "typical" else count
+    if outside > count - enough:
+        return ClaimOutcome.REFUTED, f"{outside} of {total} outside of the limits"
+    if inside >= enough:
+        return ClaimOutcome.CONFIRMED, f"{inside} of {total} within the limits"
+    return ClaimOutcome.INCONCLUSIVE, f"{count - inside} of {total} not settled; {_MORE}"
+
+
+_MORE = "add launches"
+
+
+def _beats(claim: Claim, one: Tested) -> bool:
+    """Return whether a point is surely further than `up to` or `almost` says."""
+    low, high = claim.refuting
+    limit = high if claim.raises else low
+    if limit is None or one.outside > MOST_ERROR:
+        return False
+    return one.quantity.value > limit if claim.raises else one.quantity.value < limit
 
 
 _Points = tuple[list[Tested], str, tuple[str, ...]]
@@ -144,10 +167,12 @@ def _compared(claim: Claim, data: Data) -> _Points:
     """Return the points of arm and base as performances."""
     arm, base = data.arms[claim.arm], data.arms[claim.base]
     sides = [[cell for cell in data.cells(side) if claim.fits(cell.point)] for side in (base, arm)]
+    if claim.across:
+        arm, base = _without_line_rate(arm), _without_line_rate(base)
     found = compare(
         (base, sides[0]), (arm, sides[1]), versions=data.versions, observed=data.observed
     )
-    tested: list[Tested] = []
+    pairs: list[_Pair] = []
     reasons: dict[str, None] = {}
     marks: dict[str, None] = {}
     for one in found:
@@ -157,38 +182,91 @@ def _compared(claim: Claim, data: Data) -> _Points:
         marks |= dict.fromkeys(one.gate.watermarks)
         values = (one.test.values, one.base.values)
         better, worse = values[::-1] if one.point.lower_is_better else values
-        quantity = ratio(better, worse)
-        assert quantity is not None  # noqa: S101 - its inverse is one
         here = one.point._replace(ranks=None)
         cells = (c for side in sides for c in side if c.point._replace(ranks=None) == here)
         near = tuple(o for cell in cells for o in cell.observations)
-        error = _error(claim.limits, partial(exclusion_p, better, worse))
-        tested.append(Tested(one.point, quantity, (one.base.n, one.test.n), near, error))
-    return tested, "; ".join(reasons), tuple(marks)
+        pairs.append(_Pair(one.point, better, worse, near))
+    if claim.over == "average":
+        pairs = [_average(pairs)] if pairs else []
+    return [_tested(claim, pair) for pair in pairs], "; ".join(reasons), tuple(marks)
 
 
-def _error(limits: ClaimLimits, of: Callable[[float], float]) -> float:
-    """Return the error of the statement on which side of each limit a quantity lies."""
-    return max(of(limit) for limit in limits if limit is not None)
+def _without_line_rate(arm: Arm) -> Arm:
+    facts = {name: fact for name, fact in arm.facts.items() if name != "line_rate_gbit"}
+    return replace(arm, facts=facts)
+
+
+class _Pair(NamedTuple):
+    """The launches of both arms at a point, and their raw lines."""
+
+    point: Point
+    better: Sequence[float]
+    worse: Sequence[float]
+    observations: tuple[Observation, ...]
+
+
+def _tested(claim: Claim, pair: _Pair) -> Tested:
+    quantity = ratio(pair.better, pair.worse)
+    assert quantity is not None  # noqa: S101 - its inverse is one
+    errors = _errors(claim, quantity.value, partial(exclusion_p, pair.better, pair.worse))
+    launches = (len(pair.better), len(pair.worse))
+    return Tested(pair.point, quantity, launches, pair.observations, *errors)
+
+
+def _average(pairs: Sequence[_Pair]) -> _Pair:
+    """Return the geometric mean of all points, launch by launch."""
+    better = _means([pair.better for pair in pairs])
+    worse = _means([pair.worse for pair in pairs])
+    point = pairs[0].point._replace(size=None)
+    seen = tuple(o for pair in pairs for o in pair.observations)
+    return _Pair(point, better, worse, seen)
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    launches = zip(*rows, strict=False)
+    return [exp(fsum(map(log, values)) / len(values)) for values in launches]
+
+
+def _errors(claim: Claim, value: float, excluded: Callable[[float], float]) -> tuple[float, float]:
+    """Return the errors of the statements that a value is inside, and outside, of the limits.
+
+    `excluded` returns the smallest error at which a limit is outside of the interval of the value.
+    """
+    sure = [excluded(limit) for limit in claim.limits if limit is not None]
+    inside = max(sure) if claim.limits.hold(value) else 1.0
+    low, high = claim.refuting
+    if low is not None and value < low:
+        return inside, excluded(low)
+    if high is not None and value > high:
+        return inside, excluded(high)
+    return inside, 1.0
 
 
 def _absolute(claim: Claim, data: Data) -> _Points:
     """Return the points of one arm in the unit of the claim."""
     arm = data.arms[claim.arm]
-    tested = []
+    found: list[tuple[Point, Sequence[float], tuple[Observation, ...]]] = []
     for cell in data.cells(arm):
         scale = _scale(claim, arm, cell)
-        if scale is None or not claim.fits(cell.point):
-            continue
-        values = [value * scale for value in cell.values]
-        interval = median_interval(values)
-        quantity = Ratio(median(values), *(interval[:2] if interval else (None, None)))
-        error = _error(claim.limits, partial(_beyond, values))
-        tested.append(Tested(cell.point, quantity, (len(values),), cell.observations, error))
-    if claim.kind is ClaimKind.GIGABITS and tested:
+        if scale is not None and claim.fits(cell.point):
+            found.append((cell.point, [v * scale for v in cell.values], cell.observations))
+    if claim.over == "peak" and found:
         # The size with the largest bandwidth decides whether a line is full.
-        tested = [max(tested, key=lambda one: one.quantity.value)]
-    return tested, "", ()
+        found = [max(found, key=lambda one: median(one[1]))]
+    if claim.over == "average" and found:
+        seen = tuple(o for _, _, observations in found for o in observations)
+        point = found[0][0]._replace(size=None)
+        found = [(point, _means([values for _, values, _ in found]), seen)]
+    return [_alone(claim, *one) for one in found], "", ()
+
+
+def _alone(
+    claim: Claim, point: Point, values: Sequence[float], seen: tuple[Observation, ...]
+) -> Tested:
+    interval = median_interval(values)
+    quantity = Ratio(median(values), *(interval[:2] if interval else (None, None)))
+    errors = _errors(claim, quantity.value, partial(_beyond, values))
+    return Tested(point, quantity, (len(values),), seen, *errors)
 
 
 def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims as data: two arms, a test, and the limits within which the claim holds.
+"""Claims as data: two arms, a test, a sentence, and the limits within which the claim holds.
 
 Every claim becomes limits of one quantity. With a base, the quantity is the performance of the arm
 divided by that of the base: the ratio of rates, or of times inverted. Without a base, it is the
-value itself, or its share of the line rate. `about` allows a quarter of the number on either side;
-`at most` and `at least` are one limit. The limits are fixed here, before the data are seen.
+value itself, or its share of the line rate. A printed number stands for all numbers that round to
+it. The words around it say more: `about` and a number without a word allow a quarter of the number
+on either side, `almost` a quarter below it, `at most` and `at least` are one limit, `between` are
+two, and `up to` is the best point. The limits are fixed here, before the data are seen.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from nearmetal.evidence.published import find
 from nearmetal.study.model import Point
 
 TOLERANCE = 0.25
-"""Share of the number that `about` allows on either side."""
+"""Share of the number that is allowed on either side, of a percentage also of what is left to 100."""
+
+FLOOR = 1.0
+"""Percent that is always allowed: no study here resolves less."""
 
 CLAIMED = ("vmw-ib", "vmw-adapter", "sdsc", "osu")
 """Published studies with claims."""
@@ -62,42 +68,56 @@ class ClaimLimits(NamedTuple):
 def _performance(kind: ClaimKind, value: float) -> float:
     """Return the performance, divided by that of the base, that the number states."""
     share = value / 100
-    return {
-        ClaimKind.LOSS: 1 - share,
-        ClaimKind.GAIN: 1 + share,
-        ClaimKind.HIGHER: 1 / (1 + share),
-        ClaimKind.MORE_TIME: 1 / (1 + share),
-        ClaimKind.LOWER: 1 / (1 - share) if share < 1 else float("inf"),
-        ClaimKind.TIMES: value,
-        ClaimKind.SLOWER: 1 / value,
-        ClaimKind.SHARE: share,
-        ClaimKind.MICROSECONDS: value,
-        ClaimKind.GIGABITS: value,
-    }[kind]
+    if kind is ClaimKind.LOSS:
+        return 1 - share
+    if kind in (ClaimKind.GAIN, ClaimKind.DIFFERENCE):
+        return 1 + share
+    if kind in (ClaimKind.HIGHER, ClaimKind.MORE_TIME):
+        return 1 / (1 + share)
+    if kind is ClaimKind.LOWER:
+        return 1 / (1 - share) if share < 1 else float("inf")
+    if kind is ClaimKind.SLOWER:
+        return 1 / value
+    return share if kind is ClaimKind.SHARE else value
 
 
-_MORE_IS_BETTER = (ClaimKind.GAIN, ClaimKind.LOWER, ClaimKind.TIMES)
-"""Kinds whose larger number means more performance."""
+_FALLS = (ClaimKind.LOSS, ClaimKind.HIGHER, ClaimKind.MORE_TIME, ClaimKind.SLOWER)
+"""Kinds whose larger number means less performance."""
+
+_PLAIN = (ClaimKind.TIMES, ClaimKind.SLOWER, ClaimKind.MICROSECONDS, ClaimKind.GIGABITS)
+"""Kinds whose number is no percentage."""
+
+_OF_A_HUNDRED = (ClaimKind.LOSS, ClaimKind.LOWER, ClaimKind.SHARE)
+"""Kinds whose percentage cannot exceed 100."""
+
+BOUNDS = ("", "about", "almost", "at most", "at least", "between", "up to")
+OVERS = ("", "some", "average", "typical", "peak")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim. `line` is in the text of the source; `nodes` and sizes None: all."""
+    """One claim. `line` is in the text of the source; `nodes` and sizes None: all.
+
+    `over` says which points count: each, `some` point, their `average`, the `typical` one, or the
+    `peak`. `to` is the other end of `between`. `quote` has the words of the source.
+    """
 
     study: str
     id: str
     line: int
     value: float
+    to: float | None
     kind: ClaimKind
     bound: str
+    over: str
     arm: str
     base: str
     tests: tuple[str, ...]
     metrics: tuple[str, ...]
     from_size: int | None
     to_size: int | None
-    nodes: int | None
-    text: str
+    nodes: str
+    quote: str
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -106,22 +126,56 @@ class Claim:
 
     @property
     def one_point_is_enough(self) -> bool:
-        """Whether the claim is `up to`: the best point decides."""
-        return self.bound == "reaches"
+        """Whether the best point decides."""
+        return self.over == "some" or self.bound == "up to"
 
     @property
     def limits(self) -> ClaimLimits:
-        """The limits within which the claim holds."""
+        """The limits that confirm the claim."""
+        return self._limits(self._allowed(self.value), self._allowed(self.to or self.value))
+
+    @property
+    def refuting(self) -> ClaimLimits:
+        """The limits outside of which the claim is refuted: a stated limit is as sharp as printed."""
+        if self.bound in ("at most", "at least", "between"):
+            return self._limits(self._rounding(self.value), self._rounding(self.to or self.value))
+        return self.limits
+
+    def _rounding(self, value: float) -> float:
+        """Return half a unit of the last printed digit; 0 is exact."""
+        printed = find(self.study, line=self.line, value=value) if value else []
+        return 0.5 * 10.0 ** -printed[0].digits if printed else 0.0
+
+    def _allowed(self, value: float) -> float:
+        if self.kind in _PLAIN:
+            return max(TOLERANCE * value, self._rounding(value))
+        rest = min(value, 100 - value) if self.kind in _OF_A_HUNDRED else value
+        return max(TOLERANCE * rest, self._rounding(value), FLOOR)
+
+    def _limits(self, below: float, above: float) -> ClaimLimits:
+        """Return limits of the performance from those of the number."""
+        low: float | None = self.value - below
+        high: float | None = (self.to or self.value) + above
         if self.kind is ClaimKind.DIFFERENCE:
-            return ClaimLimits(1 - self.value / 100, 1 + self.value / 100)
-        exact = _performance(self.kind, self.value)
-        if self.bound in ("about", "reaches"):
-            ends = sorted(
-                _performance(self.kind, self.value * (1 + side)) for side in (-TOLERANCE, TOLERANCE)
-            )
-            return ClaimLimits(ends[0], None if self.one_point_is_enough else ends[1])
-        better = (self.bound == "at least") is (self.kind in _MORE_IS_BETTER or self.kind.absolute)
-        return ClaimLimits(exact, None) if better else ClaimLimits(None, exact)
+            share = (self.value + above) / 100
+            return ClaimLimits(1 - share, 1 + share)
+        if self.bound == "almost":
+            high = self.value + self._rounding(self.value)
+        low = None if self.bound == "at most" else low
+        high = None if self.bound == "at least" else high
+        ends = [None if end is None else _performance(self.kind, end) for end in (low, high)]
+        return ClaimLimits(*(ends if self.raises else ends[::-1]))
+
+    @property
+    def raises(self) -> bool:
+        """Whether a larger number means more performance."""
+        return self.kind not in _FALLS
+
+    @property
+    def across(self) -> bool:
+        """Whether the arms have different fabrics: their line rates belong to the claim."""
+        fabrics = [role.rpartition("-")[2] for role in self.roles]
+        return len(set(fabrics) & {"ib", "roce", "ethernet"}) > 1
 
     def fits(self, point: Point) -> bool:
         """Return whether the claim is about this point."""
@@ -129,7 +183,9 @@ class Claim:
         sized = (low is None and high is None) or (
             size is not None and size >= (low or 0) and (high is None or size <= high)
         )
-        here = self.nodes in (None, point.nodes)
+        number = self.nodes.removeprefix("not ")
+        other = number != self.nodes
+        here = not number or (str(point.nodes) == number) is not other
         return sized and here and point.test in self.tests and point.metric in self.metrics
 
 
@@ -144,12 +200,12 @@ def _words(text: str) -> tuple[str, ...]:
 _COLUMNS: dict[str, Callable[[str], Any]] = {
     "line": int,
     "value": float,
+    "to": lambda word: float(word) if word else None,
     "kind": ClaimKind,
     "tests": _words,
     "metrics": _words,
     "from_size": _whole,
     "to_size": _whole,
-    "nodes": _whole,
 }
 """How a column is read; the others are text."""
 

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over a whole and its parts: totals, shares, limits, rates against lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+from math import prod
+
+from nearmetal.study.claims.pairs import (
+    MEASURES,
+    MOST,
+    PARTS,
+    VAGUE,
+    Said,
+    differs,
+    pair_of,
+)
+from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
+
+_EACH = re.compile(
+    r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)"
+    rf"|^\s\w+s an? (?P<a>{'|'.join(CONTAINERS)})\b"
+)
+_EACH_OF = re.compile(r"\b[Ee](?:ach|very)(?:\s+one)? of (?:the |our )?$")
+_ALL = re.compile(r"\b(?:total|in all|altogether|overall|combined|in sum)\b", re.IGNORECASE)
+_SUM = re.compile(r"\b(?:total(?:s|ling)?|in all)(?:\s(?:of|is))?[:,]?\s+$", re.IGNORECASE)
+NAME = 24
+"""Characters of a name between a number and what each of its things has."""
+
+_ONE_PER_CORE = re.compile(r"\bone\b[^.]{0,20}\b(?:per|on (?:every|each)) core")
+_LIKE_CORES = ("core", "process", "rank", "thread", "vcpu")
+
+
+def total(text: str, found: Sequence[Stated]) -> Said:
+    """N things with M each are N x M."""
+    each: tuple[Stated, str] | None = None
+    for at, one in enumerate(found):
+        after = found[at + 1].start if at + 1 < len(found) else len(text)
+        match = _EACH.match(text[one.end : after])
+        if one.dimension in ("", "%", "x", "time", "rate") or one.value == 1:
+            continue
+        if match:
+            each = one, (match["per"] or match["of"] or match["a"] or "").lower()
+        elif at and _EACH_OF.search(text[: found[at - 1].start]) and each is None:
+            each = one, found[at - 1].dimension
+    if each is None:
+        return
+    item, _ = each
+    alike = _LIKE_CORES if item.dimension == "core" and _ONE_PER_CORE.search(text) else ()
+    others = [one for one in found if one is not item]
+    holders = [
+        one
+        for one in others
+        if one.dimension in CONTAINERS and one.dimension != item.dimension and one.value != 1
+    ]
+    if not holders:
+        holders = [one for one in others if not one.dimension and 0 < item.start - one.end < NAME]
+    sums = [
+        one
+        for one in others
+        if one not in holders
+        and (
+            one.dimension in (item.dimension, *alike)
+            or (not one.dimension and _SUM.search(text[: one.start]))
+        )
+    ]
+    if item.dimension == "size" and not _ALL.search(text):
+        return
+    if 1 <= len(holders) <= MAX_HOLDERS and len(sums) == 1:
+        products = [item.value * prod(s) for s in _subsets([one.value for one in holders])]
+        if all(differs(text, sums[0], product, product) for product in products):
+            factors = " x ".join([*(one.text for one in holders), item.text])
+            yield f"{factors} are {max(products):g}, not {sums[0].text}"
+
+
+MAX_HOLDERS = 3
+
+
+def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
+    """Return all choices of at least one value."""
+    return [some for n in range(1, len(values) + 1) for some in combinations(values, n)]
+
+
+_ON_EACH = re.compile(r"\s*(?:on|for|in|with) (?:each|every one) of (?:the |our )?")
+_IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
+_FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
+
+
+_SUM_OF = re.compile(
+    r"(?<![\d.])(\d{1,6}) ?[x*\N{MULTIPLICATION SIGN}] ?(\d{1,6}) ?= ?(\d{1,9})\b(?!\.\d)"
+)
+
+
+def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
+    """A x B = C."""
+    for match in _SUM_OF.finditer(text):
+        if int(match[1]) * int(match[2]) != int(match[3]):
+            yield f"{match[1]} x {match[2]} are {int(match[1]) * int(match[2])}, not {match[3]}"
+
+
+def repeated(text: str, found: Sequence[Stated]) -> Said:
+    """N times on each of M things are N x M, and A is D fewer than B if B - A is D."""
+    for one, two in pairwise(found):
+        if one.dimension == "x" and _ON_EACH.fullmatch(text[one.end : two.start]):
+            for whole in found:
+                product = one.value * two.value
+                if _IN_TOTAL.match(text[whole.end :]) and whole.value != product:
+                    yield f"{one.text} on {two.text} are {product:g}, not {whole.text}"
+    for first, gap, last in zip(found, found[1:], found[2:], strict=False):
+        match = _FEWER.match(text[gap.end :])
+        counted = first.dimension and first.dimension not in ("%", "x", *MEASURES)
+        if not match or match.end() + gap.end != last.start or gap.dimension or not counted:
+            continue
+        true = first.value - last.value if match["word"] == "more" else last.value - first.value
+        if true != gap.value and last.dimension not in ("%", "x", *MEASURES):
+            yield f"{first.text} is {true:g} {match['word']} than {last.text}, not {gap.text}"
+
+
+_OF_N = re.compile(r"\b(?:Of|Out of) (?:the |all |our )?$")
+_REST = re.compile(r"\b(?:rest|remaining|remainder)\b", re.IGNORECASE)
+
+
+def parts(text: str, found: Sequence[Stated]) -> Said:
+    """Parts make at most the whole, and shares with a rest make 100 %."""
+    counted = found and found[0].dimension not in ("", "%", "x", *MEASURES)
+    if counted and len(found) > 2 and _OF_N.search(text[: found[0].start]):  # noqa: PLR2004
+        pieces = [one for one in found[1:] if one.dimension in ("", found[0].dimension)]
+        whole = sum(one.value for one in pieces)
+        if len(pieces) == len(found) - 1 and whole > found[0].value:
+            yield f"the parts are {whole:g}, not {found[0].value:g}"
+    shares = [one for one in found if one.dimension == "%"]
+    whole = sum(one.value for one in shares)
+    room = sum(one.half for one in shares)
+    if len(shares) > 2 and _REST.search(text) and abs(whole - 100) > room:  # noqa: PLR2004
+        yield f"the shares make {whole:g} %"
+
+
+_EFFICIENCY = re.compile(r"\befficiency\b[^.%]{0,20}$")
+_SPEEDUP = re.compile(r"\bspeed-?up\b[^.]{0,24}$", re.IGNORECASE)
+
+
+def efficiency(text: str, found: Sequence[Stated]) -> Said:
+    """A speedup of S on N nodes is an efficiency of S / N."""
+    shares = [q for q in found if q.dimension == "%"]
+    said = [q for q in shares if _EFFICIENCY.search(text[: q.start])]
+    if not said and len(shares) == 1 and re.match("Efficiency", text):
+        said = shares
+    gains = [q for q in found if q.dimension == "x"] or [
+        q for q in found if not q.dimension and _SPEEDUP.search(text[: q.start])
+    ]
+    counts = [q for q in found if q.dimension in (*CONTAINERS, "core", "rank") and q.value > 1]
+    if len(said) == len(gains) == len(counts) == 1:
+        true = 100 * gains[0].value / counts[0].value
+        if differs(text, said[0], true, true):
+            yield f"{gains[0].text} on {counts[0].text} is {true:.0f} %, not {said[0].text}"
+
+
+_MOVES = re.compile(r"\b(?:transfer|writ|read|cop[yi]|send|mov|load)\w*\b", re.IGNORECASE)
+
+
+def transfer(text: str, found: Sequence[Stated]) -> Said:
+    """Size and rate give the time."""
+    kinds = {one.dimension: one for one in found if one.dimension in ("size", "rate", "time")}
+    if len(kinds) == 3 == len(found) and _MOVES.search(text):  # noqa: PLR2004 - one of each
+        true = kinds["size"].value * 8 / kinds["rate"].value
+        if differs(text, kinds["time"], true * (1 - VAGUE), true * (1 + VAGUE)):
+            yield f"{kinds['size'].text} at {kinds['rate'].text} take {true:.3g} s"
+
+
+_EQUALS = re.compile(
+    r"\s*\(\s*$|\s*=\s*$|,?\s*(?:i\.e\.,?|that is,?|in other words,?|or rather)\s*$"
+    r"|\s*(?:corresponds? to|equals?|amounts? to)\s*$"
+)
+
+
+def conversion(text: str, found: Sequence[Stated]) -> Said:
+    """One quantity in two units is one quantity."""
+    for one, two in pairwise(found):
+        same = one.dimension == two.dimension and one.dimension in ("rate", "size", "time")
+        link = _EQUALS.fullmatch(text[one.end : two.start])
+        closed = "(" not in text[one.end : two.start] or text[two.end : two.end + 1] == ")"
+        if same and link and closed and one.text != two.text:
+            unlike = re.sub(r"[\d.,\s]", "", one.text) != re.sub(r"[\d.,\s]", "", two.text)
+            wide = 1.08 if one.dimension == "size" and "i" not in one.text + two.text else 1.0
+            low, high = one.low / wide, one.high * wide
+            if one.dimension == "size" and "i" in one.text:
+                low = high = one.value
+            if (unlike and not low <= two.high) or (unlike and not two.low <= high):
+                yield f"{one.text} is not {two.text}"
+
+
+_LINE = re.compile(
+    r"^[\s-]*(?:\w+[\s-]){0,2}?(?:link|line|port|network|ethernet|infiniband|card|adapter|nic|cable)"
+    r"\b",
+    re.IGNORECASE,
+)
+_OVER = re.compile(r"\b(?:over|across|through|via)\s+(?:an? |the |its |our )?$")
+_IN_PARENTHESES = re.compile(
+    r"\b(?:link|line|port|network|card|adapter|nic|fabric)\s\($", re.IGNORECASE
+)
+_NOT_THE_LINE = re.compile(
+    r"memory|STREAM|PCIe|NVLink|GPU|shared|ports|rails|links|nodes", re.IGNORECASE
+)
+_OTHERS = re.compile(r"\b(?:comparison|compared|against|versus|vs|than|while|whereas|but)\b")
+_BOTH_WAYS = re.compile(r"bi-?directional|full.duplex|both (?:directions|ways)", re.IGNORECASE)
+_EACH_WAY = re.compile(
+    r"^\s*(?:each way|(?:in|per) each direction|per direction|in each direction)"
+)
+
+
+def line_rate(text: str, found: Sequence[Stated]) -> Said:
+    """No rate is above that of its line."""
+    rates = [one for one in found if one.dimension == "rate"]
+    lines = [
+        one
+        for one in rates
+        if one.line_rate
+        or _LINE.match(text[one.end :])
+        or _OVER.search(text[: one.start])
+        or (_IN_PARENTHESES.search(text[: one.start]) and text[one.end : one.end + 1] == ")")
+    ]
+    if len(lines) != 1 or _NOT_THE_LINE.search(text) or _OTHERS.search(text):
+        return
+    for one in rates:
+        both = _BOTH_WAYS.search(text) and not _EACH_WAY.match(text[one.end :])
+        most = lines[0].value * (2 if both else 1)
+        if one is not lines[0] and not one.line_rate and one.low > most:
+            yield f"{one.text} is above the line of {lines[0].text}"
+
+
+_SHARE_OF = re.compile(r"\s*(?:out )?of (?:the |its |all |these |our |their )?")
+_PART_OF = re.compile(
+    r"\b(?P<most>most|more than half|the majority) of\b|\b(?P<half>[Hh]alf|[Aa] (?:third|quarter)) of\b"
+)
+
+
+def share(text: str, found: Sequence[Stated]) -> Said:
+    """N of M things are P %, and most of a whole is more than half."""
+    for one, two in pairwise(found):
+        counted = two.dimension not in ("", "%", "x") and one.dimension in ("", two.dimension)
+        if not counted or not _SHARE_OF.fullmatch(text[one.end : two.start]):
+            continue
+        said = [q for q in found if q.dimension == "%" and q.start > two.end]
+        true = 100 * one.value / two.value if two.value else 0.0
+        close = said and len(text[two.end : said[0].start]) < 40  # noqa: PLR2004 - characters
+        if close and len(said) == 1 and differs(text, said[0], true, true):
+            yield f"{one.text} of {two.text} is {true:.1f} %, not {said[0].text}"
+    part = _PART_OF.search(text)
+    pair = pair_of(found)
+    if part is None or pair is None:
+        return
+    one, two = pair
+    if part["half"]:
+        wanted = PARTS[part["half"].split()[-1].lower()] * one.value
+        if 0 < one.start - part.start() <= len(part[0]) + 5 and not two.low <= wanted <= two.high:
+            yield f"{part[0]} {one.text} is not {two.text}"
+    elif one.value < two.value / 2:
+        yield f"{one.text} is not {part[0]} {two.text}"
+
+
+_NATIVE = re.compile(r"^\s*of (?:the )?(?:native|bare|line|peak|host|theoretical|its|that)\b")
+_TAX = re.compile(r"\b(?:overhead|tax|loss|penalty|cost)\b[^.%]{0,16}$", re.IGNORECASE)
+_SO = re.compile(r"\b(?:so|thus|hence|therefore|i\.e\.|meaning|that is)\b")
+
+
+def complement(text: str, found: Sequence[Stated]) -> Said:
+    """P % of native is a loss of 100 - P %."""
+    shares = [one for one in found if one.dimension == "%"]
+    if len(shares) != 2 or not _SO.search(text):  # noqa: PLR2004 - both parts
+        return
+    kept, lost = shares
+    about = _NATIVE.match(text[kept.end :]) and _TAX.search(text[: lost.start])
+    if about and abs(kept.value + lost.value - 100) > kept.half + lost.half:
+        yield f"{kept.text} and {lost.text} are not 100 %"
+
+
+_NONE = re.compile(r"\b(?:No|None)\b[^.;,]*\b(?:more than|above|over|exceed\w*)\s+$")
+_EVERY = re.compile(r"\b(?:all|every|each|always|any)\b", re.IGNORECASE)
+
+
+def listed(text: str, found: Sequence[Stated]) -> Said:
+    """A limit for all holds for each number of the list after it."""
+    head, colon, _ = text.partition(": ")
+    shares = [one for one in found if one.dimension == "%"]
+    if len(shares) < 2:  # noqa: PLR2004 - limit and list
+        return
+    limit = shares[0]
+    if not colon and _NONE.search(text[: limit.start]):
+        head = text[: limit.end]
+    elif not colon or not _EVERY.search(head) or not MOST.search(text[: limit.start]):
+        return
+    if limit.end > len(head):
+        return
+    for one in shares[1:]:
+        if one.start > len(head) and one.value > limit.value:
+            yield f"{one.text} is not within {limit.text}"
+
+
+_ITEMS = re.compile(
+    r"\b(?P<n>two|three|four|five|six|seven)\s+(?:[\w-]+\s+)?\w+s(?:\s+were\s+\w+)?"
+    r"(?P<are>:\s*|(?:\s+[\w-]+){0,3}\s+are\s+)"
+    r"(?P<items>[^.;:()]{3,120}?\band\b[^.;:()]{1,40})\.?$",
+    re.IGNORECASE,
+)
+MAX_ITEM = 3
+
+
+def enumeration(text: str, _found: Sequence[Stated]) -> Said:
+    """N things are followed by N names."""
+    match = _ITEMS.search(text)
+    if match is None:
+        return
+    items = [one for one in re.split(r",\s*(?:and\s+)?|\s+and\s+", match["items"]) if one.strip()]
+    named = ":" in match["are"] or all(re.match(r"\s*[A-Z]|\S*[\d_]", one) for one in items)
+    if (
+        named
+        and all(len(one.split()) <= MAX_ITEM for one in items)
+        and len(items) != WORDS[match["n"].lower()]
+    ):
+        yield f"{match['n']} are announced, {len(items)} follow"
