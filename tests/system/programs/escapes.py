@@ -254,7 +254,7 @@ def raw_packets() -> None:
 
 @attempt("change the network")
 def change_network() -> None:
-    request = b"eth0".ljust(16, b"\0") + bytes(24)
+    request = b"lo".ljust(16, b"\0") + bytes(24)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         flags = fcntl.ioctl(control, 0x8913, request)
         fcntl.ioctl(control, 0x8914, flags)

@@ -9,6 +9,10 @@ enters the node whose process 1 is PID and started at TICKS, confines itself as 
 confined, and runs PROGRAM. It ends as PROGRAM ends. It needs only the standard library: the agent
 starts a copy of this file.
 
+    python -I -S confine.py door NODE COMMAND
+
+asks the supervisor of a job to run COMMAND in NODE: the job's launcher is confined itself.
+
 Three walls, each of which holds without the others:
 
     user namespace   owns nothing: mounts, network and host name belong to the cluster's namespace,
@@ -42,6 +46,9 @@ NAMESPACES = {
 
 USERS = "/run/nearmetal-cluster/users"
 """The user namespace of all nodes, in the launcher's place; absent where the kernel has none."""
+
+DOOR = "/run/nearmetal-cluster/door"
+"""The socket of the supervisor, in the launcher's place of a job."""
 
 CAPABILITIES = frozenset({2})
 """CAP_DAC_READ_SEARCH: the jobs of root read what root can read. No user gains by it, because the
@@ -282,34 +289,46 @@ def namespaces(pid: int, begin: int) -> dict[str, int]:
     return found
 
 
+def end_as(status: int) -> NoReturn:
+    """End as a process ended whose wait status this is."""
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
 def stand_for(child: int) -> NoReturn:
     """Stay outside, stop when the child stops, and end as it ends."""
     while True:
         status = os.waitpid(child, os.WUNTRACED)[1]
-        if os.WIFSTOPPED(status):
-            os.kill(os.getpid(), signal.SIGSTOP)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGCONT)
-        elif os.WIFEXITED(status):
-            os._exit(os.WEXITSTATUS(status))
-        else:
-            number = os.WTERMSIG(status)
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            os._exit(128 + number)
+        if not os.WIFSTOPPED(status):
+            end_as(status)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
 
 
-def run(pid: int, begin: int, argv: list[str]) -> NoReturn:
+def environment() -> list[bytes]:
+    """Return our variables; os.environ may have one of Python's own (LC_CTYPE)."""
+    with open("/proc/self/environ", "rb") as stream:
+        return stream.read().split(b"\0")
+
+
+def variables(words: list[bytes]) -> dict[bytes, bytes]:
+    """Return the variables in NAME=VALUE words."""
+    split = (word.partition(b"=") for word in words)
+    return {name: value for name, equals, value in split if name and equals}
+
+
+def run(pid: int, begin: int, argv: list[str], env: dict[bytes, bytes]) -> NoReturn:
     """Run a program in a node, confined. Raises OSError if the node cannot be entered."""
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         # For the program: Python handles the first and ignores the last two.
         if number != signal.SIGINT or signal.getsignal(number) is signal.default_int_handler:
             signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/environ", "rb") as stream:
-        # os.environ may have a variable of Python's own (LC_CTYPE).
-        words = (word.partition(b"=") for word in stream.read().split(b"\0"))
-        variables = {name: value for name, equals, value in words if name and equals}
     be_unreadable()
     users, spaces = open_users(), namespaces(pid, begin)
     inside = spaces.pop("pid", None)
@@ -323,22 +342,40 @@ def run(pid: int, begin: int, argv: list[str]) -> NoReturn:
             enter(descriptor, NAMESPACES[name], name)
         confine(users)
         os.closerange(3, 1 << 20)
-        os.execve(argv[0], argv, variables)  # noqa: S606 - the user's program
+        os.execve(argv[0], argv, env)  # noqa: S606 - the user's program
     except OSError as error:
         report(error)
     os._exit(255)
 
 
-def report(error: OSError) -> None:
+def ask(node: str, command: str) -> NoReturn:
+    """Have a command run in a node, and end as it ends. Raises OSError."""
+    import socket  # noqa: PLC0415 - slow to load, and other ways in need none
+
+    request = os.memfd_create("request")
+    with open(request, "wb", closefd=False) as stream:
+        stream.write(b"\0".join([os.fsencode(node), os.fsencode(command), *environment()]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.connect(DOOR)
+        socket.send_fds(door, [b"+"], [0, 1, 2, request])
+        answer = door.recv(4)
+    if len(answer) != 4:
+        raise OSError(0, "the supervisor of the job has ended")
+    end_as(struct.unpack("i", answer)[0])
+
+
+def report(error: Exception) -> None:
     """Say why nothing was started."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     os.write(2, f"nearmetal: cannot enter the node: {reason}\n".encode())
 
 
 def main() -> int:
     """Run one program in a node."""
     try:
-        run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+        if sys.argv[1] == "door":
+            ask(*sys.argv[2:])
+        run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:], variables(environment()))
     except OSError as error:
         report(error)
     return 255

@@ -377,13 +377,16 @@ class LocalBackend(Backend):
 
     def supervisor(self, job: str, nodes: Sequence[str], deadline_s: float | None) -> Command:
         """Run job.py, which lives in the cluster."""
-        parts = self.observe().named(ContainerNode)
+        observed = self.observe()
+        parts = observed.named(ContainerNode)
+        show = [path for c in observed.named(ContainerCluster).values() for path in c.show]
         chosen = {name: parts[name] for name in nodes if name in parts}
         config = {
             "job": job,
             "nodes": {name: node.shm for name, node in chosen.items()},
             "hosts": sorted({node.host for node in chosen.values()}),
             "suffixes": JOB_SUFFIXES,
+            "show": self._shown(show),
             "tmp_bytes": max((node.shm for node in chosen.values()), default=_LAUNCHER_TMP),
             "deadline_s": deadline_s,
         }
