@@ -70,7 +70,8 @@ ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column in the tables of numbers, and the kernel's word for the architecture."""
 
 SECCOMP, CLONE, CLONE3, UNSHARE = (317, 277), (56, 220), (435, 435), (272, 97)
-SOCKET, IOCTL, MKNOD, MKNODAT = (41, 198), (16, 29), (133, None), (259, 33)
+SOCKET, SOCKETPAIR, IOCTL, FCNTL = (41, 198), (53, 199), (16, 29), (72, 25)
+MKNOD, MKNODAT = (133, None), (259, 33)
 
 REFUSED: dict[str, tuple[int, int | None]] = {
     # File systems and namespaces
@@ -136,6 +137,8 @@ DEVICE_BIT = 0o020000
 """Set in the mode of block and of character devices, and of no other file."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal that `exec` was called from."""
+LEASES = (1024, 1040)
+"""F_SETLEASE and F_SETDELEG: they hold up every process of the machine that opens the file."""
 FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others are no part of a network namespace (AF_VSOCK), or
 are doors into the kernel that MPI does not need (AF_PACKET, AF_ALG)."""
@@ -208,8 +211,10 @@ def filter_program() -> Program:
     case(MKNOD, by(1, (ANY_BIT, DEVICE_BIT)))
     case(MKNODAT, by(2, (ANY_BIT, DEVICE_BIT)))
     case(IOCTL, by(1, *((EQUAL, request) for request in TERMINAL_INPUT)))
+    case(FCNTL, by(1, *((EQUAL, command) for command in LEASES)))
     families: Program = [(EQUAL, 1, 0, family) for family in FAMILIES]
-    case(SOCKET, argument(0, families, found=ALLOW, otherwise=ERRNO | errno.EAFNOSUPPORT))
+    for number in (SOCKET, SOCKETPAIR):
+        case(number, argument(0, families, found=ALLOW, otherwise=ERRNO | errno.EAFNOSUPPORT))
     return [*program, (RETURN, 0, 0, ALLOW)]
 
 
