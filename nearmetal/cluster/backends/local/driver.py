@@ -298,6 +298,8 @@ class LocalBackend(Backend):
         network = ipaddress.IPv4Network(spec.network.subnet)
         link = f"v{int(ipaddress.IPv4Address(node.address)) - int(network[0])}"
         mtu = spec.network.mtu
+        # The kernel removes that of a node that has ended later, with its last connection.
+        self._runner.run(self.on_launcher(["ip", "link", "del", link]), timeout_s=STEP_S)
         self._ip(
             None,
             f"link add {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
