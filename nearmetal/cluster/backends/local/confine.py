@@ -143,6 +143,9 @@ FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others are no part of a network namespace (AF_VSOCK), or
 are doors into the kernel that MPI does not need (AF_PACKET, AF_ALG)."""
 
+STATUS = struct.Struct("i")
+"""The answer of the door: the wait status of the command."""
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 Program = list[tuple[int, int, int, int]]
@@ -363,10 +366,10 @@ def ask(node: str, command: str) -> NoReturn:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.connect(DOOR)
         socket.send_fds(door, [b"+"], [0, 1, 2, request])
-        answer = door.recv(4)
-    if len(answer) != 4:
+        answer = door.recv(STATUS.size)
+    if len(answer) != STATUS.size:
         raise OSError(0, "the supervisor of the job has ended")
-    end_as(struct.unpack("i", answer)[0])
+    end_as(STATUS.unpack(answer)[0])
 
 
 def report(error: Exception) -> None:

@@ -16,13 +16,15 @@ import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
 
 from nearmetal.cluster.backends.local import confine, init
 
 MAX_REQUEST = 8 << 20
+NR_GIVEN = 4
+"""Descriptors of a request: three streams, and a file with the words."""
+
 ASK_S = 10.0
 GRACE_S = 2.0
 
@@ -76,10 +78,10 @@ def only(client: socket.socket) -> socket.socket:
 def serve(client: socket.socket, places: Mapping[str, Place]) -> None:
     """Run the command of a client, and report its end."""
     client.settimeout(ASK_S)
-    _, given, _, _ = socket.recv_fds(client, 1, 4)
-    if len(given) != 4:
+    _, given, _, _ = socket.recv_fds(client, 1, NR_GIVEN)
+    if len(given) != NR_GIVEN:
         return
-    request = os.pread(given[3], MAX_REQUEST, 0).split(b"\0")
+    request = os.pread(given[-1], MAX_REQUEST, 0).split(b"\0")
     child = os.fork()
     if child == 0:
         client.close()
@@ -92,7 +94,7 @@ def serve(client: socket.socket, places: Mapping[str, Place]) -> None:
     poll.register(process, select.POLLIN)
     if process not in dict(poll.poll()):
         end(child, process)
-    client.send(struct.pack("i", os.waitpid(child, 0)[1]))
+    client.send(confine.STATUS.pack(os.waitpid(child, 0)[1]))
 
 
 def start(request: list[bytes], given: list[int], places: Mapping[str, Place]) -> NoReturn:
@@ -104,12 +106,12 @@ def start(request: list[bytes], given: list[int], places: Mapping[str, Place]) -
         signal.signal(signum, signal.SIG_DFL)
     try:
         node, command, *environment = request
-        place = places.get(node.decode(errors="replace"))
-        if place is None:
-            raise OSError(0, "the job has no place in a node of this name")
+        place = places[node.decode(errors="replace")]
         os.sched_setaffinity(0, place.cpus)
         argv = ["/bin/sh", "-c", SHELL, "sh", os.fsdecode(command)]
         confine.run(place.pid, place.begin, argv, confine.variables(environment))
+    except KeyError:
+        confine.report(OSError(0, "the job has no place in a node of this name"))
     except (OSError, ValueError) as error:
         confine.report(error)
     os._exit(255)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Works by descriptors and system calls, as init.py does.
-# ruff: noqa: PTH103, PTH115, PTH120, PTH123, PTH208
+# ruff: noqa: PTH103, PTH115, PTH120, PTH123, PTH208, PTH211
 """The supervisor of one job: private places in its nodes, and the end of all its processes.
 
 Started as a script in the cluster's namespaces (`python -I -S job.py CONFIG`, JSON). It belongs to
@@ -152,6 +152,9 @@ def stay(lifeline: int) -> NoReturn:
     os.closerange(4, 4096)
     while os.read(3, 1):
         pass
+    if os.getpid() != 1:
+        # Our end ends no other process, and its environment may be empty.
+        end([], {namespace("self", "mnt")})
     os._exit(0)
 
 
@@ -214,14 +217,12 @@ def start_place(
         reason = words.decode("utf-8", "replace") or "process 1 of the job ended early"
         raise OSError(0, f"{name}: {reason}")
     first: int = _CREDENTIALS.unpack(more[0][2])[0]
-    begin = confine.start_time(first)
-    init.write_file(record(name), f"{first} {begin}\n")
-    return os.pidfd_open(first), door.Place(first, begin, frozenset(os.sched_getaffinity(0)))
+    place = door.Place(first, confine.start_time(first), frozenset(os.sched_getaffinity(0)))
+    init.write_file(record(name), f"{first} {place.begin}\n")
+    return os.pidfd_open(first), place
 
 
-def start_node(
-    name: str, shm_bytes: int, lifeline: tuple[int, int]
-) -> tuple[int, int, door.Place]:
+def start_node(name: str, shm_bytes: int, lifeline: tuple[int, int]) -> tuple[int, int, door.Place]:
     """Make the job's place in a node; return pidfds of the node and of the job's process 1."""
     with open(f"{init.CLUSTER}/nodes/{name}/pid", encoding="ascii") as stream:
         pid, begin = map(int, stream.read().split())
@@ -341,7 +342,6 @@ def make_places(
     for name, shm_bytes in config["nodes"].items():
         node, first, made[name] = start_node(name, shm_bytes, lifeline)
         inits.append(first)
-        # A node ends its inner PID namespaces first, so both mean the same.
         reason = f"process 1 of node {name}, or of the job in it, has ended"
         watched |= {node: reason, first: reason}
     return made
