@@ -232,7 +232,9 @@ class Importer:
             source = source._replace(
                 format=name,
                 parser=f"{name}/{PARSERS[name].version}",
-                header=_short({LAUNCH + key: v for key, v in file.facts.items()} | log.header),
+                header=_short(
+                    {LAUNCH + key: v for key, v in file.facts.items()} | dict(log.header)
+                ),
                 remarks=tuple((n, text[:MAX_WORD]) for n, text in log.remarks[:MAX_SHOWN]),
             )
             _check_size(source, log)

@@ -215,13 +215,12 @@ def _write_once(path: str, content: bytes) -> None:
 
 def _source(row: tuple[Any, ...]) -> SourceFile:
     """Return a row of the table of sources; raises ValueError, TypeError or RecursionError."""
-    texts = (text or "" for text in row[:8])
+    texts = tuple(text or "" for text in row[:8])
     header, remarks = json.loads(row[12]), json.loads(row[13])
     if not isinstance(header, dict) or not all(isinstance(v, str) for v in header.values()):
         raise ValueError("a setting is not a text")
-    return SourceFile(
-        *texts, *row[8:12], header, tuple((int(line), str(text)) for line, text in remarks)
-    )
+    said = tuple((int(line), str(text)) for line, text in remarks)
+    return SourceFile._make((*texts, *row[8:12], header, said))
 
 
 def _is_sound(seen: Observation) -> bool:
