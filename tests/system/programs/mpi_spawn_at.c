@@ -19,7 +19,7 @@ int main(int argc, char **argv)
 			printf("FAILED: %s\n", argv[2]);
 		MPI_Comm_get_parent(&other);
 	} else if (argc == 3) {
-		char *words[] = { "child", argv[2], NULL };
+		char *words[] = {"child", argv[2], NULL};
 
 		MPI_Info_create(&info);
 		MPI_Info_set(info, "host", argv[1]);
