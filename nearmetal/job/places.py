@@ -10,6 +10,7 @@ If these guards were killed as well, the next run finds the job by its name and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -137,6 +138,8 @@ class SharedPlaces:
         finally:
             for path in self.all:
                 shutil.rmtree(path, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()  # a node may have made a file with the name of a job
 
 
 @dataclass(frozen=True)
@@ -357,5 +360,5 @@ def end_stale(backend: Backend, spec: ClusterSpec, runner: Runner) -> None:
     names: set[str] = set()
     for host in spec.hosts:
         names |= {path.name for path in backend.meeting_directory(host.name).iterdir()}
-    for job in _stale(names):
+    for job in _stale(names)[:_MAX_STALE]:
         places_for(backend, spec, nodes, job, runner).end()

@@ -127,7 +127,7 @@ def _bench_label(launch: Launch, *, designed: bool) -> Label:
     """Return the label of a launch. In a designed study, nodes belong to the arm, not to the scale."""
     nodes = len(launch.nodes.split(",")) if launch.nodes else 1
     return Label(
-        arm=" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI",
+        arm=printable(" ".join(filter(None, (launch.mpi, launch.arm))) or "no MPI"),
         nodes=None if designed else nodes,
         ranks=launch.ranks,
         launch=launch.number,
@@ -232,7 +232,9 @@ class Importer:
             source = source._replace(
                 format=name,
                 parser=f"{name}/{PARSERS[name].version}",
-                header=_short(log.header) | {LAUNCH + key: v for key, v in file.facts.items()},
+                header=_short(
+                    {LAUNCH + key: v for key, v in file.facts.items()} | dict(log.header)
+                ),
                 remarks=tuple((n, text[:MAX_WORD]) for n, text in log.remarks[:MAX_SHOWN]),
             )
             _check_size(source, log)
@@ -302,9 +304,13 @@ class _UnreadError(LogError):
 
 
 def _short(header: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a log, of which an adversary may print any number."""
+    """Return settings of a log or a launch, of which an adversary may write any number."""
     first = itertools.islice(header.items(), MAX_SETTINGS)
-    return {key[:MAX_WORD]: value[:MAX_WORD] for key, value in first}
+    return {_word(key): _word(value) for key, value in first}
+
+
+def _word(text: str) -> str:
+    return printable(text[:MAX_WORD])[:MAX_WORD]
 
 
 def _check_size(source: SourceFile, log: Log) -> None:

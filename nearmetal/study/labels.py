@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from nearmetal.config.document import Document, read_text
 from nearmetal.config.explain import parse_yaml
@@ -42,17 +42,27 @@ MAX_NUMBER = 10**9 - 1
 """A launch or a block: at most nine digits."""
 
 Text = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+def _shown(text: str) -> str:
+    """Refuse a name that tables and terminals cannot show as it is."""
+    if not text.isprintable():
+        raise ValueError(f"a character of '{printable(text)}' cannot be shown|use other characters")
+    return text
+
+
+Name = Annotated[Text, AfterValidator(_shown)]
 Count = Annotated[int, Field(ge=1, le=100_000_000)]
 
 
 class ArmLabels(Model):
     """The description of an arm. The comparability gate compares the `facts`."""
 
-    platform: Text
-    fabric: Text
-    placement: Text
+    platform: Name
+    fabric: Name
+    placement: Name
     cores_per_node: Count | None = None
-    facts: dict[Text, str | int | float] = Field(default_factory=dict, max_length=MAX_FACTS)
+    facts: dict[Name, str | int | float] = Field(default_factory=dict, max_length=MAX_FACTS)
 
     @field_validator("facts")
     @classmethod
@@ -71,7 +81,7 @@ class SourceRule(Model):
     """A pattern of paths, and the labels of the files that match it."""
 
     path: Text
-    arm: Text | None = None
+    arm: Name | None = None
     nodes: Count | None = None
     ranks: Count | None = None
     block: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
@@ -91,8 +101,8 @@ class Labels(Model):
     """The whole file."""
 
     format: Literal[1]
-    run: Text
-    arms: Annotated[dict[Text, ArmLabels], Field(max_length=MAX_RULES)]
+    run: Name
+    arms: Annotated[dict[Name, ArmLabels], Field(max_length=MAX_RULES)]
     sources: Annotated[list[SourceRule], Field(max_length=MAX_RULES)]
 
 
@@ -137,7 +147,8 @@ class Labeller:
                 self._used.add(number)
                 if rule.ignore:
                     return Label(ignore=rule.ignore)
-                return self._say(number, rule, found)
+                words = {name: printable(word) for name, word in found.items()}
+                return self._say(number, rule, words)
         return None
 
     def _say(self, number: int, rule: SourceRule, found: Mapping[str, str]) -> Label:

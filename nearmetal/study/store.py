@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -41,6 +42,7 @@ OBJECTS = "objects"
 NEW = ".new"
 _DIGEST = re.compile("[0-9a-f]{64}")
 MEMORY_LIMIT = "384MB"
+_UNITS = frozenset(unit.value for unit in Unit)
 
 _FACT_COLUMNS = (
     "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
@@ -51,6 +53,14 @@ _SOURCE_COLUMNS = (
     "format VARCHAR, parser VARCHAR, run VARCHAR, arm VARCHAR, launch UINTEGER, block UINTEGER, "
     "nodes UINTEGER, ranks UINTEGER, header VARCHAR, remarks VARCHAR"
 )
+
+_TYPES = {
+    SOURCES: _SOURCE_COLUMNS.partition(", ")[2],
+    FACTS: "run VARCHAR, launch UINTEGER, block UINTEGER, arm VARCHAR, program VARCHAR, "
+    "test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, nodes UINTEGER, "
+    "metric VARCHAR, unit VARCHAR, value DOUBLE, source VARCHAR, line UINTEGER, parser VARCHAR",
+}
+"""The columns of each table: a study from another person may have others."""
 
 _JOINED = """
     SELECT s.run, s.launch, s.block, s.arm, s.format AS program, f.test,
@@ -155,7 +165,7 @@ class Writer:
                 source.status,
                 printable(source.reason),
                 *source[4:-2],
-                json.dumps(dict(source.header)),
+                json.dumps(dict(source.header), ensure_ascii=False),
                 json.dumps(source.remarks),
             )
         )
@@ -203,6 +213,21 @@ def _write_once(path: str, content: bytes) -> None:
         stream.write(content)
 
 
+def _source(row: tuple[Any, ...]) -> SourceFile:
+    """Return a row of the table of sources; raises ValueError, TypeError or RecursionError."""
+    texts = tuple(text or "" for text in row[:8])
+    header, remarks = json.loads(row[12]), json.loads(row[13])
+    if not isinstance(header, dict) or not all(isinstance(v, str) for v in header.values()):
+        raise ValueError("a setting is not a text")
+    said = tuple((int(line), str(text)) for line, text in remarks)
+    return SourceFile._make((*texts, *row[8:12], header, said))
+
+
+def _is_sound(seen: Observation) -> bool:
+    known = None not in (seen.launch, seen.value, seen.line)
+    return known and math.isfinite(seen.value)
+
+
 def object_path(digest: str) -> str:
     """Return where a raw file lies in a study; raises LogError for a foreign name."""
     if not _DIGEST.fullmatch(digest):
@@ -234,33 +259,27 @@ class Study:
         """Return the rows of a query over the table of this name, which it calls `t`."""
         import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
 
+        typed = ", ".join("{0}::{1} AS {0}".format(*c.split()) for c in _TYPES[name].split(", "))
         with _plain_name(self.directory) as here, closing(_connect()) as connection:
             try:
-                connection.execute(f"CREATE VIEW t AS SELECT * FROM read_parquet('{here}/{name}')")  # noqa: S608 - ours
+                table = f"SELECT {typed} FROM read_parquet('{here}/{name}')"  # noqa: S608 - ours
+                connection.execute(f"CREATE VIEW t AS {table}")
                 cursor = connection.execute(query, values)
                 while rows := cursor.fetchmany(10_000):
                     yield from rows
             except duckdb.Error as error:
                 words = str(error).replace(here, str(self.directory))
-                raise LogError(
-                    f"{self.directory}: {words}", "the tables are damaged; import again"
-                ) from error
+                raise self._damaged(words) from error
+
+    def _damaged(self, words: str) -> LogError:
+        return LogError(f"{self.directory}: {words}", "the tables are damaged; import again")
 
     def sources(self) -> list[SourceFile]:
         """Return every file of the import, in its order."""
-        rows = self._rows(SOURCES, "SELECT * FROM t")
-        return [
-            SourceFile._make(
-                (
-                    *row[:3],
-                    *(text or "" for text in row[3:8]),
-                    *row[8:12],
-                    json.loads(row[12]),
-                    tuple((line, text) for line, text in json.loads(row[13])),
-                )
-            )
-            for row in rows
-        ]
+        try:
+            return [_source(row) for row in self._rows(SOURCES, "SELECT * FROM t")]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged(f"{SOURCES}: {error}") from error
 
     def labels(self) -> str:
         """Return the text of the labels of the import; empty if it needed none."""
@@ -283,11 +302,10 @@ class Study:
         )
         for key, members in groupby(rows, key=lambda row: row[:9]):
             program, test, variant, size, ranks, nodes, metric, unit = key[1:]
+            seen = tuple(Observation(*row[9:]) for row in members)
+            if unit not in _UNITS or not all(_is_sound(each) for each in seen):
+                raise self._damaged(f"{FACTS}: {test}: a number, its unit or its place is missing")
             point = Point(program, test, variant, size, ranks, nodes, metric, Unit(unit))
-            seen = tuple(
-                Observation(run, launch, block, value, source, line)
-                for run, launch, block, value, source, line in (row[9:] for row in members)
-            )
             yield Cell(key[0], point, seen)
 
     def cell_count(self, launches: int) -> int:

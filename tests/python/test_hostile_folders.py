@@ -115,7 +115,7 @@ def test_keys_of_yaml_are_escaped(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         parse_labels(f"format: 1\nrun: r\n{arms}\nsources: []\n", str(tmp_path / f"l{ESCAPE}"))
     lines = caught.value.message.split("\n")
-    assert len(lines) == 3  # platform, fabric and placement
+    assert len(lines) == 4  # the name, platform, fabric and placement
     assert all(line.isprintable() and r"\x1b]0;owned\x07\nerror: forged" in line for line in lines)
 
 

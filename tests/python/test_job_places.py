@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.job.copies import unpack
-from nearmetal.job.places import MARKER, NodePlaces, Wanted, _answer, new_name
+from nearmetal.job.places import MARKER, NodePlaces, Wanted, _answer, end_stale, new_name
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 
@@ -434,6 +435,22 @@ def test_names_that_a_node_invents_cost_one_command_and_have_a_limit(machines: M
     finally:
         for one in left:
             one.kill()
+
+
+def test_names_in_a_rundir_that_a_node_invents_have_a_limit(tmp_path: Path) -> None:
+    """A file with such a name is removed as well: it would cost each later job a step."""
+    spec = parse_spec("version: 1\nname: s\nbackend: local\nhosts: [{name: h, nodes: [{name: n}]}]")
+    rundir = tmp_path / "h"
+    for number in range(0, 100, 2):
+        (rundir / f"job-1-1-{number:06x}").mkdir(parents=True)
+        (rundir / f"job-1-1-{number + 1:06x}").touch()
+    (rundir / new_name("job")).mkdir()
+    backend = FakeBackend(meeting=tmp_path)
+    end_stale(backend, spec, LocalRunner())
+    assert backend.steps == ["sweep NEARMETAL_JOB"] * 64
+    assert len(list(rundir.iterdir())) == 37
+    end_stale(backend, spec, LocalRunner())
+    assert [path.is_dir() for path in rundir.iterdir()] == [True]
 
 
 def archive(*, name: str = "0.stats", mtime: str = "1", size: int = 3, count: int = 1) -> bytes:

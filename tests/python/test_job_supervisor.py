@@ -19,7 +19,7 @@ import job
 node = int(sys.argv[2])
 watched = {os.pidfd_open(node): "the node has ended"} if node else {}
 print("ready", flush=True)
-print(repr(job.wait(watched, float(sys.argv[3]))), flush=True)
+print(repr(job.wait(watched, float(sys.argv[3]), {})), flush=True)
 """
 RUN_ENDED = "`nearmetal run` has ended"
 

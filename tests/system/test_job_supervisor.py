@@ -208,6 +208,37 @@ def test_run_and_supervisor_killed_together(up: tuple[Site, str], mpi: Mpi) -> N
     assert_clean(up)
 
 
+HIDDEN = "setsid env -i sleep 601 </dev/null >/dev/null 2>&1 & echo rank hidden; exec sleep 600"
+
+
+@pytest.mark.parametrize("mpi", [Mpi.MPICH5], indirect=True)
+def test_a_hidden_process_ends_with_the_supervisor(up: tuple[Site, str], mpi: Mpi) -> None:
+    """It has left the session of its rank and has no variable; n3 has no PID namespace."""
+    place, spec = up
+    argv = ("run", spec, "--mpi", mpi.value, "--provider", "stock", "-n", "6")
+    with place.start(*argv, "--", "/bin/sh", "-c", HIDDEN) as process:
+        assert process.stdout is not None
+        for _ in range(6):
+            assert process.stdout.readline().startswith("rank "), f"ended: {process.poll()}"
+        kill(place, is_supervisor)
+        process.communicate(timeout=END_S)
+    deadline = time.monotonic() + END_S
+    while is_running("sleep", "601"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert_clean(up)
+
+
+def is_running(*words: str) -> bool:
+    """Whether any process of the machine has these words."""
+    wanted = b"".join(word.encode() + b"\0" for word in words)
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes() == wanted:
+                return True
+    return False
+
+
 @pytest.mark.parametrize("mpi", [Mpi.OPENMPI5], indirect=True)
 @pytest.mark.parametrize("node", ["n2", "n3"])
 def test_a_dead_node_ends_the_job(up: tuple[Site, str], mpi: Mpi, node: str) -> None:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, UID, Site, site, user_can_read_checkout
-from tests.system.need import need_build
+from tests.system.mpi_jobs import compile_for
+from tests.system.need import need_build, need_mpi
 from tests.system.programs import escapes
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ hosts: [{name: h, nodes: [{name: n1}, {name: n2, pids: cluster}, {name: n3, pids
 """
 RECORDS = "/run/nearmetal-cluster"
 AGENT = f"{RECORDS}/agent"
+SPAWN = ROOT / "tests" / "system" / "programs" / "mpi_spawn_at.c"
 WALLS = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/{}/status; readlink /proc/self/ns/user"
 
 
@@ -99,6 +102,27 @@ def test_an_escape_is_refused(outcomes: dict[str, dict[str, str]], attempt: str)
     assert {way: ends[attempt] for way, ends in outcomes.items()} == dict.fromkeys(
         outcomes, "refused"
     )
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("mpi", [Mpi.MPICH5, Mpi.IMPI], ids=lambda mpi: mpi.value)
+@pytest.mark.parametrize("host", ["localhost", "launcher"])
+def test_a_rank_has_the_launcher_start_no_escape(inside: Prison, mpi: Mpi, host: str) -> None:
+    """Open MPI starts children in the nodes of the job only."""
+    need_mpi(mpi)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        seen = Path(name)
+        seen.chmod(0o755)
+        compile_for([mpi], SPAWN, seen)
+        attempt = f"exec /usr/bin/python3 -I {escapes.__file__} {inside.outside}"
+        options = ("--mpi", mpi.value, "--provider", "stock", "-n", "1", "--timeout", "40")
+        argv = (str(seen / mpi.value), host, f"cat /proc/sys/kernel/hostname; {attempt}")
+        words = inside.place.ok("run", inside.spec, *options, "--", *argv)
+    where, answer = words.splitlines()[-2:]
+    assert where == "launcher"
+    ends = json.loads(answer)
+    assert ends == dict.fromkeys(escapes.ATTEMPTS, "refused")
+    assert list(inside.outside.iterdir()) == []
 
 
 def test_nothing_was_made_outside(inside: Prison, outcomes: dict[str, dict[str, str]]) -> None:

@@ -252,9 +252,19 @@ def raw_packets() -> None:
     socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 
 
+@attempt("hold up every process that opens a file of the machine")
+def take_lease() -> None:
+    fcntl.fcntl(os.open(__file__, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+
+@attempt("make a pair of sockets of another family")
+def pair_of_sockets() -> None:
+    socket.socketpair(socket.AF_VSOCK, socket.SOCK_STREAM)
+
+
 @attempt("change the network")
 def change_network() -> None:
-    request = b"eth0".ljust(16, b"\0") + bytes(24)
+    request = b"lo".ljust(16, b"\0") + bytes(24)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         flags = fcntl.ioctl(control, 0x8913, request)
         fcntl.ioctl(control, 0x8914, flags)
@@ -323,6 +333,8 @@ def outcome(function: Attempt) -> str:
 
 
 if __name__ == "__main__":
+    if "Seccomp:\t2\n" not in Path("/proc/self/status").read_text():
+        sys.exit("run this in a node only: without the walls it takes /proc from the machine")
     SCRATCH.mkdir(exist_ok=True)
     outcomes = {name: outcome(function) for name, function in ATTEMPTS.items()}
     sys.stdout.write(json.dumps(outcomes) + "\n")

@@ -7,15 +7,16 @@
 #   agent --here PROGRAM ARGS...          in the launcher's place, in NEARMETAL_WORKDIR
 #
 # NEARMETAL_WORKDIR is the directory to start in; /tmp where a node does not have it. The launcher
-# of a job (NEARMETAL_JOB=job-...) and its remote shells enter the places that job.py made.
+# of a job (NEARMETAL_JOB=job-...) enters the place that job.py made. It is confined there, and its
+# remote shells ask for commands in nodes through a door.
 PATH=$PATH:/usr/sbin:/usr/bin:/sbin:/bin
 cluster=/run/nearmetal-cluster
 start='cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp; '
 
-find_node() { # find_node NODE JOB : set pid and cpus of the node, or of the job's place in it
+find_node() { # find_node NODE : set pid and cpus of the node
 	case $1 in */* | .*) echo "nearmetal: bad node name: $1" >&2 && exit 255 ;; esac
 	place=$cluster/nodes/$1/pid
-	case $2 in */*) ;; job-*) place=$cluster/jobs/$2/$1 ;; esac
+	[ ! -S $cluster/door ] || return 0 # the supervisor of the job finds it
 	{ read -r pid begin <"$place" && read -r cpus <"$cluster/nodes/$1/cpus"; } 2>/dev/null || {
 		echo "nearmetal: no such node, or not up: $1" >&2
 		exit 255
@@ -37,9 +38,10 @@ case $1 in
 --here)
 	shift
 	case $NEARMETAL_JOB in */*) ;; job-*)
-		if { read -r pid <"$cluster/jobs/$NEARMETAL_JOB/.launcher"; } 2>/dev/null; then
+		if { read -r pid begin <"$cluster/jobs/$NEARMETAL_JOB/.launcher"; } 2>/dev/null; then
 			[ "$TMPDIR" != $job_tmp ] || TMPDIR=$own_tmp
-			exec nsenter -t "$pid" -m -- /bin/sh -c "$start"'exec "$@"' sh "$@"
+			exec $cluster/python -I -S $cluster/confine.py "$pid" "$begin" \
+				/bin/sh -c "$start"'exec "$@"' sh "$@"
 		fi
 		;;
 	esac
@@ -53,7 +55,7 @@ case $1 in
 	;;
 --exec)
 	shift
-	find_node "$1" ''
+	find_node "$1"
 	shift
 	enter 'exec "$@"' sh "$@"
 	;;
@@ -61,6 +63,7 @@ esac
 
 reach() {
 	[ "$TMPDIR" != $job_tmp ] || TMPDIR=$own_tmp
+	[ ! -S $cluster/door ] || exec $cluster/python -I -S $cluster/confine.py door "$node" "$1"
 	enter 'exec /bin/sh -c "$1"' sh "$1"
 }
 

@@ -9,6 +9,10 @@ enters the node whose process 1 is PID and started at TICKS, confines itself as 
 confined, and runs PROGRAM. It ends as PROGRAM ends. It needs only the standard library: the agent
 starts a copy of this file.
 
+    python -I -S confine.py door NODE COMMAND
+
+asks the supervisor of a job to run COMMAND in NODE: the job's launcher is confined itself.
+
 Three walls, each of which holds without the others:
 
     user namespace   owns nothing: mounts, network and host name belong to the cluster's namespace,
@@ -43,6 +47,9 @@ NAMESPACES = {
 USERS = "/run/nearmetal-cluster/users"
 """The user namespace of all nodes, in the launcher's place; absent where the kernel has none."""
 
+DOOR = "/run/nearmetal-cluster/door"
+"""The socket of the supervisor, in the launcher's place of a job."""
+
 CAPABILITIES = frozenset({2})
 """CAP_DAC_READ_SEARCH: the jobs of root read what root can read. No user gains by it, because the
 user namespace of an ordinary user has no files but the user's own."""
@@ -63,7 +70,8 @@ ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column in the tables of numbers, and the kernel's word for the architecture."""
 
 SECCOMP, CLONE, CLONE3, UNSHARE = (317, 277), (56, 220), (435, 435), (272, 97)
-SOCKET, IOCTL, MKNOD, MKNODAT = (41, 198), (16, 29), (133, None), (259, 33)
+SOCKET, SOCKETPAIR, IOCTL, FCNTL = (41, 198), (53, 199), (16, 29), (72, 25)
+MKNOD, MKNODAT = (133, None), (259, 33)
 
 REFUSED: dict[str, tuple[int, int | None]] = {
     # File systems and namespaces
@@ -129,9 +137,14 @@ DEVICE_BIT = 0o020000
 """Set in the mode of block and of character devices, and of no other file."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal that `exec` was called from."""
+LEASES = (1024, 1040)
+"""F_SETLEASE and F_SETDELEG: they hold up every process of the machine that opens the file."""
 FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others are no part of a network namespace (AF_VSOCK), or
 are doors into the kernel that MPI does not need (AF_PACKET, AF_ALG)."""
+
+STATUS = struct.Struct("i")
+"""The answer of the door: the wait status of the command."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -201,8 +214,10 @@ def filter_program() -> Program:
     case(MKNOD, by(1, (ANY_BIT, DEVICE_BIT)))
     case(MKNODAT, by(2, (ANY_BIT, DEVICE_BIT)))
     case(IOCTL, by(1, *((EQUAL, request) for request in TERMINAL_INPUT)))
+    case(FCNTL, by(1, *((EQUAL, command) for command in LEASES)))
     families: Program = [(EQUAL, 1, 0, family) for family in FAMILIES]
-    case(SOCKET, argument(0, families, found=ALLOW, otherwise=ERRNO | errno.EAFNOSUPPORT))
+    for number in (SOCKET, SOCKETPAIR):
+        case(number, argument(0, families, found=ALLOW, otherwise=ERRNO | errno.EAFNOSUPPORT))
     return [*program, (RETURN, 0, 0, ALLOW)]
 
 
@@ -282,34 +297,46 @@ def namespaces(pid: int, begin: int) -> dict[str, int]:
     return found
 
 
+def end_as(status: int) -> NoReturn:
+    """End as a process ended whose wait status this is."""
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    number = os.WTERMSIG(status)
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
 def stand_for(child: int) -> NoReturn:
     """Stay outside, stop when the child stops, and end as it ends."""
     while True:
         status = os.waitpid(child, os.WUNTRACED)[1]
-        if os.WIFSTOPPED(status):
-            os.kill(os.getpid(), signal.SIGSTOP)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGCONT)
-        elif os.WIFEXITED(status):
-            os._exit(os.WEXITSTATUS(status))
-        else:
-            number = os.WTERMSIG(status)
-            if number not in (signal.SIGKILL, signal.SIGSTOP):
-                signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            os._exit(128 + number)
+        if not os.WIFSTOPPED(status):
+            end_as(status)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
 
 
-def run(pid: int, begin: int, argv: list[str]) -> NoReturn:
+def environment() -> list[bytes]:
+    """Return our variables; os.environ may have one of Python's own (LC_CTYPE)."""
+    with open("/proc/self/environ", "rb") as stream:
+        return stream.read().split(b"\0")
+
+
+def variables(words: list[bytes]) -> dict[bytes, bytes]:
+    """Return the variables in NAME=VALUE words."""
+    split = (word.partition(b"=") for word in words)
+    return {name: value for name, equals, value in split if name and equals}
+
+
+def run(pid: int, begin: int, argv: list[str], env: dict[bytes, bytes]) -> NoReturn:
     """Run a program in a node, confined. Raises OSError if the node cannot be entered."""
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         # For the program: Python handles the first and ignores the last two.
         if number != signal.SIGINT or signal.getsignal(number) is signal.default_int_handler:
             signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/environ", "rb") as stream:
-        # os.environ may have a variable of Python's own (LC_CTYPE).
-        words = (word.partition(b"=") for word in stream.read().split(b"\0"))
-        variables = {name: value for name, equals, value in words if name and equals}
     be_unreadable()
     users, spaces = open_users(), namespaces(pid, begin)
     inside = spaces.pop("pid", None)
@@ -323,22 +350,40 @@ def run(pid: int, begin: int, argv: list[str]) -> NoReturn:
             enter(descriptor, NAMESPACES[name], name)
         confine(users)
         os.closerange(3, 1 << 20)
-        os.execve(argv[0], argv, variables)  # noqa: S606 - the user's program
+        os.execve(argv[0], argv, env)  # noqa: S606 - the user's program
     except OSError as error:
         report(error)
     os._exit(255)
 
 
-def report(error: OSError) -> None:
+def ask(node: str, command: str) -> NoReturn:
+    """Have a command run in a node, and end as it ends. Raises OSError."""
+    import socket  # noqa: PLC0415 - slow to load, and other ways in need none
+
+    request = os.memfd_create("request")
+    with open(request, "wb", closefd=False) as stream:
+        stream.write(b"\0".join([os.fsencode(node), os.fsencode(command), *environment()]))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.connect(DOOR)
+        socket.send_fds(door, [b"+"], [0, 1, 2, request])
+        answer = door.recv(STATUS.size)
+    if len(answer) != STATUS.size:
+        raise OSError(0, "the supervisor of the job has ended")
+    end_as(STATUS.unpack(answer)[0])
+
+
+def report(error: Exception) -> None:
     """Say why nothing was started."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     os.write(2, f"nearmetal: cannot enter the node: {reason}\n".encode())
 
 
 def main() -> int:
     """Run one program in a node."""
     try:
-        run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+        if sys.argv[1] == "door":
+            ask(*sys.argv[2:])
+        run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:], variables(environment()))
     except OSError as error:
         report(error)
     return 255

@@ -298,6 +298,8 @@ class LocalBackend(Backend):
         network = ipaddress.IPv4Network(spec.network.subnet)
         link = f"v{int(ipaddress.IPv4Address(node.address)) - int(network[0])}"
         mtu = spec.network.mtu
+        # The kernel removes that of a node that has ended later, with its last connection.
+        self._runner.run(self.on_launcher(["ip", "link", "del", link]), timeout_s=STEP_S)
         self._ip(
             None,
             f"link add {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
@@ -377,13 +379,16 @@ class LocalBackend(Backend):
 
     def supervisor(self, job: str, nodes: Sequence[str], deadline_s: float | None) -> Command:
         """Run job.py, which lives in the cluster."""
-        parts = self.observe().named(ContainerNode)
+        observed = self.observe()
+        parts = observed.named(ContainerNode)
+        show = [path for c in observed.named(ContainerCluster).values() for path in c.show]
         chosen = {name: parts[name] for name in nodes if name in parts}
         config = {
             "job": job,
             "nodes": {name: node.shm for name, node in chosen.items()},
             "hosts": sorted({node.host for node in chosen.values()}),
             "suffixes": JOB_SUFFIXES,
+            "show": self._shown(show),
             "tmp_bytes": max((node.shm for node in chosen.values()), default=_LAUNCHER_TMP),
             "deadline_s": deadline_s,
         }

@@ -56,13 +56,9 @@ from nearmetal.cluster.backends.local.mounts import (
     MS_NOSUID,
     MS_PRIVATE,
     MS_REC,
-    PRIVATE,
-    bind,
     hold,
     mount,
-    own_devices,
-    own_proc,
-    own_sys,
+    own_root,
     private_tmpfs,
     read_only,
     reveal,
@@ -72,8 +68,6 @@ Config = dict[str, Any]
 
 CONTAINED = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 PR_SET_PDEATHSIG = 1
-MNT_DETACH = 2
-SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 CLUSTER = "/run/nearmetal-cluster"
@@ -273,44 +267,26 @@ def cluster_body(config: Config) -> None:
     write_file("init.json", json.dumps(identity) + "\n")
 
 
+def place_parts(host: str) -> dict[str, str]:
+    """Return what every confined place of a host sees beside the files of the machine."""
+    return {
+        "/run/nearmetal": f"{CLUSTER}/segments/{host}",
+        "/run/shared": f"{CLUSTER}/shared/{host}",
+        CLUSTER + "/agent": CLUSTER + "/agent",
+    }
+
+
 def node_body(config: Config) -> None:
     """Set up one node from within the cluster's namespaces."""
-    name, root = config["name"], CLUSTER + "/root"
+    name, host = config["name"], config["host"]
     pid = machine_pid()
     begin = start_time(pid)
     node = f"{CLUSTER}/nodes/{name}"
     mount(None, "/", None, MS_REC | MS_PRIVATE)
-    held = hold(config["show"])
-    segments = os.open(f"{CLUSTER}/segments/{config['host']}", os.O_PATH)
-    shared = os.open(f"{CLUSTER}/shared/{config['host']}", os.O_PATH)
-    agent = os.open(CLUSTER + "/agent", os.O_PATH)
-    hosts = os.open(f"{node}/hosts", os.O_PATH)
     record = os.open(node, os.O_PATH | os.O_DIRECTORY)
     users = open_users()
-    mount("/", root, None, MS_BIND | MS_REC)
-    for place in (*PRIVATE, "/etc/hosts"):
-        # The launcher's own, with the rundirs of all hosts: a node must not have them, even hidden.
-        check(libc.umount2(os.fsencode(root + place), MNT_DETACH), f"leave {place}")
-    read_only(root)
-    bind(hosts, root + "/etc/hosts")
-    read_only(root + "/etc/hosts")
-    own_devices(root + "/dev")
-    private_tmpfs(root, config["shm_bytes"])
-    mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
-    for path, descriptor in (("/run/nearmetal", segments), ("/run/shared", shared)):
-        os.mkdir(root + path)
-        bind(descriptor, root + path)
-    os.mkdir(root + CLUSTER)
-    open(root + CLUSTER + "/agent", "a").close()
-    bind(agent, root + CLUSTER + "/agent")
-    read_only(root + CLUSTER + "/agent")
-    reveal(held, root)
-    own_proc(root + "/proc")
-    own_sys(root + "/sys")
-    os.chdir(root)
-    check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
-    check(libc.umount2(b".", MNT_DETACH), "detach the old root")
-    os.chdir("/")
+    parts = place_parts(host) | {"/etc/hosts": f"{node}/hosts"}
+    own_root(CLUSTER + "/root", parts, config["show"], config["shm_bytes"])
     socket.sethostname(config["hostname"])
     loopback_up()
     be_unreadable()

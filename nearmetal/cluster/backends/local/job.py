@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # Works by descriptors and system calls, as init.py does.
-# ruff: noqa: PTH103, PTH115, PTH120, PTH123, PTH208
+# ruff: noqa: PTH103, PTH115, PTH120, PTH123, PTH208, PTH211
 """The supervisor of one job: private places in its nodes, and the end of all its processes.
 
 Started as a script in the cluster's namespaces (`python -I -S job.py CONFIG`, JSON). It belongs to
 no session of `nearmetal run` and reads a pipe that only `run` writes. The job ends if that pipe
 ends, a node ends, or the time is over. Then nothing of it runs, and its directories are removed.
 
-    supervisor                the launcher's place: mount namespace
-    └── per node: process 1   mount and PID namespace of the job within the node
+    supervisor                      mount namespace with the TMPDIR of the job
+    ├── process 1 of the launcher   confined as a node, in the network of the cluster
+    └── per node: process 1         mount and PID namespace of the job within the node
 
-Each place has its own /dev/shm and /tmp, and all of them have the same new file system at /run/job,
+The launcher reaches nodes by door.py. Each place has its own /dev/shm and /tmp, and all of them have the same new file system at /run/job,
 the TMPDIR of the ranks. They have no name elsewhere: the kernel frees them with the last process.
 Every process 1 reads a pipe that only the supervisor writes: a killed supervisor ends the ranks.
 
@@ -30,19 +31,21 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NoReturn, TextIO
 
 sys.path.append(__file__.rpartition("/nearmetal/")[0])  # -I leaves it out
 
-from nearmetal.cluster.backends.local import confine, init, mounts
+from nearmetal.cluster.backends.local import confine, door, init, mounts
 
 TMP = "/run/job"
 """The TMPDIR of the ranks, in all places of the job."""
 
 PRIVATE = ("/dev/shm", "/tmp")  # noqa: S108 - mount points
 
-RUNDIR = "/run/nearmetal"
-LAUNCHER = ".launcher"
+LAUNCHER, DOOR = ".launcher", ".door"
+"""Records of the job that are not of a node."""
 SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
@@ -98,15 +101,26 @@ def make_private(nr_bytes: int) -> None:
     mounts.reveal(held)
 
 
-def make_launcher(config: init.Config) -> None:
-    """Give the launcher's place its own mounts, and the rundir of the job's first host."""
+def own_mounts(config: init.Config) -> None:
+    """Leave the cluster's mounts for our own, with the TMPDIR of the job."""
     init.unshare(confine.CLONE_NEWNS)
     os.makedirs(TMP, exist_ok=True)
-    os.makedirs(RUNDIR, exist_ok=True)
-    mounts.mount(f"{init.CLUSTER}/segments/{config['hosts'][0]}", RUNDIR, None, mounts.MS_BIND)
     options = f"mode=1777,size={config['tmp_bytes']}"
     mounts.mount("tmpfs", TMP, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
-    make_private(config["tmp_bytes"])
+
+
+def launcher_place(config: init.Config) -> None:
+    """Set up the launcher's place, as its process 1: like a node, with the cluster's network."""
+    python = os.readlink(f"{init.CLUSTER}/python")
+    more = {
+        "/etc/hosts": f"{init.CLUSTER}/hosts",
+        f"{init.CLUSTER}/confine.py": f"{init.CLUSTER}/confine.py",
+        confine.DOOR: record(DOOR),
+        TMP: TMP,
+    }
+    parts = init.place_parts(config["hosts"][0]) | more
+    mounts.own_root(f"{init.CLUSTER}/root", parts, config["show"], config["tmp_bytes"])
+    os.symlink(python, f"{init.CLUSTER}/python")
 
 
 def node_place(shm_bytes: int, tree: int) -> None:
@@ -138,7 +152,19 @@ def stay(lifeline: int) -> NoReturn:
     os.closerange(4, 4096)
     while os.read(3, 1):
         pass
+    if os.getpid() != 1:
+        # Our end ends no other process, and its environment may be empty.
+        end([], {namespace("self", "mnt")})
     os._exit(0)
+
+
+def become_first(users: int | None, lifeline: int, tell: socket.socket) -> NoReturn:
+    """Work as process 1 of a place that is set up."""
+    signal.signal(signal.SIGCHLD, reap)
+    confine.be_unreadable()
+    confine.confine(users)
+    tell.send(b"ok")
+    stay(lifeline)
 
 
 def enter_node(pid: int, tree: int, shm_bytes: int, lifeline: int, tell: socket.socket) -> None:
@@ -152,22 +178,24 @@ def enter_node(pid: int, tree: int, shm_bytes: int, lifeline: int, tell: socket.
     init.unshare(confine.CLONE_NEWNS | (confine.CLONE_NEWPID if own_pids else 0))
     if os.fork():
         return
-    signal.signal(signal.SIGCHLD, reap)
     node_place(shm_bytes, tree)
-    confine.be_unreadable()
-    confine.confine(users)
-    tell.send(b"ok")
-    stay(lifeline)
+    become_first(users, lifeline, tell)
 
 
-def start_node(name: str, shm_bytes: int, lifeline: tuple[int, int]) -> tuple[int, int]:
-    """Make the job's place in a node; return pidfds of the node and of the job's process 1."""
-    with open(f"{init.CLUSTER}/nodes/{name}/pid", encoding="ascii") as stream:
-        pid, begin = map(int, stream.read().split())
-    node = os.pidfd_open(pid)
-    if confine.start_time(pid) != begin:
-        raise OSError(0, f"node {name} is not up")
-    tree = copy_tree(TMP)
+def make_launcher(config: init.Config, lifeline: int, tell: socket.socket) -> None:
+    """Fork process 1 of the launcher's place, and return in its parent only."""
+    users = confine.open_users()
+    init.unshare(confine.CLONE_NEWNS | confine.CLONE_NEWIPC | confine.CLONE_NEWPID)
+    if os.fork():
+        return
+    launcher_place(config)
+    become_first(users, lifeline, tell)
+
+
+def start_place(
+    name: str, lifeline: tuple[int, int], make: Callable[[int, socket.socket], None]
+) -> tuple[int, door.Place]:
+    """Let `make` fork process 1 of a place of the job; return its pidfd, and the place."""
     ready, tell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ready.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     between = os.fork()
@@ -175,23 +203,40 @@ def start_node(name: str, shm_bytes: int, lifeline: tuple[int, int]) -> tuple[in
         try:
             os.close(lifeline[1])
             ready.close()
-            enter_node(pid, tree, shm_bytes, lifeline[0], tell)
+            make(lifeline[0], tell)
         except BaseException as error:  # noqa: BLE001 - the supervisor reports it
             with contextlib.suppress(OSError):
                 tell.send(str(error).encode() or b"?")
         os._exit(0)
     tell.close()
-    os.close(tree)
     with ready:
         # The kernel translates the sender's pid into one of our namespace.
         words, more, _, _ = ready.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
     os.waitpid(between, 0)
     if words != b"ok" or not more:
         reason = words.decode("utf-8", "replace") or "process 1 of the job ended early"
-        raise OSError(0, f"node {name}: {reason}")
+        raise OSError(0, f"{name}: {reason}")
     first: int = _CREDENTIALS.unpack(more[0][2])[0]
-    init.write_file(record(name), f"{first} {confine.start_time(first)}\n")
-    return node, os.pidfd_open(first)
+    place = door.Place(first, confine.start_time(first), frozenset(os.sched_getaffinity(0)))
+    init.write_file(record(name), f"{first} {place.begin}\n")
+    return os.pidfd_open(first), place
+
+
+def start_node(name: str, shm_bytes: int, lifeline: tuple[int, int]) -> tuple[int, int, door.Place]:
+    """Make the job's place in a node; return pidfds of the node and of the job's process 1."""
+    with open(f"{init.CLUSTER}/nodes/{name}/pid", encoding="ascii") as stream:
+        pid, begin = map(int, stream.read().split())
+    node = os.pidfd_open(pid)
+    if confine.start_time(pid) != begin:
+        raise OSError(0, f"node {name} is not up")
+    with open(f"{init.CLUSTER}/nodes/{name}/cpus", encoding="ascii") as stream:
+        cpus = frozenset(map(int, stream.read().split(",")))
+    tree = copy_tree(TMP)
+    first, place = start_place(
+        name, lifeline, lambda end, tell: enter_node(pid, tree, shm_bytes, end, tell)
+    )
+    os.close(tree)
+    return node, first, place._replace(cpus=cpus)
 
 
 def record(name: str) -> str:
@@ -247,10 +292,15 @@ def is_ending(process: int) -> bool:
         return True
 
 
-def wait(watched: dict[int, str], deadline_s: float | None) -> str:
-    """Return why the job must end, "" if `run` asks for it. `watched`: pidfds with the reason."""
+def wait(
+    watched: dict[int, str], deadline_s: float | None, calls: Mapping[int, Callable[[], None]]
+) -> str:
+    """Return why the job must end, "" if `run` asks for it.
+
+    `watched`: pidfds with the reason. `calls`: descriptors with what answers them.
+    """
     poll = select.poll()
-    for descriptor in (0, *watched):
+    for descriptor in (0, *calls, *watched):
         poll.register(descriptor, select.POLLIN)
     deadline = None if deadline_s is None else time.monotonic() + deadline_s
     words = b""
@@ -262,6 +312,8 @@ def wait(watched: dict[int, str], deadline_s: float | None) -> str:
         for descriptor in ready:
             if descriptor in watched:
                 return watched[descriptor]
+            if descriptor in calls:
+                calls[descriptor]()
         if 0 in ready:
             chunk = os.read(0, 4096)
             words = (words + chunk)[-64:]
@@ -277,34 +329,46 @@ def directories(config: init.Config) -> list[str]:
     return [os.path.dirname(record("x")), *(b + end for b in bases for end in config["suffixes"])]
 
 
+def make_places(
+    config: init.Config, watched: dict[int, str], inits: list[int]
+) -> dict[str, door.Place]:
+    """Make all places of the job; note their processes 1 as soon as they exist."""
+    lifeline = os.pipe()
+    own_mounts(config)
+    first, launcher = start_place(LAUNCHER, lifeline, partial(make_launcher, config))
+    inits.append(first)
+    watched[first] = "process 1 of the launcher has ended"
+    made = {LAUNCHER: launcher}
+    for name, shm_bytes in config["nodes"].items():
+        node, first, made[name] = start_node(name, shm_bytes, lifeline)
+        inits.append(first)
+        reason = f"process 1 of node {name}, or of the job in it, has ended"
+        watched |= {node: reason, first: reason}
+    return made
+
+
 def supervise(config: init.Config) -> None:
     """Make the places, wait for a reason to end the job, end it."""
-    lifeline = os.pipe()
     watched: dict[int, str] = {}
     inits: list[int] = []
-    places: set[str] = set()
+    spaces: set[str] = set()
     try:
         os.makedirs(os.path.dirname(record("x")), mode=0o755)
-        make_launcher(config)
-        for name, shm_bytes in config["nodes"].items():
-            node, first = start_node(name, shm_bytes, lifeline)
-            inits.append(first)
-            # A node ends its inner PID namespaces first, so both mean the same.
-            reason = f"process 1 of node {name}, or of the job in it, has ended"
-            watched |= {node: reason, first: reason}
-            with open(record(name), encoding="ascii") as stream:
-                places.add(namespace(stream.read().split()[0], "mnt"))
-        init.write_file(record(LAUNCHER), f"{os.getpid()}\n")
-        places.add(namespace("self", "mnt"))
-        say(sys.stdout, json.dumps({"pid": os.getpid()}))
-        reason = wait(watched, config["deadline_s"])
+        with door.listen(record(DOOR)) as entrance:
+            places = make_places(config, watched, inits)
+            spaces |= {namespace(place.pid, "mnt") for place in places.values()}
+            spaces.add(namespace("self", "mnt"))
+            signal.signal(signal.SIGCHLD, reap)
+            say(sys.stdout, json.dumps({"pid": os.getpid()}))
+            calls = {entrance.fileno(): partial(door.answer, entrance, places, config["umask"])}
+            reason = wait(watched, config["deadline_s"], calls)
         if reason:
             say(sys.stderr, f"nearmetal: job {config['job']} is ended: {reason}")
-        end(inits, places)
+        end(inits, spaces)
         while os.read(0, 4096):
             pass
     finally:
-        end(inits, places)
+        end(inits, spaces)
         for path in directories(config):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -323,7 +387,7 @@ def main() -> int:
     CONFIG.update(json.loads(sys.argv[1]))
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(signum, signal.SIG_IGN)
-    os.umask(0o022)
+    CONFIG["umask"] = os.umask(0o022)
     try:
         supervise(CONFIG)
     except OSError as error:

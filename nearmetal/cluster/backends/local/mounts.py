@@ -14,7 +14,7 @@ import ctypes
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nearmetal.cluster.backends.local.confine import check, libc
 
@@ -22,7 +22,9 @@ Held = list[tuple[str, int]]
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
+MNT_DETACH = 2
 AT_FDCWD, AT_RECURSIVE, SYS_MOUNT_SETATTR = -100, 0x8000, 442
+SYS_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 
 PRIVATE = ("/tmp", "/dev/shm", "/run")  # noqa: S108 - mount points, not files of ours
@@ -74,18 +76,24 @@ def hold(paths: Sequence[str]) -> Held:
     return held
 
 
+def attach(descriptor: int, target: str, *, writable: bool = True) -> None:
+    """Bind an O_PATH descriptor at `target`, which is made if necessary; a file is read-only."""
+    directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    if directory:
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        open(target, "w").close()
+    bind(descriptor, target)
+    if not (directory and writable):
+        read_only(target)
+    os.close(descriptor)
+
+
 def reveal(held: Held, root: str = "") -> None:
     """Bind the held paths back, read-only, at the same place below `root`."""
     for path, descriptor in held:
-        target = root + path
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            os.makedirs(target, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            open(target, "a").close()
-        bind(descriptor, target)
-        read_only(target)
-        os.close(descriptor)
+        attach(descriptor, root + path, writable=False)
 
 
 def private_tmpfs(root: str, shm_bytes: int) -> None:
@@ -160,3 +168,30 @@ def own_proc(proc: str) -> None:
         elif stat.S_ISDIR(mode) or mode & 0o222:
             mount(path, path, None, MS_BIND)
             read_only(path)
+
+
+def own_root(root: str, parts: Mapping[str, str], show: Sequence[str], nr_bytes: int) -> None:
+    """Make what a confined place sees, and make it our root directory.
+
+    It is the launcher's, read-only, with its own /tmp, /dev/shm and /run of `nr_bytes` each.
+    `parts`: files (read-only) and directories by their place in it.
+    """
+    held = hold(show)
+    opened = {place: os.open(source, os.O_PATH | os.O_CLOEXEC) for place, source in parts.items()}
+    mount("/", root, None, MS_BIND | MS_REC)
+    for place in (*PRIVATE, "/etc/hosts"):
+        # The launcher's own, with the rundirs of all hosts: no place must have them, even hidden.
+        check(libc.umount2(os.fsencode(root + place), MNT_DETACH), f"leave {place}")
+    read_only(root)
+    own_devices(root + "/dev")
+    private_tmpfs(root, nr_bytes)
+    mount("devpts", root + "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666")
+    for place, descriptor in opened.items():
+        attach(descriptor, root + place)
+    reveal(held, root)
+    own_proc(root + "/proc")
+    own_sys(root + "/sys")
+    os.chdir(root)
+    check(libc.syscall(SYS_PIVOT_ROOT, b".", b"."), "pivot_root")
+    check(libc.umount2(b".", MNT_DETACH), "detach the old root")
+    os.chdir("/")
