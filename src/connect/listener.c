@@ -81,12 +81,7 @@ static struct crowd look_at_crowd(const struct nm_sessions *sessions)
 	return crowd;
 }
 
-/*
- * Lanes or descriptors are used up. The oldest caller that has not proven itself goes, so unproven
- * callers keep out nobody. Returns 0; -EBUSY: all of them are young, so the next caller has to try
- * again; -ENOSPC: there is none.
- */
-static int drop_unproven(struct nm_sessions *sessions)
+int nm_sessions_drop_unproven(struct nm_sessions *sessions)
 {
 	struct nm_reason why = {"it did not prove itself while other callers waited"};
 	struct nm_handshake *oldest = look_at_crowd(sessions).oldest_unproven;
@@ -104,7 +99,8 @@ static int drop_unproven(struct nm_sessions *sessions)
 static int take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		     struct nm_reason *ret_reason)
 {
-	if (!sessions->lanes[NM_ROLE_READER].nr_free && drop_unproven(sessions) == -EBUSY) {
+	if (!sessions->lanes[NM_ROLE_READER].nr_free &&
+	    nm_sessions_drop_unproven(sessions) == -EBUSY) {
 		nm_reason_set(ret_reason, "all its lanes are in use by callers without a proof");
 		return -EBUSY;
 	}
@@ -348,7 +344,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 	/* The program needs descriptors too: a quarter of them is left to it. */
 	most = nm_min_u64(most, limit.rlim_cur - limit.rlim_cur / 4);
 	if (look_at_crowd(sessions).nr >= most)
-		err = drop_unproven(sessions);
+		err = nm_sessions_drop_unproven(sessions);
 	if (!err)
 		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {

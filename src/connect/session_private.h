@@ -247,6 +247,12 @@ void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
 
 /* listener.c */
 void *nm_sessions_serve(void *sessions);
+/*
+ * Lanes, descriptors or the room for windows are used up. The oldest caller that has not proven
+ * itself goes, so unproven callers keep out no other. Returns 0; -EBUSY: all of them are young, so
+ * the next one has to try again; -ENOSPC: there is none.
+ */
+int nm_sessions_drop_unproven(struct nm_sessions *sessions);
 /* Let the service thread run one turn now. */
 void nm_sessions_wake(const struct nm_sessions *sessions);
 void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch);

@@ -15,14 +15,25 @@
 #include "base/clock.h"
 #include "connect/rundir.h"
 #include "session_fixture.h"
+#include "shm/budget.h"
 
 #define OWNER_DESCRIPTORS 128
 
 /* The identity of an owner in another process; `is_there` is set last. */
 struct notice {
+	unsigned int nr_windows; /* that it may map; 0: many */
 	struct nm_identity who;
 	_Atomic bool is_there;
 };
+
+/* Leave room for NR windows of places. */
+static void take_room(uint64_t nr, uint64_t window_size)
+{
+	for (uint64_t bytes = UINT64_C(1) << 62; bytes >= window_size / 2; bytes /= 2)
+		while (!nm_budget_take(bytes, NULL))
+			;
+	nm_budget_return(nr * window_size);
+}
 
 static void be_a_poor_place(void *arg)
 {
@@ -35,6 +46,8 @@ static void be_a_poor_place(void *arg)
 
 	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	if (notice->nr_windows)
+		take_room(notice->nr_windows, place->window->geometry.size);
 	notice->who = place->who;
 	atomic_store(&notice->is_there, true);
 	for (;; nm_test_sleep_ms(1))
@@ -43,19 +56,25 @@ static void be_a_poor_place(void *arg)
 				nm_sessions_leave(place->sessions, session, 0, NULL);
 }
 
-static pid_t start_poor_owner(struct place *owner)
+static pid_t start_owner(struct place *owner, unsigned int nr_windows)
 {
 	struct notice *notice = mmap(NULL, sizeof(*notice), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
 
 	NM_CHECK(notice != MAP_FAILED);
+	notice->nr_windows = nr_windows;
 	pid = nm_test_fork(be_a_poor_place, notice);
 	while (!atomic_load(&notice->is_there))
 		nm_test_sleep_ms(1);
 	owner->who = notice->who;
 	munmap(notice, sizeof(*notice));
 	return pid;
+}
+
+static pid_t start_poor_owner(struct place *owner)
+{
+	return start_owner(owner, 0);
 }
 
 static unsigned int count_fds_of(pid_t pid)
@@ -185,6 +204,39 @@ NM_TEST(callers_without_a_proof_keep_no_other_out)
 	place_destroy(&b);
 	place_destroy(&hostile);
 	place_destroy(&owner);
+}
+
+/* Their windows take the room for windows, which the owner needs for others. */
+NM_TEST(windows_without_a_proof_keep_no_other_out)
+{
+	struct place owner = {0}, hostile[2], a;
+	pid_t pid = start_owner(&owner, NM_ARRAY_SIZE(hostile));
+	uint8_t bytes[NM_MESSAGE_MAX];
+	struct nm_greeting hello;
+	char words[180];
+	int calls[2], passed;
+
+	for (unsigned int i = 0; i < NM_ARRAY_SIZE(hostile); i++) {
+		hostile[i] = place_create(5000);
+		hello = raw_hello(&hostile[i], &owner, 0);
+		calls[i] = raw_connect(&owner);
+		NM_CHECK_EQ(nm_message_send(calls[i], &hello, sizeof(hello),
+					    hostile[i].window->fd),
+			    0);
+		NM_CHECK_EQ(raw_receive(calls[i], bytes, &passed, words), NM_MESSAGE_WELCOME);
+		close(passed);
+	}
+	a = place_create(5000);
+	place_visit(&a, &owner);
+	/* The oldest had to go, and only that one. */
+	raw_expect_bye(calls[0], "did not prove itself");
+	NM_CHECK_EQ(nm_message_receive(calls[1], bytes, &passed), -EAGAIN);
+	close(calls[1]);
+	place_destroy(&a);
+	for (unsigned int i = 0; i < NM_ARRAY_SIZE(hostile); i++)
+		place_destroy(&hostile[i]);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
 }
 
 /* A process can have any number of names, and each one is remembered. */
