@@ -342,7 +342,7 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 
 void nm_handshake_deafen(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	nm_warn("the socket of %s was cut by another process: it lives, so its channel stays",
+	nm_warn("the socket of %s was cut by another process: its channel stays",
 		handshake->session->label.text);
 	nm_handshake_hang_up(sessions, handshake);
 }

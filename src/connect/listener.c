@@ -193,13 +193,14 @@ static int handle_met(struct nm_sessions *sessions, struct nm_handshake *handsha
 	return err;
 }
 
-/* True if the peer still decides, as its window shows: this side agreed and waits for it. */
+/* True if the peer still decides, as its window shows, or has decided: this side agreed. */
 static bool may_still_go(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	int err;
 
 	return handshake->state == NM_HANDSHAKE_AWAIT_GO &&
-	       nm_handshake_look(sessions, handshake, &err) == NM_SIGHT_OPEN;
+	       (nm_handshake_look(sessions, handshake, &err) == NM_SIGHT_OPEN ||
+		nm_handshake_has_gone(sessions, handshake));
 }
 
 static int handle_message(struct nm_sessions *sessions, struct nm_handshake *handshake,
@@ -246,7 +247,8 @@ static bool only_socket_ends(struct nm_sessions *sessions, struct nm_handshake *
 
 	if ((handshake->state != NM_HANDSHAKE_UP && handshake->state != NM_HANDSHAKE_READY &&
 	     handshake->state != NM_HANDSHAKE_AWAIT_GO) ||
-	    nm_handshake_look(sessions, handshake, &err) != NM_SIGHT_OPEN)
+	    (nm_handshake_look(sessions, handshake, &err) != NM_SIGHT_OPEN &&
+	     !nm_handshake_has_gone(sessions, handshake)))
 		return false;
 	nm_handshake_deafen(sessions, handshake);
 	return true;

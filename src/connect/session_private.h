@@ -167,6 +167,11 @@ enum nm_sight nm_handshake_look(const struct nm_sessions *sessions, struct nm_ha
 				int *ret_err);
 /* NM_LANE_ of the peer's side, if it is for this handshake; else ENDED. */
 unsigned int nm_handshake_step(const struct nm_sessions *sessions, struct nm_handshake *handshake);
+/*
+ * True on the owner's side if the caller's window shows that it may have sent already. Its GO may be
+ * withheld, and it may have ended since: what it sent is delivered first.
+ */
+bool nm_handshake_has_gone(const struct nm_sessions *sessions, struct nm_handshake *handshake);
 /* Show WHAT in the own lane: SHOWN together with the peer's CHALLENGE; ENDED stays. */
 void nm_handshake_show(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       unsigned int what, uint64_t challenge);

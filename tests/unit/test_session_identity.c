@@ -261,6 +261,39 @@ NM_TEST(swallowed_messages_are_no_delay_for_ever)
 	place_destroy(&x);
 }
 
+/* GO is withheld, and the caller has sent and closed before its owner looked into its window. */
+static void send_and_close_without_go(bool is_cut)
+{
+	struct place a = place_create(5000), x = place_with_lease(300);
+	struct relay *relay = relay_start(&x.who, 4);
+	struct nm_session *out = place_visit(&a, &x), *in;
+
+	relay_join(relay);
+	nm_window_ring(a.window, out->out.own_lane)->head.tag = 77;
+	place_destroy(&a);
+	if (is_cut)
+		relay_cut(relay);
+	in = place_expect(&x, NM_SESSION_SOURCE);
+	NM_CHECK_EQ(nm_foreign_ring(&in->window, in->in.peer_lane)->head.tag, 77);
+	NM_CHECK(place_expect(&x, NM_SESSION_LOST) == in);
+	NM_CHECK_EQ(in->err, 0);
+	nm_sessions_leave(x.sessions, in, 0, NULL);
+	if (!is_cut)
+		relay_cut(relay);
+	close(relay->listener);
+	place_destroy(&x);
+}
+
+NM_TEST(messages_before_a_close_do_not_depend_on_go)
+{
+	send_and_close_without_go(false);
+}
+
+NM_TEST(messages_before_a_close_do_not_depend_on_the_socket)
+{
+	send_and_close_without_go(true);
+}
+
 NM_TEST(forged_go_makes_no_source)
 {
 	struct place a = place_create(5000), x = place_with_lease(LONG_LEASE_MS);

@@ -220,8 +220,7 @@ NM_TEST(windows_without_a_proof_keep_no_other_out)
 		hostile[i] = place_create(5000);
 		hello = raw_hello(&hostile[i], &owner, 0);
 		calls[i] = raw_connect(&owner);
-		NM_CHECK_EQ(nm_message_send(calls[i], &hello, sizeof(hello),
-					    hostile[i].window->fd),
+		NM_CHECK_EQ(nm_message_send(calls[i], &hello, sizeof(hello), hostile[i].window->fd),
 			    0);
 		NM_CHECK_EQ(raw_receive(calls[i], bytes, &passed, words), NM_MESSAGE_WELCOME);
 		close(passed);
