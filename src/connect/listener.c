@@ -372,6 +372,12 @@ static bool is_forsaken(const struct nm_sessions *sessions, const struct nm_hand
 	       now > handshake->deadline_ns + sessions->config.connect_ms * NM_NS_PER_MS;
 }
 
+/* An honest caller may have been stopped before its hello: it calls again, within its own time. */
+static int overdue_error(const struct nm_handshake *handshake)
+{
+	return handshake->state == NM_HANDSHAKE_AWAIT_HELLO ? -EBUSY : -ETIMEDOUT;
+}
+
 static void drop_overdue(struct nm_sessions *sessions)
 {
 	struct nm_reason why = {"it sent no message within NEARMETAL_CONNECT_MS, or no hello "
@@ -382,7 +388,7 @@ static void drop_overdue(struct nm_sessions *sessions)
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->state <= NM_HANDSHAKE_AWAIT_GO && handshake->deadline_ns < now &&
 		    !may_still_go(sessions, handshake))
-			refuse(sessions, handshake, -ETIMEDOUT, &why);
+			refuse(sessions, handshake, overdue_error(handshake), &why);
 		else if (is_forsaken(sessions, handshake, now))
 			nm_handshake_close(sessions, handshake);
 }
