@@ -70,7 +70,7 @@ static struct crowd look_at_crowd(const struct nm_sessions *sessions)
 
 	/* The list begins with the newest. */
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next) {
-		crowd.nr += handshake->state != NM_HANDSHAKE_LEFT;
+		crowd.nr += handshake->fd >= 0;
 		if (handshake->state == NM_HANDSHAKE_AWAIT_HELLO) {
 			crowd.nr_strangers++;
 			crowd.oldest_stranger = handshake;

@@ -448,3 +448,24 @@ NM_TEST(silent_owners_take_few_descriptors)
 	close_silent(silent, NM_ARRAY_SIZE(silent));
 	place_destroy(&a);
 }
+
+/* Calls that wait for their turn have no descriptor, so they keep out no caller. */
+NM_TEST(calls_that_wait_keep_no_caller_out)
+{
+	struct place a = place_create(60000), b = place_create(5000);
+	const struct rlimit limit = {32, 32};
+	struct silent silent[PLACE_LANES], nowhere[24];
+
+	listen_silently(silent, NM_ARRAY_SIZE(silent));
+	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	for (size_t i = 0; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	for (size_t i = 0; i < NM_ARRAY_SIZE(nowhere); i++) {
+		NM_CHECK_EQ(nm_identity_create(&nowhere[i].who), 0);
+		NM_CHECK_EQ(call_silent(&a, &nowhere[i]), -EAGAIN);
+	}
+	place_visit(&b, &a);
+	close_silent(silent, NM_ARRAY_SIZE(silent));
+	place_destroy(&a);
+	place_destroy(&b);
+}
