@@ -116,6 +116,9 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
 	}
 	if (err)
 		return err;
+	/* The window may be there since a call in its name, with any label. */
+	if (__atomic_load_n(&call->session->state, __ATOMIC_RELAXED) == NM_SESSION_NEW)
+		call->session->label = call->label;
 	nm_handshake_show(sessions, call, NM_LANE_SHOWN, welcome.challenge);
 	nm_handshake_reach(sessions, call);
 	NM_FAULT("call-met-before");

@@ -437,6 +437,19 @@ NM_TEST(repeated_window_keeps_its_owner_from_nothing)
 	place_destroy(&a);
 }
 
+NM_TEST(label_of_a_call_in_its_name_is_forgotten)
+{
+	struct place a = place_create(5000), x = place_create(5000);
+	struct nm_greeting welcome;
+	int fd = call_as(&x, &a, x.window->fd, 0, &welcome);
+
+	NM_CHECK(strcmp(place_visit(&a, &x)->label.text, "raw visitor"));
+	place_expect(&x, NM_SESSION_SOURCE);
+	close(fd);
+	place_destroy(&a);
+	place_destroy(&x);
+}
+
 struct call {
 	struct place *from;
 	const struct nm_identity *to;
