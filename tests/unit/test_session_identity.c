@@ -376,6 +376,28 @@ NM_TEST(replaced_and_removed_names_are_restored)
 	NM_CHECK_EQ(unlink(aside), 0);
 }
 
+/* A socket does not replace a directory as it replaces other files. */
+NM_TEST(a_directory_in_the_place_of_a_socket_is_removed)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	char path[512];
+	struct stat st;
+
+	path_of(&b.who, "", path);
+	NM_CHECK_EQ(unlink(path), 0);
+	while (mkdir(path, 0700))
+		NM_CHECK_EQ(unlink(path), 0); /* it was restored in between */
+	do {
+		nm_test_sleep_ms(1);
+		NM_CHECK_EQ(stat(path, &st), 0);
+	} while (!S_ISSOCK(st.st_mode));
+	place_visit(&a, &b);
+	place_destroy(&a);
+	place_destroy(&b);
+	NM_CHECK_EQ(rmdir(nm_test_dir()), 0);
+	NM_CHECK_EQ(mkdir(nm_test_dir(), 0700), 0);
+}
+
 /* ---- with windows of others, and with windows that look like them ---- */
 
 /* Call OWNER in the name of WHO, with a window of which only FD is there. Returns the socket. */
