@@ -49,9 +49,13 @@ static NM_COLD int timed_out(const struct nm_sessions *sessions, struct nm_reaso
 	return -EHOSTUNREACH;
 }
 
+/* Said at each progress, so the words are ready. */
 static int not_now(struct nm_reason *ret_reason)
 {
-	nm_reason_set(ret_reason, "its answer is awaited");
+	static const struct nm_reason awaited = {"its answer is awaited"};
+
+	if (ret_reason)
+		*ret_reason = awaited;
 	return -EAGAIN;
 }
 
