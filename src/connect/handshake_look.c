@@ -89,11 +89,13 @@ void nm_sessions_look(struct nm_sessions *sessions)
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next) {
 		if (!is_news(sessions, handshake))
 			continue;
-		if (handshake->state == NM_HANDSHAKE_UP)
+		if (handshake->state == NM_HANDSHAKE_UP) {
 			nm_handshake_lost(sessions, handshake);
-		else if (nm_handshake_has_gone(sessions, handshake))
+		} else if (nm_handshake_has_gone(sessions, handshake)) {
+			handshake->go_is_due = true;
 			nm_handshake_up(sessions, handshake);
-		else
+		} else {
 			nm_handshake_close(sessions, handshake);
+		}
 	}
 }

@@ -233,6 +233,10 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 		nm_handshake_up(sessions, handshake);
 		return 0;
 	}
+	if (handshake->go_is_due && kind == NM_MESSAGE_GO) {
+		handshake->go_is_due = false;
+		return 0;
+	}
 	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
 	return -EBADMSG;
 }

@@ -61,6 +61,7 @@ struct nm_handshake {
 	struct nm_direction pending;
 	struct nm_peer_label label; /* of the peer, in its greeting */
 	bool is_proven;
+	bool go_is_due;	       /* UP, as its window shows; its GO is still to come */
 	unsigned int nr_looks; /* beats since its window shows something that its socket does not */
 	uint64_t challenge;    /* the own one; the other side shows it */
 	uint8_t cma_challenge[NM_CMA_SECRET_LEN]; /* likewise, in its private memory */

@@ -261,6 +261,33 @@ NM_TEST(swallowed_messages_are_no_delay_for_ever)
 	place_destroy(&x);
 }
 
+/* A caller that was stopped between its agreement and its GO: the window showed it meanwhile. */
+NM_TEST(go_that_comes_late_does_not_cut_the_socket)
+{
+	struct place a = place_create(5000), x = place_with_lease(300);
+	struct relay *relay = relay_start(&x.who, 4);
+	struct nm_session *in;
+	uint8_t bytes[NM_MESSAGE_MAX];
+	char words[180];
+	int passed;
+
+	place_visit(&a, &x);
+	relay_join(relay);
+	in = place_expect(&x, NM_SESSION_SOURCE);
+	NM_CHECK_EQ(raw_receive(relay->caller, bytes, &passed, words), NM_MESSAGE_GO);
+	NM_CHECK_EQ(nm_message_send(relay->owner, bytes, sizeof(struct nm_step), -1), 0);
+	place_expect_nothing(&x);
+	NM_CHECK_EQ(nm_message_receive(relay->owner, bytes, &passed), -EAGAIN);
+	/* A second one is out of turn. */
+	NM_CHECK_EQ(nm_message_send_step(relay->owner, NM_MESSAGE_GO, 0, "again"), 0);
+	NM_CHECK_EQ(raw_receive(relay->owner, bytes, &passed, words), 0);
+	NM_CHECK_EQ(in->state, NM_SESSION_UP);
+	relay_cut(relay);
+	close(relay->listener);
+	place_destroy(&a);
+	place_destroy(&x);
+}
+
 /* GO is withheld, and the caller has sent and closed before its owner looked into its window. */
 static void send_and_close_without_go(bool is_cut)
 {
