@@ -71,6 +71,7 @@ struct nm_handshake {
 	uint64_t awaited; /* the caller's `reaching` while this side waits for a change */
 	uint64_t deadline_ns;
 	uint64_t call_ns;   /* CALLING: when to try next */
+	uint64_t turn_ns;   /* a call: when it last got its turn; 0: not yet */
 	struct nm_step bye; /* kind 0: no BYE came */
 	/* in a segment: the exchange that carries it, and its end */
 	struct nm_exchange *exchange;

@@ -469,3 +469,25 @@ NM_TEST(calls_that_wait_keep_no_caller_out)
 	place_destroy(&a);
 	place_destroy(&b);
 }
+
+/* As many as may be called at once are silent, and one more that is sound waits for its turn. */
+NM_TEST(silent_owners_take_no_turn_for_long)
+{
+	struct place a = place_create(12000), b = place_create(5000);
+	const struct rlimit limit = {32, 32};
+	struct silent silent[PLACE_LANES];
+
+	listen_silently(silent, NM_ARRAY_SIZE(silent));
+	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	NM_CHECK_EQ(limit.rlim_cur / 8, NM_ARRAY_SIZE(silent));
+	for (size_t i = 0; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	place_visit(&a, &b);
+	place_expect(&b, NM_SESSION_SOURCE);
+	/* It did not wait for the end of their time: only the first one lost its turn. */
+	for (size_t i = 1; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	close_silent(silent, NM_ARRAY_SIZE(silent));
+	place_destroy(&a);
+	place_destroy(&b);
+}
