@@ -53,8 +53,9 @@ int nm_identity_create(struct nm_identity *ret_who);
 
 /*
  * The file of the window: INODE is the number of its memfd, of which the low 40 bits count. A kernel
- * gives each memfd the next number, so two that live at once differ. RUNDIR is a number of the
- * rundir (nm_rundir_number()), so that a file of another host with an equal number is refused.
+ * gives each memfd the next number, so two that live at once differ, unless 2^40 others (2^32 before
+ * Linux 5.9) were made in between. RUNDIR is a number of the rundir (nm_rundir_number()), so that a
+ * file of another host with an equal number is refused.
  */
 void nm_identity_set_file(struct nm_identity *who, uint64_t inode, uint64_t rundir);
 bool nm_identity_has_file(const struct nm_identity *who, uint64_t inode, uint64_t rundir);

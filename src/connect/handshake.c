@@ -290,6 +290,26 @@ void nm_handshake_greet(struct nm_sessions *sessions, struct nm_handshake *hands
 	*ret_greeting = greeting;
 }
 
+/* Windows of callers without a proof take room only as long as no other one needs it. */
+static int map_window(struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      const struct nm_greeting *greeting, int window_fd,
+		      struct nm_reason *ret_reason)
+{
+	int err, dropped = -ENOSPC;
+
+	do {
+		err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd,
+					       ret_reason);
+		/* In a segment a window takes no room here, and each part has its share. */
+		if (err == -ENOSPC && !sessions->config.segment)
+			dropped = nm_sessions_drop_unproven(sessions);
+	} while (err == -ENOSPC && !dropped);
+	if (err != -ENOSPC || dropped != -EBUSY)
+		return err;
+	nm_reason_set(ret_reason, "windows of callers without a proof take all its room");
+	return -EBUSY;
+}
+
 int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *handshake,
 			     const struct nm_greeting *greeting, int window_fd,
 			     struct nm_reason *ret_reason)
@@ -305,7 +325,7 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 			      sessions->config.features & NM_FEATURE_CHECKSUM ? "on" : "off");
 		return -EPROTONOSUPPORT;
 	}
-	err = sessions->wire->ops->map(sessions, handshake, greeting, window_fd, ret_reason);
+	err = map_window(sessions, handshake, greeting, window_fd, ret_reason);
 	if (err)
 		return err;
 	handshake->label = greeting->label;
@@ -322,7 +342,7 @@ int nm_handshake_take_window(struct nm_sessions *sessions, struct nm_handshake *
 
 void nm_handshake_deafen(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
-	nm_warn("the socket of %s was cut by another process: it lives, so its channel stays",
+	nm_warn("the socket of %s was cut by another process: its channel stays",
 		handshake->session->label.text);
 	nm_handshake_hang_up(sessions, handshake);
 }

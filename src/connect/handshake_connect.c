@@ -33,6 +33,11 @@
 #define PAUSE_NS (1 * NM_NS_PER_MS)
 /* Calls without a result may take this share of the descriptors of the process: an eighth. */
 #define CALL_SHARE 8
+/*
+ * If others wait, a call without a result loses its turn after this share of connect_ms, and waits as
+ * long. So all calls have a turn in time if there are not more than descriptors.
+ */
+#define TURN_SHARE 8
 
 /* The peer may still be reachable over another channel. */
 NM_COLD int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err)
@@ -51,9 +56,13 @@ static NM_COLD int timed_out(const struct nm_sessions *sessions, struct nm_reaso
 	return -EHOSTUNREACH;
 }
 
+/* Said at each progress, so the words are ready. */
 static int not_now(struct nm_reason *ret_reason)
 {
-	nm_reason_set(ret_reason, "its answer is awaited");
+	static const struct nm_reason awaited = {"its answer is awaited"};
+
+	if (ret_reason)
+		*ret_reason = awaited;
 	return -EAGAIN;
 }
 
@@ -118,6 +127,9 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
 	}
 	if (err)
 		return err;
+	/* The window may be there since a call in its name, with any label. */
+	if (__atomic_load_n(&call->session->state, __ATOMIC_RELAXED) == NM_SESSION_NEW)
+		call->session->label = call->label;
 	nm_handshake_show(sessions, call, NM_LANE_SHOWN, welcome.challenge);
 	nm_handshake_reach(sessions, call);
 	NM_FAULT("call-met-before");
@@ -218,6 +230,45 @@ static int begin(struct nm_sessions *sessions, const struct nm_identity *who,
 	return 0;
 }
 
+/* Begin it again after PAUSE_NS. The deadline stays. */
+static int call_again(struct nm_sessions *sessions, struct nm_handshake **call, uint64_t pause_ns,
+		      struct nm_reason *ret_reason)
+{
+	struct nm_identity who = (*call)->session->who;
+	uint64_t deadline_ns = (*call)->deadline_ns, turn_ns = (*call)->turn_ns;
+	int err;
+
+	nm_handshake_close(sessions, *call);
+	err = begin(sessions, &who, call, ret_reason);
+	if (err)
+		return err;
+	(*call)->deadline_ns = deadline_ns;
+	(*call)->turn_ns = turn_ns;
+	(*call)->call_ns = nm_clock_ns() + pause_ns;
+	return not_now(ret_reason);
+}
+
+/* End the turn of the call that waits longest for an answer. False: all are young. */
+static bool end_turn(struct nm_sessions *sessions, uint64_t now)
+{
+	uint64_t turn_ns = sessions->config.connect_ms * NM_NS_PER_MS / TURN_SHARE;
+	struct nm_handshake *handshake, *oldest = NULL;
+	struct nm_reason why;
+
+	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
+		if (nm_handshake_is_call(handshake) &&
+		    (!oldest || handshake->turn_ns < oldest->turn_ns))
+			oldest = handshake;
+	if (!oldest || now < oldest->turn_ns + turn_ns)
+		return false;
+	/* Its answer may be there, unread. */
+	nm_handshake_ready(sessions, &oldest->watch);
+	/* Without memory, its next try is a new call. */
+	if (nm_handshake_is_call(oldest))
+		(void)call_again(sessions, &oldest, turn_ns, &why);
+	return !has_too_many_calls(sessions);
+}
+
 /* Connect and say hello. -EAGAIN: the call goes on. */
 static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 		struct nm_reason *ret_reason)
@@ -230,11 +281,13 @@ static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 	if (now >= call->call_ns &&
 	    atomic_load_explicit(&sessions->is_serving, memory_order_acquire)) {
 		call->call_ns = now + PAUSE_NS;
-		if (has_too_many_calls(sessions))
+		if (!has_too_many_calls(sessions) || end_turn(sessions, now)) {
+			call->turn_ns = now;
+			err = sessions->wire->ops->connect(sessions, call, who, ret_reason);
+		} else if (!call->turn_ns) {
 			/* Its time begins when it is its turn. */
 			call->deadline_ns = now + sessions->config.connect_ms * NM_NS_PER_MS;
-		else
-			err = sessions->wire->ops->connect(sessions, call, who, ret_reason);
+		}
 	}
 	if (err == -EAGAIN)
 		return now < call->deadline_ns ? not_now(ret_reason) :
@@ -242,23 +295,6 @@ static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 	if (!err)
 		err = say_hello(sessions, call, ret_reason);
 	return err ? err : not_now(ret_reason);
-}
-
-/* Strangers filled the peer's queue before it read the hello. The deadline stays. */
-static int call_again(struct nm_sessions *sessions, struct nm_handshake **call,
-		      struct nm_reason *ret_reason)
-{
-	struct nm_identity who = (*call)->session->who;
-	uint64_t deadline_ns = (*call)->deadline_ns;
-	int err;
-
-	nm_handshake_close(sessions, *call);
-	err = begin(sessions, &who, call, ret_reason);
-	if (err)
-		return err;
-	(*call)->deadline_ns = deadline_ns;
-	(*call)->call_ns = nm_clock_ns() + PAUSE_NS;
-	return not_now(ret_reason);
 }
 
 /* Returns 0: the direction is ready; -EAGAIN: not yet; -errno with a reason. */
@@ -320,7 +356,8 @@ static int try_once(struct nm_sessions *sessions, const struct nm_identity *who,
 		return err;
 	err = look(sessions, call, ret_reason);
 	if (err == -EBUSY && nm_clock_ns() < call->deadline_ns)
-		err = call_again(sessions, &call, ret_reason);
+		/* Strangers filled the peer's queue before it read the hello. */
+		err = call_again(sessions, &call, PAUSE_NS, ret_reason);
 	else if (err && err != -EAGAIN)
 		err = give_up(sessions, call, err, ret_reason);
 	if (!err || err == -EAGAIN)

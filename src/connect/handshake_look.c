@@ -56,6 +56,16 @@ enum nm_sight nm_handshake_look(const struct nm_sessions *sessions, struct nm_ha
 	return life ? NM_SIGHT_OPEN : NM_SIGHT_UNKNOWN;
 }
 
+bool nm_handshake_has_gone(const struct nm_sessions *sessions, struct nm_handshake *handshake)
+{
+	int err;
+
+	/* UNKNOWN: the socket is all there is. */
+	return handshake->state == NM_HANDSHAKE_AWAIT_GO &&
+	       nm_handshake_look(sessions, handshake, &err) != NM_SIGHT_UNKNOWN &&
+	       nm_handshake_step(sessions, handshake) == NM_LANE_AGREED;
+}
+
 /* True if there is something that the socket has not reported for a whole beat. */
 static bool is_news(const struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
@@ -66,8 +76,7 @@ static bool is_news(const struct nm_sessions *sessions, struct nm_handshake *han
 		return false;
 	sight = nm_handshake_look(sessions, handshake, &err);
 	if (sight == NM_SIGHT_UNKNOWN ||
-	    (sight == NM_SIGHT_OPEN && (handshake->state == NM_HANDSHAKE_UP ||
-					nm_handshake_step(sessions, handshake) != NM_LANE_AGREED)))
+	    (sight == NM_SIGHT_OPEN && !nm_handshake_has_gone(sessions, handshake)))
 		return false;
 	/* Mostly the socket reports it at once, and with words. */
 	return handshake->fd < 0 || handshake->nr_looks++ > 0;
@@ -76,16 +85,17 @@ static bool is_news(const struct nm_sessions *sessions, struct nm_handshake *han
 void nm_sessions_look(struct nm_sessions *sessions)
 {
 	struct nm_handshake *handshake;
-	int err;
 
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next) {
 		if (!is_news(sessions, handshake))
 			continue;
-		if (handshake->state == NM_HANDSHAKE_UP)
+		if (handshake->state == NM_HANDSHAKE_UP) {
 			nm_handshake_lost(sessions, handshake);
-		else if (nm_handshake_look(sessions, handshake, &err) == NM_SIGHT_OPEN)
+		} else if (nm_handshake_has_gone(sessions, handshake)) {
+			handshake->go_is_due = true;
 			nm_handshake_up(sessions, handshake);
-		else
+		} else {
 			nm_handshake_close(sessions, handshake);
+		}
 	}
 }

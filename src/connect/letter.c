@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+
 int nm_letter_parse(const void *bytes, size_t len, struct nm_letter_head *ret_head)
 {
 	struct nm_letter_head head;

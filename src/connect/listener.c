@@ -70,7 +70,7 @@ static struct crowd look_at_crowd(const struct nm_sessions *sessions)
 
 	/* The list begins with the newest. */
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next) {
-		crowd.nr += handshake->state != NM_HANDSHAKE_LEFT;
+		crowd.nr += handshake->fd >= 0;
 		if (handshake->state == NM_HANDSHAKE_AWAIT_HELLO) {
 			crowd.nr_strangers++;
 			crowd.oldest_stranger = handshake;
@@ -81,12 +81,7 @@ static struct crowd look_at_crowd(const struct nm_sessions *sessions)
 	return crowd;
 }
 
-/*
- * Lanes or descriptors are used up. The oldest caller that has not proven itself goes, so unproven
- * callers keep out nobody. Returns 0; -EBUSY: all of them are young, so the next caller has to try
- * again; -ENOSPC: there is none.
- */
-static int drop_unproven(struct nm_sessions *sessions)
+int nm_sessions_drop_unproven(struct nm_sessions *sessions)
 {
 	struct nm_reason why = {"it did not prove itself while other callers waited"};
 	struct nm_handshake *oldest = look_at_crowd(sessions).oldest_unproven;
@@ -104,7 +99,8 @@ static int drop_unproven(struct nm_sessions *sessions)
 static int take_lane(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		     struct nm_reason *ret_reason)
 {
-	if (!sessions->lanes[NM_ROLE_READER].nr_free && drop_unproven(sessions) == -EBUSY) {
+	if (!sessions->lanes[NM_ROLE_READER].nr_free &&
+	    nm_sessions_drop_unproven(sessions) == -EBUSY) {
 		nm_reason_set(ret_reason, "all its lanes are in use by callers without a proof");
 		return -EBUSY;
 	}
@@ -197,13 +193,14 @@ static int handle_met(struct nm_sessions *sessions, struct nm_handshake *handsha
 	return err;
 }
 
-/* True if the peer still decides, as its window shows: this side agreed and waits for it. */
+/* True if the peer still decides, as its window shows, or has decided: this side agreed. */
 static bool may_still_go(struct nm_sessions *sessions, struct nm_handshake *handshake)
 {
 	int err;
 
 	return handshake->state == NM_HANDSHAKE_AWAIT_GO &&
-	       nm_handshake_look(sessions, handshake, &err) == NM_SIGHT_OPEN;
+	       (nm_handshake_look(sessions, handshake, &err) == NM_SIGHT_OPEN ||
+		nm_handshake_has_gone(sessions, handshake));
 }
 
 static int handle_message(struct nm_sessions *sessions, struct nm_handshake *handshake,
@@ -236,6 +233,10 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 		nm_handshake_up(sessions, handshake);
 		return 0;
 	}
+	if (handshake->go_is_due && kind == NM_MESSAGE_GO) {
+		handshake->go_is_due = false;
+		return 0;
+	}
 	nm_reason_set(ret_reason, "it sent message %d out of turn", kind);
 	return -EBADMSG;
 }
@@ -250,7 +251,8 @@ static bool only_socket_ends(struct nm_sessions *sessions, struct nm_handshake *
 
 	if ((handshake->state != NM_HANDSHAKE_UP && handshake->state != NM_HANDSHAKE_READY &&
 	     handshake->state != NM_HANDSHAKE_AWAIT_GO) ||
-	    nm_handshake_look(sessions, handshake, &err) != NM_SIGHT_OPEN)
+	    (nm_handshake_look(sessions, handshake, &err) != NM_SIGHT_OPEN &&
+	     !nm_handshake_has_gone(sessions, handshake)))
 		return false;
 	nm_handshake_deafen(sessions, handshake);
 	return true;
@@ -348,7 +350,7 @@ struct nm_handshake *nm_sessions_admit(struct nm_sessions *sessions, int fd)
 	/* The program needs descriptors too: a quarter of them is left to it. */
 	most = nm_min_u64(most, limit.rlim_cur - limit.rlim_cur / 4);
 	if (look_at_crowd(sessions).nr >= most)
-		err = drop_unproven(sessions);
+		err = nm_sessions_drop_unproven(sessions);
 	if (!err)
 		handshake = nm_handshake_create(sessions, fd, NM_ROLE_READER);
 	if (!handshake) {
@@ -374,6 +376,12 @@ static bool is_forsaken(const struct nm_sessions *sessions, const struct nm_hand
 	       now > handshake->deadline_ns + sessions->config.connect_ms * NM_NS_PER_MS;
 }
 
+/* An honest caller may have been stopped before its hello: it calls again, within its own time. */
+static int overdue_error(const struct nm_handshake *handshake)
+{
+	return handshake->state == NM_HANDSHAKE_AWAIT_HELLO ? -EBUSY : -ETIMEDOUT;
+}
+
 static void drop_overdue(struct nm_sessions *sessions)
 {
 	struct nm_reason why = {"it sent no message within NEARMETAL_CONNECT_MS, or no hello "
@@ -384,7 +392,7 @@ static void drop_overdue(struct nm_sessions *sessions)
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->state <= NM_HANDSHAKE_AWAIT_GO && handshake->deadline_ns < now &&
 		    !may_still_go(sessions, handshake))
-			refuse(sessions, handshake, -ETIMEDOUT, &why);
+			refuse(sessions, handshake, overdue_error(handshake), &why);
 		else if (is_forsaken(sessions, handshake, now))
 			nm_handshake_close(sessions, handshake);
 }

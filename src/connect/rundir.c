@@ -265,18 +265,28 @@ static int bind_hidden(const struct nm_rundir *dir, int fd, const char *name,
 	return bind(fd, (struct sockaddr *)&address, len) < 0 ? -errno : 0;
 }
 
+/* A directory is not replaced by a socket, so it changes places with it. */
+static int replace(const struct nm_rundir *dir, const char *hidden, const char *name)
+{
+	if (renameat(dir->fd, hidden, dir->fd, name) == 0 ||
+	    (errno == EISDIR && renameat2(dir->fd, hidden, dir->fd, name, RENAME_EXCHANGE) == 0))
+		return 0;
+	return -errno;
+}
+
 /* rename() replaces; link() does not: a socket that is there already stays. */
 static int show(const struct nm_rundir *dir, const char *hidden, const char *name, bool by_force)
 {
 	int err = 0;
 
 	NM_FAULT("name-hidden");
-	if (by_force && renameat(dir->fd, hidden, dir->fd, name) < 0)
-		err = -errno;
-	else if (!by_force && linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
+	if (by_force)
+		err = replace(dir, hidden, name);
+	else if (linkat(dir->fd, hidden, dir->fd, name, 0) < 0)
 		err = errno == EEXIST ? -EADDRINUSE : -errno;
 	NM_FAULT("name-shown");
-	unlinkat(dir->fd, hidden, 0);
+	if (unlinkat(dir->fd, hidden, 0) < 0 && errno == EISDIR)
+		unlinkat(dir->fd, hidden, AT_REMOVEDIR);
 	return err;
 }
 

@@ -61,6 +61,7 @@ struct nm_handshake {
 	struct nm_direction pending;
 	struct nm_peer_label label; /* of the peer, in its greeting */
 	bool is_proven;
+	bool go_is_due;	       /* UP, as its window shows; its GO is still to come */
 	unsigned int nr_looks; /* beats since its window shows something that its socket does not */
 	uint64_t challenge;    /* the own one; the other side shows it */
 	uint8_t cma_challenge[NM_CMA_SECRET_LEN]; /* likewise, in its private memory */
@@ -70,6 +71,7 @@ struct nm_handshake {
 	uint64_t awaited; /* the caller's `reaching` while this side waits for a change */
 	uint64_t deadline_ns;
 	uint64_t call_ns;   /* CALLING: when to try next */
+	uint64_t turn_ns;   /* a call: when it last got its turn; 0: not yet */
 	struct nm_step bye; /* kind 0: no BYE came */
 	/* in a segment: the exchange that carries it, and its end */
 	struct nm_exchange *exchange;
@@ -167,6 +169,11 @@ enum nm_sight nm_handshake_look(const struct nm_sessions *sessions, struct nm_ha
 				int *ret_err);
 /* NM_LANE_ of the peer's side, if it is for this handshake; else ENDED. */
 unsigned int nm_handshake_step(const struct nm_sessions *sessions, struct nm_handshake *handshake);
+/*
+ * True on the owner's side if the caller's window shows that it may have sent already. Its GO may be
+ * withheld, and it may have ended since: what it sent is delivered first.
+ */
+bool nm_handshake_has_gone(const struct nm_sessions *sessions, struct nm_handshake *handshake);
 /* Show WHAT in the own lane: SHOWN together with the peer's CHALLENGE; ENDED stays. */
 void nm_handshake_show(struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       unsigned int what, uint64_t challenge);
@@ -247,6 +254,12 @@ void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
 
 /* listener.c */
 void *nm_sessions_serve(void *sessions);
+/*
+ * Lanes, descriptors or the room for windows are used up. The oldest caller that has not proven
+ * itself goes, so unproven callers keep out no other. Returns 0; -EBUSY: all of them are young, so
+ * the next one has to try again; -ENOSPC: there is none.
+ */
+int nm_sessions_drop_unproven(struct nm_sessions *sessions);
 /* Let the service thread run one turn now. */
 void nm_sessions_wake(const struct nm_sessions *sessions);
 void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch);

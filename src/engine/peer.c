@@ -186,9 +186,12 @@ static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_re
 		set_link(peer, link, why);
 		return 0;
 	}
+	/* Asked at each progress, so it costs no words. */
+	if (err == -EAGAIN)
+		return err;
 	reason.text[sizeof(reason.text) - 1] = '\0';
 	reason_add(why, name, reason.text);
-	if (err != -EHOSTUNREACH && err != -EAGAIN)
+	if (err != -EHOSTUNREACH)
 		nm_log_once(NM_LOG_WARN, "channel %s failed, a slower one will be used: %s", name,
 			    reason.text);
 	return err;
@@ -230,19 +233,17 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 	peer->tried = NULL;
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *t = engine->polled[i];
-		struct nm_reason before;
 		int err;
 
 		if (!nm_select_reaches(t->kind, &facts) ||
 		    (tried && t->kind->rank < tried->kind->rank))
 			continue;
 		add_absent(engine, &facts, t->kind->rank, &next, &why);
-		before = why;
 		err = connect_on(t, peer, &why);
 		/* Not ready yet is no reason to take a slower way. */
 		if (err == -EAGAIN) {
 			peer->tried = t;
-			nm_peer_diag(peer)->channel = before;
+			nm_peer_diag(peer)->channel = why;
 		}
 		if (err == 0 || err == -EAGAIN)
 			return err;

@@ -423,14 +423,17 @@ NM_TEST(impostors_are_found_out)
 /* The owner's own window, but the challenge is not answered in it. */
 NM_TEST(owner_that_does_not_write_is_found_out)
 {
-	struct place a = place_create(300), b = place_create(5000);
+	/* B would restore its name at its next beat. */
+	struct place a = place_create(300), b = {.lease_ms = 3000};
 	struct impostor impostor = {
-		.visitor = &a, .helper = &b, .who = b.who, .behaviour = "shows another's window"};
+		.visitor = &a, .helper = &b, .behaviour = "shows another's window"};
 	struct nm_session *session;
 	char name[NM_SOCKET_NAME_LEN], path[512];
 	struct nm_reason why;
 	pid_t pid;
 
+	NM_CHECK_EQ(place_try(&b, nm_test_dir(), 5000, &why), 0);
+	impostor.who = b.who;
 	nm_socket_name(b.who.id, name);
 	snprintf(path, sizeof(path), "%s/%s", nm_test_dir(), name);
 	NM_CHECK_EQ(unlink(path), 0);

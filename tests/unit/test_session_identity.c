@@ -261,6 +261,66 @@ NM_TEST(swallowed_messages_are_no_delay_for_ever)
 	place_destroy(&x);
 }
 
+/* A caller that was stopped between its agreement and its GO: the window showed it meanwhile. */
+NM_TEST(go_that_comes_late_does_not_cut_the_socket)
+{
+	struct place a = place_create(5000), x = place_with_lease(300);
+	struct relay *relay = relay_start(&x.who, 4);
+	struct nm_session *in;
+	uint8_t bytes[NM_MESSAGE_MAX];
+	char words[180];
+	int passed;
+
+	place_visit(&a, &x);
+	relay_join(relay);
+	in = place_expect(&x, NM_SESSION_SOURCE);
+	NM_CHECK_EQ(raw_receive(relay->caller, bytes, &passed, words), NM_MESSAGE_GO);
+	NM_CHECK_EQ(nm_message_send(relay->owner, bytes, sizeof(struct nm_step), -1), 0);
+	place_expect_nothing(&x);
+	NM_CHECK_EQ(nm_message_receive(relay->owner, bytes, &passed), -EAGAIN);
+	/* A second one is out of turn. */
+	NM_CHECK_EQ(nm_message_send_step(relay->owner, NM_MESSAGE_GO, 0, "again"), 0);
+	NM_CHECK_EQ(raw_receive(relay->owner, bytes, &passed, words), 0);
+	NM_CHECK_EQ(in->state, NM_SESSION_UP);
+	relay_cut(relay);
+	close(relay->listener);
+	place_destroy(&a);
+	place_destroy(&x);
+}
+
+/* GO is withheld, and the caller has sent and closed before its owner looked into its window. */
+static void send_and_close_without_go(bool is_cut)
+{
+	struct place a = place_create(5000), x = place_with_lease(300);
+	struct relay *relay = relay_start(&x.who, 4);
+	struct nm_session *out = place_visit(&a, &x), *in;
+
+	relay_join(relay);
+	nm_window_ring(a.window, out->out.own_lane)->head.tag = 77;
+	place_destroy(&a);
+	if (is_cut)
+		relay_cut(relay);
+	in = place_expect(&x, NM_SESSION_SOURCE);
+	NM_CHECK_EQ(nm_foreign_ring(&in->window, in->in.peer_lane)->head.tag, 77);
+	NM_CHECK(place_expect(&x, NM_SESSION_LOST) == in);
+	NM_CHECK_EQ(in->err, 0);
+	nm_sessions_leave(x.sessions, in, 0, NULL);
+	if (!is_cut)
+		relay_cut(relay);
+	close(relay->listener);
+	place_destroy(&x);
+}
+
+NM_TEST(messages_before_a_close_do_not_depend_on_go)
+{
+	send_and_close_without_go(false);
+}
+
+NM_TEST(messages_before_a_close_do_not_depend_on_the_socket)
+{
+	send_and_close_without_go(true);
+}
+
 NM_TEST(forged_go_makes_no_source)
 {
 	struct place a = place_create(5000), x = place_with_lease(LONG_LEASE_MS);
@@ -343,6 +403,28 @@ NM_TEST(replaced_and_removed_names_are_restored)
 	NM_CHECK_EQ(unlink(aside), 0);
 }
 
+/* A socket does not replace a directory as it replaces other files. */
+NM_TEST(a_directory_in_the_place_of_a_socket_is_removed)
+{
+	struct place a = place_create(5000), b = place_create(5000);
+	char path[512];
+	struct stat st;
+
+	path_of(&b.who, "", path);
+	NM_CHECK_EQ(unlink(path), 0);
+	while (mkdir(path, 0700))
+		NM_CHECK_EQ(unlink(path), 0); /* it was restored in between */
+	do {
+		nm_test_sleep_ms(1);
+		NM_CHECK_EQ(stat(path, &st), 0);
+	} while (!S_ISSOCK(st.st_mode));
+	place_visit(&a, &b);
+	place_destroy(&a);
+	place_destroy(&b);
+	NM_CHECK_EQ(rmdir(nm_test_dir()), 0);
+	NM_CHECK_EQ(mkdir(nm_test_dir(), 0700), 0);
+}
+
 /* ---- with windows of others, and with windows that look like them ---- */
 
 /* Call OWNER in the name of WHO, with a window of which only FD is there. Returns the socket. */
@@ -402,6 +484,19 @@ NM_TEST(repeated_window_keeps_its_owner_from_nothing)
 	NM_CHECK(place_expect(&a, NM_SESSION_LOST) == in);
 	nm_sessions_leave(a.sessions, in, 0, NULL);
 	place_destroy(&a);
+}
+
+NM_TEST(label_of_a_call_in_its_name_is_forgotten)
+{
+	struct place a = place_create(5000), x = place_create(5000);
+	struct nm_greeting welcome;
+	int fd = call_as(&x, &a, x.window->fd, 0, &welcome);
+
+	NM_CHECK(strcmp(place_visit(&a, &x)->label.text, "raw visitor"));
+	place_expect(&x, NM_SESSION_SOURCE);
+	close(fd);
+	place_destroy(&a);
+	place_destroy(&x);
 }
 
 struct call {

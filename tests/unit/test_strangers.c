@@ -15,14 +15,25 @@
 #include "base/clock.h"
 #include "connect/rundir.h"
 #include "session_fixture.h"
+#include "shm/budget.h"
 
 #define OWNER_DESCRIPTORS 128
 
 /* The identity of an owner in another process; `is_there` is set last. */
 struct notice {
+	unsigned int nr_windows; /* that it may map; 0: many */
 	struct nm_identity who;
 	_Atomic bool is_there;
 };
+
+/* Leave room for NR windows of places. */
+static void take_room(uint64_t nr, uint64_t window_size)
+{
+	for (uint64_t bytes = UINT64_C(1) << 62; bytes >= window_size / 2; bytes /= 2)
+		while (!nm_budget_take(bytes, NULL))
+			;
+	nm_budget_return(nr * window_size);
+}
 
 static void be_a_poor_place(void *arg)
 {
@@ -35,6 +46,8 @@ static void be_a_poor_place(void *arg)
 
 	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	NM_CHECK_EQ(place_try(place, nm_test_dir(), 5000, &why), 0);
+	if (notice->nr_windows)
+		take_room(notice->nr_windows, place->window->geometry.size);
 	notice->who = place->who;
 	atomic_store(&notice->is_there, true);
 	for (;; nm_test_sleep_ms(1))
@@ -43,19 +56,25 @@ static void be_a_poor_place(void *arg)
 				nm_sessions_leave(place->sessions, session, 0, NULL);
 }
 
-static pid_t start_poor_owner(struct place *owner)
+static pid_t start_owner(struct place *owner, unsigned int nr_windows)
 {
 	struct notice *notice = mmap(NULL, sizeof(*notice), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
 
 	NM_CHECK(notice != MAP_FAILED);
+	notice->nr_windows = nr_windows;
 	pid = nm_test_fork(be_a_poor_place, notice);
 	while (!atomic_load(&notice->is_there))
 		nm_test_sleep_ms(1);
 	owner->who = notice->who;
 	munmap(notice, sizeof(*notice));
 	return pid;
+}
+
+static pid_t start_poor_owner(struct place *owner)
+{
+	return start_owner(owner, 0);
 }
 
 static unsigned int count_fds_of(pid_t pid)
@@ -142,12 +161,18 @@ NM_TEST(hello_ends_the_short_time_limit)
 	struct nm_greeting hello = raw_hello(&visitor, &owner, 0);
 	int silent = raw_connect(&owner), half = raw_connect(&owner), passed;
 	uint8_t bytes[NM_MESSAGE_MAX];
+	struct nm_step bye;
 	char words[180];
 
 	NM_CHECK_EQ(nm_message_send(half, &hello, sizeof(hello), visitor.window->fd), 0);
 	NM_CHECK_EQ(raw_receive(half, bytes, &passed, words), NM_MESSAGE_WELCOME);
 	close(passed);
-	raw_expect_bye(silent, "no hello within a second");
+	/* An honest one was only stopped meanwhile: it may call again. */
+	NM_CHECK_EQ(raw_receive(silent, bytes, &passed, words), NM_MESSAGE_BYE);
+	NM_CHECK_HAS(words, "no hello within a second");
+	nm_step_copy(bytes, &bye);
+	NM_CHECK_EQ(bye.value, -EBUSY);
+	close(silent);
 	NM_CHECK_EQ(nm_message_receive(half, bytes, &passed), -EAGAIN);
 	close(half);
 	place_expect_nothing(&owner);
@@ -185,6 +210,38 @@ NM_TEST(callers_without_a_proof_keep_no_other_out)
 	place_destroy(&b);
 	place_destroy(&hostile);
 	place_destroy(&owner);
+}
+
+/* Their windows take the room for windows, which the owner needs for others. */
+NM_TEST(windows_without_a_proof_keep_no_other_out)
+{
+	struct place owner = {0}, hostile[2], a;
+	pid_t pid = start_owner(&owner, NM_ARRAY_SIZE(hostile));
+	uint8_t bytes[NM_MESSAGE_MAX];
+	struct nm_greeting hello;
+	char words[180];
+	int calls[2], passed;
+
+	for (unsigned int i = 0; i < NM_ARRAY_SIZE(hostile); i++) {
+		hostile[i] = place_create(5000);
+		hello = raw_hello(&hostile[i], &owner, 0);
+		calls[i] = raw_connect(&owner);
+		NM_CHECK_EQ(nm_message_send(calls[i], &hello, sizeof(hello), hostile[i].window->fd),
+			    0);
+		NM_CHECK_EQ(raw_receive(calls[i], bytes, &passed, words), NM_MESSAGE_WELCOME);
+		close(passed);
+	}
+	a = place_create(5000);
+	place_visit(&a, &owner);
+	/* The oldest had to go, and only that one. */
+	raw_expect_bye(calls[0], "did not prove itself");
+	NM_CHECK_EQ(nm_message_receive(calls[1], bytes, &passed), -EAGAIN);
+	close(calls[1]);
+	place_destroy(&a);
+	for (unsigned int i = 0; i < NM_ARRAY_SIZE(hostile); i++)
+		place_destroy(&hostile[i]);
+	kill(pid, SIGKILL);
+	nm_test_join(pid, SIGKILL);
 }
 
 /* A process can have any number of names, and each one is remembered. */
@@ -390,4 +447,47 @@ NM_TEST(silent_owners_take_few_descriptors)
 		NM_CHECK_EQ(place_call(a.sessions, &silent[i].who, &session, &why), -EHOSTUNREACH);
 	close_silent(silent, NM_ARRAY_SIZE(silent));
 	place_destroy(&a);
+}
+
+/* Calls that wait for their turn have no descriptor, so they keep out no caller. */
+NM_TEST(calls_that_wait_keep_no_caller_out)
+{
+	struct place a = place_create(60000), b = place_create(5000);
+	const struct rlimit limit = {32, 32};
+	struct silent silent[PLACE_LANES], nowhere[24];
+
+	listen_silently(silent, NM_ARRAY_SIZE(silent));
+	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	for (size_t i = 0; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	for (size_t i = 0; i < NM_ARRAY_SIZE(nowhere); i++) {
+		NM_CHECK_EQ(nm_identity_create(&nowhere[i].who), 0);
+		NM_CHECK_EQ(call_silent(&a, &nowhere[i]), -EAGAIN);
+	}
+	place_visit(&b, &a);
+	close_silent(silent, NM_ARRAY_SIZE(silent));
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
+/* As many as may be called at once are silent, and one more that is sound waits for its turn. */
+NM_TEST(silent_owners_take_no_turn_for_long)
+{
+	struct place a = place_create(12000), b = place_create(5000);
+	const struct rlimit limit = {32, 32};
+	struct silent silent[PLACE_LANES];
+
+	listen_silently(silent, NM_ARRAY_SIZE(silent));
+	NM_CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	NM_CHECK_EQ(limit.rlim_cur / 8, NM_ARRAY_SIZE(silent));
+	for (size_t i = 0; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	place_visit(&a, &b);
+	place_expect(&b, NM_SESSION_SOURCE);
+	/* It did not wait for the end of their time: only the first one lost its turn. */
+	for (size_t i = 1; i < NM_ARRAY_SIZE(silent); i++)
+		NM_CHECK_EQ(call_silent(&a, &silent[i]), -EAGAIN);
+	close_silent(silent, NM_ARRAY_SIZE(silent));
+	place_destroy(&a);
+	place_destroy(&b);
 }
