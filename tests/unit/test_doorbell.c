@@ -136,6 +136,9 @@ static void start(void)
 	sender = node_create(&shm_fixture);
 	sleeper = node_create(&shm_fixture);
 	nodes_connect(&shm_fixture, sender, sleeper);
+	/* The last message of a handshake comes late if the cores are busy. */
+	NODE_UNTIL(sleeper, sleeper->nr_up);
+	NODE_UNTIL(sender, sender->nr_up);
 	nodes_settle(sender, sleeper);
 }
 
