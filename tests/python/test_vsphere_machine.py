@@ -10,17 +10,13 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.machine import (
     DEVICES,
-    MARK,
-    MARKED,
     clone_spec,
     config_spec,
     customization,
-    differences,
-    mark_of,
-    mark_option,
     values_of,
 )
-from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.backends.vsphere.marks import MARK, MARKED, mark_of, mark_option
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine, differences
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts
@@ -163,6 +159,7 @@ def test_the_mark_has_the_values_that_vcenter_does_not_keep() -> None:
         "cluster": "c",
         "node": "n1",
         "state": "begun",
+        "uuid": "",
         "host": "h1",
         "slots": "4",
         "template": "t",
