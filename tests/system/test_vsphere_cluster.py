@@ -264,7 +264,7 @@ class CountedWork(MachineWork):
     """Counts how many machines are made at a time."""
 
     def __init__(self, backend: Counting) -> None:
-        super().__init__(backend._session, backend._places(), backend.spec)  # noqa: SLF001 - its work
+        super().__init__(backend._session, backend._places(), backend.spec)
         self._counter = backend
 
     def make(self, name: str, wanted: VsphereMachine) -> None:

@@ -92,11 +92,15 @@ class VsphereBackend:
         """Wait for tasks that a killed run left."""
         if not self._directory.exists():
             return
-        places, made = self._places(), [self.spec.machine_of(node) for _, node in self.spec.nodes]
-        own = [found.ref for found in self._own(MARKS)[0].values()]
-        known = {places.compute, self._folder(), *own}
-        known |= {places.template(name) for name in {machine.template or "" for machine in made}}
-        self._notes = wait_for_tasks(self._session, known)
+        places, folder = self._places(), self._folder()
+        templates = {self.spec.machine_of(node).template or "" for _, node in self.spec.nodes}
+
+        def known() -> set[Any]:
+            own = folder.childEntity if folder is not None else []
+            return {places.compute, folder, *own, *places.templates(templates)}
+
+        entities = self._session.call("reading the inventory", known)
+        self._notes = wait_for_tasks(self._session, entities)
 
     def _find(self, places: VsphereInventory) -> None:
         made = [(host, self.spec.machine_of(node)) for host, node in self.spec.nodes]
@@ -311,7 +315,8 @@ class VsphereBackend:
             if left:
                 msg = f"folder {self.name} has objects of another owner: {', '.join(left)}"
                 raise BackendError(msg, "move them elsewhere, then run `nearmetal down` again")
-            self._session.wait("removing the folder", folder.Destroy_Task)
+            # A machine that comes into the folder meanwhile keeps its files.
+            self._session.wait("removing the folder", folder.UnregisterAndDestroy_Task)
         shutil.rmtree(self._directory, ignore_errors=True)
         strays = sorted(str(m.properties["name"]) for m in own.values() if not m.home)
         if strays:

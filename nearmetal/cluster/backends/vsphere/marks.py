@@ -13,6 +13,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pyVmomi import vim
@@ -81,7 +82,7 @@ class Found:
     properties: Properties
     home: bool = True
 
-    @property
+    @cached_property
     def mark(self) -> dict[str, str]:
         """Its mark."""
         return mark_of(self.properties)

@@ -25,26 +25,26 @@ def _recent(content: Any) -> dict[Any, Properties]:
 
 
 def wait_for_tasks(session: Session, entities: Collection[Any]) -> list[str]:
-    """Wait for the tasks of these objects that vCenter works on now; returns a note for each.
+    """Wait for the tasks of these objects that vCenter works on now; returns notes on them.
 
     Failures are not errors: the plan shows what is missing. Raises BackendError for a stalled task.
     """
     found = session.call("looking for tasks", partial(_recent, session.content))
-    notes = []
+    waited: list[str] = []
     for task, info in found.items():
         if info.get("info.state") not in UNDER_WAY or info.get("info.entity") not in entities:
             continue
         what = str(info.get("info.descriptionId")).rpartition(".")[2]
-        text = f"a task {what} of an earlier run"
         try:
-            session.wait(text, partial(_same, task))
+            session.wait(f"{what} of an earlier run", partial(_same, task))
         except TaskLeftError:
             raise
         except BackendError as error:
-            notes.append(f"{error}")
+            waited.append(str(error))
         else:
-            notes.append(f"{text} was still under way, and was waited for")
-    return notes
+            waited.append(what)
+    names = ", ".join(sorted(set(waited)))
+    return [f"{len(waited)} tasks of an earlier run were waited for: {names}"] if waited else []
 
 
 def _same(task: Any) -> Any:
