@@ -123,6 +123,12 @@ def test_every_change_by_hand_is_a_difference() -> None:
     assert (now.cpu_reservation, now.cpu_shares) == ("100", "low")
 
 
+def test_a_newer_virtual_hardware_version_is_enough() -> None:
+    for least, shown in ((11, 11), (13, 13), (19, 13)):
+        machine = wanted()["n1"].model_copy(update={"hardware": least})
+        assert read(machine, properties(machine)).hardware == shown
+
+
 def test_values_that_the_spec_leaves_open_are_not_compared() -> None:
     machine = wanted()["n1"].model_copy(update={"vcpus": None, "memory": None, "adapters": None})
     found = properties(machine, **{"config.hardware.numCPU": 9, DEVICES: []})

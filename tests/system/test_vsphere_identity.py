@@ -140,6 +140,42 @@ def test_a_machine_that_was_moved_or_renamed_is_put_right_in_place(
     own.wait("meddling", elsewhere.Destroy_Task)
 
 
+def test_a_spec_that_is_reverted_after_a_refusal_changes_the_machines_back(
+    vcenter: Simulator, own: Session, tmp_path: Path
+) -> None:
+    card = "{kind: sriov, port_group: DC0_DVPG0, pf: '0000:3b:00.0'}"
+    devices = f"memory_reservation: full, adapters: [{card}]"
+    text = vcenter.head("refused") + BODY.replace("64 MiB}", f"64 MiB, {devices}}}")
+    raised(text, tmp_path)
+    before = machines_of(own.content, "refused")
+    with pytest.raises(BackendError, match=r"the host has no 0000:99:00\.0"):
+        raised(text.replace("0000:3b:00.0", "0000:99:00.0"), tmp_path)
+    plan = raised(text, tmp_path)
+    assert {c.in_place for c in plan.effective} == {True}
+    assert plan_of(text, tmp_path).empty
+    assert machines_of(own.content, "refused") == before
+    assert {m.runtime.powerState for m in before.values()} == {"poweredOn"}
+    gone(text, tmp_path)
+
+
+def test_a_machine_without_devices_moves_to_another_host_while_it_runs(
+    vcenter: Simulator, own: Session, tmp_path: Path
+) -> None:
+    text = vcenter.head("place") + BODY
+    raised(text, tmp_path)
+    before = machines_of(own.content, "place")
+    other = text.replace("DC0_C0_H0", "DC0_C0_H1")
+    plan = raised(other, tmp_path)
+    assert [describe(c) for c in plan.effective] == [
+        "~ node n0: esxi DC0_C0_H0 -> DC0_C0_H1 (in place)",
+        "~ node n1: esxi DC0_C0_H0 -> DC0_C0_H1 (in place)",
+    ]
+    assert machines_of(own.content, "place") == before
+    assert {m.runtime.host.name for m in before.values()} == {"DC0_C0_H1"}
+    assert [shut_down(m) for m in before.values()] == [[], []]
+    gone(other, tmp_path)
+
+
 def test_a_virtual_hardware_version_is_applied_and_never_lowered(
     vcenter: Simulator, own: Session, tmp_path: Path
 ) -> None:
