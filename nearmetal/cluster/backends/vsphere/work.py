@@ -80,14 +80,21 @@ class MachineWork:
             return uuid if holder in (None, ref) else str(ref.config.instanceUuid)
 
         uuid = self._session.call("looking for its identity", free)
-        option = mark_option(self._spec.name, name, wanted, BEGUN, uuid)
-        self._configure(ref, vim.vm.ConfigSpec(instanceUuid=uuid, extraConfig=[option]), "marking")
-        self._settle(Found(ref, {UUID: uuid}), name, wanted, customize=True)
+        self._settle(Found(ref, {UUID: uuid}), name, wanted, customize=True, born=True)
 
-    def _settle(self, found: Found, name: str, wanted: VsphereMachine, *, customize: bool) -> None:
+    def _settle(
+        self,
+        found: Found,
+        name: str,
+        wanted: VsphereMachine,
+        *,
+        customize: bool,
+        born: bool = False,
+    ) -> None:
         """Give a machine that is off all its values, then its mark, then power.
 
-        `customize`: whether its guest still needs its name and addresses.
+        `customize`: whether its guest still needs its name and addresses. `born`: whether the
+        machine still needs its identity.
         """
         places, session, ref = self._places, self._session, found.ref
         guest = wanted.guest if customize else None
@@ -96,15 +103,18 @@ class MachineWork:
         if now and least and now < least:
             version = f"vmx-{least:02d}"
             session.wait("upgrading the hardware", lambda: ref.UpgradeVM_Task(version))
-        made = mark_option(self._spec.name, name, wanted, MADE, found.uuid)
+        state = MADE if guest is None else BEGUN
+        options = []
+        if guest is None or born:
+            options.append(mark_option(self._spec.name, name, wanted, state, found.uuid))
+        if guest is not None and config.tools and config.tools.pendingCustomization:
+            options.append(vim.option.OptionValue(key=machines.PENDING, value=""))
 
         def reconfigure() -> Any:
             spec = machines.config_spec(places, config, host, wanted)
-            if guest is None:
-                spec.extraConfig = [*spec.extraConfig, made]
-            elif config.tools and config.tools.pendingCustomization:
-                clear = vim.option.OptionValue(key=machines.PENDING, value="")
-                spec.extraConfig = [*spec.extraConfig, clear]
+            spec.extraConfig = [*spec.extraConfig, *options]
+            if born:
+                spec.instanceUuid = found.uuid
             return ref.ReconfigVM_Task(spec)
 
         session.wait("configuring", reconfigure)
