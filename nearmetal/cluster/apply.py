@@ -50,7 +50,9 @@ def describe(change: Change) -> str:
     text = f"{change.action.value} {change.key}"
     if change.action is Action.CHANGE and change.differences:
         text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
-    reason = change.reason or change.why or ("in place" if change.in_place else "")
+    reason = change.reason or change.why
+    if change.in_place:
+        reason = f"in place; {reason}" if reason else "in place"
     return f"{text} ({reason})" if reason else text
 
 

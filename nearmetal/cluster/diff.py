@@ -134,9 +134,12 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
         key = item.key
         ground = next((moved[need] for need in item.needs if need in moved), "")
         change = _compare(item, there.get(key), broken=key in observed.broken, ground=ground)
+        if change.action is Action.NONE and key in observed.unfinished:
+            change = replace(change, action=Action.CHANGE)
         change = replace(change, in_place=not ground and _fits(change, desired.in_place))
         if change.action is Action.CHANGE:
-            change = replace(change, why=desired.whys.get(key, ""))
+            why = desired.whys.get(key) or observed.unfinished.get(key, "")
+            change = replace(change, why=why)
         changes.append(change)
         if _moves(change, desired):
             moved[key] = ground or str(key)

@@ -124,12 +124,14 @@ class Resource:
 class Observed:
     """The resources that exist. `broken`: unfinished or dead ones, which are to be recreated.
 
-    `notes`: facts for the user that no plan shows.
+    `unfinished`: resources that are completed in place, each with the reason. `notes`: facts for
+    the user that no plan shows.
     """
 
     resources: tuple[Resource, ...] = ()
     broken: frozenset[Key] = frozenset()
     notes: tuple[str, ...] = ()
+    unfinished: Mapping[Key, str] = field(default_factory=dict)
 
     def by_key(self) -> dict[Key, Resource]:
         """Index the sound resources."""
@@ -146,7 +148,8 @@ class Desired:
     """The resources that a cluster should have, and notes for the user.
 
     `in_place`: attributes that change without recreating a resource.
-    `whys`: why a resource is recreated, where the difference alone does not say it.
+    `whys`: why a resource is recreated, or what its change in place costs, where the difference
+    alone does not say it.
     """
 
     resources: tuple[Resource, ...]

@@ -19,7 +19,7 @@ from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_esxi import PROPERTIES, host_facts
 from nearmetal.host.model import PlatformFacts
-from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
+from nearmetal.host.vcenter.session import UNDER_WAY, Properties, Session, fetch, fetch_of
 from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
@@ -30,8 +30,7 @@ EVACUATE_S = 1800
 CONNECTED = "connected"
 
 ENTER = "HostSystem.enterMaintenanceMode"
-UNDER_WAY = ("queued", "running")
-"""vCenter's name of the task that enters maintenance mode, and its states before the end."""
+"""vCenter's name of the task that enters maintenance mode."""
 
 
 class Datacenters:

@@ -199,6 +199,9 @@ def test_what_changes_in_place_is_not_removed_and_needs_no_replace(tmp_path: Pat
     other = parse_spec(VSPHERE.replace("vcpus: 2", "vcpus: 4"))
     plan = up(cluster, other)
     assert backend.steps == ["+c", "+n1", "+n2", "~n1"]
-    assert [describe(c) for c in plan.effective] == ["~ node n1: vcpus 2 -> 4 (in place)"]
+    outage = "outage for vcpus: shutdown of the guest, power off after 180 s, then on again"
+    assert [describe(c) for c in plan.effective] == [
+        f"~ node n1: vcpus 2 -> 4 (in place; {outage})"
+    ]
     assert plan_up(cluster, other).empty
     assert cluster.store.recorded("c") == other

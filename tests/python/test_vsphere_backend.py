@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -15,8 +16,15 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import describe, is_like, matched
 from nearmetal.cluster.backends.vsphere.settings import VmAdapter
-from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import Session, explain, tls_context, without_chassis
+from nearmetal.cluster.backends.vsphere.workers import Workers
+from nearmetal.core.errors import BackendError, Interrupted
+from nearmetal.host.vcenter.session import (
+    Session,
+    TaskLeftError,
+    explain,
+    tls_context,
+    without_chassis,
+)
 from nearmetal.host.vcenter.spec import Vcenter
 
 DEVICE = vim.vm.device
@@ -60,14 +68,84 @@ class Connected(Session):
         return object()
 
 
-@pytest.mark.parametrize("lost", [HTTPException("503 Service Unavailable"), ConnectionResetError()])
-def test_a_vcenter_that_starts_or_is_gone_is_an_error_in_words(lost: Exception) -> None:
+LOST = [
+    HTTPException("503 Service Unavailable"),
+    ConnectionResetError(),
+    ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_connection_that_is_lost_is_an_error_in_words(lost: Exception) -> None:
     def work() -> None:
         raise lost
 
-    with pytest.raises(BackendError, match="cannot reach vc:443") as caught:
-        Connected(Vcenter(server="vc", user="u")).call("looking at the host", work)
+    with pytest.raises(BackendError, match="looking: the connection to vc:443 was lost") as caught:
+        Connected(Vcenter(server="vc", user="u")).call("looking", work)
     assert caught.value.__cause__ is lost
+    assert "continues the tasks" in caught.value.hint
+
+
+class Silent(Session):
+    """A session with a vCenter that does not answer."""
+
+    def __init__(self, lost: Exception) -> None:
+        super().__init__(Vcenter(server="vc", user="u"))
+        self._lost = lost
+
+    def _connect(self) -> object:
+        with self._explaining("connecting"):
+            raise self._lost
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_a_vcenter_that_starts_or_is_gone_is_an_error_in_words(lost: Exception) -> None:
+    with pytest.raises(BackendError, match="cannot reach vc:443") as caught:
+        Silent(lost).call("looking", object)
+    assert "trust" not in caught.value.message + caught.value.hint
+
+
+class EndlessTask:
+    """A task whose progress ends after some looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks, self.progress = looks, 0
+
+    @property
+    def info(self) -> object:
+        self.progress = min(self.progress + 1, self._looks)
+        return vim.TaskInfo(state="running", progress=self.progress)
+
+
+def test_a_task_without_progress_is_left_and_a_slow_one_is_waited_for() -> None:
+    task = EndlessTask(7)
+    with pytest.raises(TaskLeftError, match=r"no progress for 0.3 s \(running, 7 %\)") as caught:
+        Connected(Vcenter(server="vc", user="u"), stall_s=0.3).wait("cloning", lambda: task)
+    assert "the task continues" in caught.value.hint
+
+
+def test_an_interrupt_leaves_the_task_and_names_it() -> None:
+    session = Connected(Vcenter(server="vc", user="u"))
+    workers = Workers(session, 2)
+    workers.begin("node n1", lambda: session.wait("cloning", lambda: EndlessTask(7)))
+    workers.begin("node n2", lambda: session.wait("marking", lambda: EndlessTask(7)))
+    workers.begin("node n3", lambda: session.wait("cloning", lambda: EndlessTask(7)))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(Interrupted) as caught:
+            workers.drain()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert caught.value.hint.splitlines() == [
+        "node n1: cloning continues in vCenter",
+        "  node n2: marking continues in vCenter",
+        "  the next `up` or `down` waits for them",
+    ]
+
+
+def interrupt(_number: int, _frame: object) -> None:
+    raise Interrupted(signal.SIGINT)
 
 
 class Expiring(Connected):

@@ -10,17 +10,13 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.machine import (
     DEVICES,
-    MARK,
-    MARKED,
     clone_spec,
     config_spec,
     customization,
-    differences,
-    mark_of,
-    mark_option,
     values_of,
 )
-from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.backends.vsphere.marks import MARK, MARKED, mark_of, mark_option
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine, differences
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts
@@ -127,6 +123,12 @@ def test_every_change_by_hand_is_a_difference() -> None:
     assert (now.cpu_reservation, now.cpu_shares) == ("100", "low")
 
 
+def test_a_newer_virtual_hardware_version_is_enough() -> None:
+    for least, shown in ((11, 11), (13, 13), (19, 13)):
+        machine = wanted()["n1"].model_copy(update={"hardware": least})
+        assert read(machine, properties(machine)).hardware == shown
+
+
 def test_values_that_the_spec_leaves_open_are_not_compared() -> None:
     machine = wanted()["n1"].model_copy(update={"vcpus": None, "memory": None, "adapters": None})
     found = properties(machine, **{"config.hardware.numCPU": 9, DEVICES: []})
@@ -163,6 +165,7 @@ def test_the_mark_has_the_values_that_vcenter_does_not_keep() -> None:
         "cluster": "c",
         "node": "n1",
         "state": "begun",
+        "uuid": "",
         "host": "h1",
         "slots": "4",
         "template": "t",

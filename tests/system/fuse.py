@@ -78,6 +78,56 @@ class Fuse:
         Session.call = called  # type: ignore[method-assign]
         Session.wait = waited  # type: ignore[method-assign]
 
+    def at_changes(self) -> None:
+        """Burn before, in and after each call that changes something of a machine."""
+
+        def waited(self: Session, what: str, start: Callable[[], Any]) -> Any:
+            def started() -> Any:
+                touch()
+                task = start()
+                touch()
+                return task
+
+            # Tasks of an earlier run are only looked at.
+            result = wait(self, what, start if "earlier" in what else started)
+            touch()
+            return result
+
+        def called(self: Session, what: str, work: Callable[[], Any]) -> Any:
+            def done() -> Any:
+                touch()
+                result = work()
+                touch()
+                return result
+
+            return call(self, what, done if what.startswith("shutting") else work)
+
+        call, wait, touch = Session.call, Session.wait, self.touch
+        Session.call = called  # type: ignore[method-assign]
+        Session.wait = waited  # type: ignore[method-assign]
+
+
+class Refusal(Fuse):
+    """Refuses a call as vCenter does, when it was touched so often."""
+
+    def touch(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise vim.fault.InvalidState
+
+    def at_starts(self) -> None:
+        """Refuse a task before it begins."""
+
+        def waited(self: Session, what: str, start: Callable[[], Any]) -> Any:
+            def started() -> Any:
+                touch()
+                return start()
+
+            return wait(self, what, start if "earlier" in what else started)
+
+        wait, touch = Session.wait, self.touch
+        Session.wait = waited  # type: ignore[method-assign]
+
 
 CHANGING = ("changing", "joining", "making", "removing", "taking")
 """How the names of calls begin that change something of a switch."""
@@ -85,6 +135,13 @@ CHANGING = ("changing", "joining", "making", "removing", "taking")
 
 def survives(work: Callable[[], object], burn: Callable[[], None]) -> bool:
     """Work in a process of its own with a fuse lit; whether it came to its end."""
+    status = ended(work, burn)
+    assert status in (0, -signal.SIGKILL)
+    return status == 0
+
+
+def ended(work: Callable[[], object], burn: Callable[[], None]) -> int:
+    """Work in a process of its own with a fuse lit; returns its exit code, 1 for an error."""
     child = os.fork()
     if child == 0:
         try:
@@ -94,9 +151,7 @@ def survives(work: Callable[[], object], burn: Callable[[], None]) -> bool:
         except BaseException:  # noqa: BLE001 - this process must not go on as the tests
             traceback.print_exc(file=sys.__stderr__)
             os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def settle(content: Any) -> None:

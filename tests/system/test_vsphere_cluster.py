@@ -12,6 +12,7 @@ from pyVmomi import vim
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, down, plan_up, up
 from nearmetal.cluster.backends.vsphere.driver import VsphereBackend
+from nearmetal.cluster.backends.vsphere.work import MachineWork
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
@@ -227,43 +228,67 @@ def test_one_machine_that_fails_leaves_the_others_and_is_taken_up(
     down(opened(spec, tmp_path))
 
 
-class CutShort(VsphereBackend):
+class CutShort(MachineWork):
     """Clones, and gets no further."""
 
-    def _configure(self, *_: object, **__: object) -> None:
+    def _complete(self, *_: object) -> None:
         raise BackendError("killed")
 
 
-def test_a_machine_that_was_only_begun_is_made_anew(vcenter: Simulator, tmp_path: Path) -> None:
+class Cutting(VsphereBackend):
+    """A backend whose machines are cut short."""
+
+    def _machine_work(self) -> MachineWork:
+        return CutShort(self._session, self._places(), self.spec)
+
+
+def test_a_machine_that_was_only_begun_is_completed_in_place(
+    vcenter: Simulator, own: Session, tmp_path: Path
+) -> None:
     text = vcenter.head("begun") + MACHINE + NODES
     spec = spec_of(text)
     store = Store(tmp_path / "state")
     with pytest.raises(BackendError, match="4 of 4 machines failed"):
-        up(Cluster(spec.name, CutShort(spec, store), store), spec)
+        up(Cluster(spec.name, Cutting(spec, store), store), spec)
+    begun = machines_of(own.content, "begun")
     plan = plan_of(text, tmp_path)
-    assert {c.reason for c in plan.effective} == {"unfinished or dead"}
+    assert all(c.in_place for c in plan.effective)
+    assert {c.why for c in plan.effective} == {"its creation was interrupted"}
     raised(text, tmp_path)
+    assert machines_of(own.content, "begun") == begun
     assert raised(text, tmp_path).empty
     down(opened(spec, tmp_path))
 
 
-class Counting(VsphereBackend):
+class CountedWork(MachineWork):
     """Counts how many machines are made at a time."""
+
+    def __init__(self, backend: Counting) -> None:
+        super().__init__(backend._session, backend._places(), backend.spec)
+        self._counter = backend
+
+    def make(self, name: str, wanted: VsphereMachine) -> None:
+        counter = self._counter
+        with counter.lock:
+            counter.busy += 1
+            counter.most = max(counter.most, counter.busy)
+        try:
+            super().make(name, wanted)
+        finally:
+            with counter.lock:
+                counter.busy -= 1
+
+
+class Counting(VsphereBackend):
+    """A backend whose work is counted."""
 
     def __init__(self, spec: VsphereSpec, store: Store) -> None:
         super().__init__(spec, store)
-        self._count = threading.Lock()
+        self.lock = threading.Lock()
         self.busy = self.most = 0
 
-    def _make(self, name: str, wanted: VsphereMachine) -> None:
-        with self._count:
-            self.busy += 1
-            self.most = max(self.most, self.busy)
-        try:
-            super()._make(name, wanted)
-        finally:
-            with self._count:
-                self.busy -= 1
+    def _machine_work(self) -> MachineWork:
+        return CountedWork(self)
 
 
 def test_records_that_outlived_their_cluster_are_no_cluster(

@@ -145,12 +145,17 @@ def networks_of(content: Any) -> dict[str, object]:
 
 
 def simulator(
-    directory: Path, *hosts: str, options: str | None = None, num_of_vfs: int | None = None
+    directory: Path,
+    *hosts: str,
+    options: str | None = None,
+    num_of_vfs: int | None = None,
+    slow: str = "",
 ) -> Generator[Simulator, None, None]:
     """Run a simulator while it is used, with hosts of these names, four where none are given.
 
     `options`: of the driver of their cards, on hosts where no other VFs are; `num_of_vfs`: what the firmware of the card for MPI
     offers. A file of a host's name in the directory `firmware` says another number for its next boot.
+    `slow`: a task that takes time, and its milliseconds, for example `CloneVm=2000`.
     """
     if not PROGRAM.exists():
         lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")
@@ -163,6 +168,7 @@ def simulator(
             *(("-options", options, "-vfs", "0") if options is not None else ()),
             *(("-num-of-vfs", str(num_of_vfs)) if num_of_vfs is not None else ()),
             *("-firmware", str(directory / "firmware")),
+            *("-slow", slow),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

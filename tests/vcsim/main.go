@@ -2,7 +2,7 @@
 
 // A vCenter for tests: govmomi's simulator over TLS, with a template that has a snapshot, free of the
 // values that Python clients refuse, and with refusals that a real vCenter has and the simulator lacks.
-// Networks are in network.go, hosts in hosts.go and service.go.
+// Machines are in machine.go, networks in network.go, hosts in hosts.go and service.go.
 package main
 
 import (
@@ -12,79 +12,16 @@ import (
 	"log"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/vmware/govmomi/simulator"
-	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
-	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 )
 
 const apiVersion = "8.0.2.0"
-
-// machine is a virtual machine that refuses what vSphere refuses when it is switched on, and whose
-// clones have the extra configuration that was asked for: the simulator drops it.
-type machine struct {
-	*simulator.VirtualMachine
-}
-
-// refused says why the machine cannot be switched on, "" where it can.
-func (m *machine) refused(ctx *simulator.Context) string {
-	reserved := m.Config.MemoryReservationLockedToMax != nil && *m.Config.MemoryReservationLockedToMax
-	if hasDevices(m.VirtualMachine) && !reserved {
-		return "memory is not reserved"
-	}
-	if m.Runtime.Host == nil {
-		return ""
-	}
-	if why := m.refusedSwitch(ctx); why != "" {
-		return why
-	}
-	return m.refusedVfs(ctx)
-}
-
-func (m *machine) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
-	if why := m.refused(ctx); why != "" {
-		fault := &types.GenericVmConfigFault{Reason: why}
-		return &methods.PowerOnVM_TaskBody{
-			Res: &types.PowerOnVM_TaskResponse{Returnval: failed(ctx, m, "powerOn", fault)},
-		}
-	}
-	return m.VirtualMachine.PowerOnVMTask(ctx, req)
-}
-
-func taskOf(ctx *simulator.Context, ref types.ManagedObjectReference) *simulator.Task {
-	task := ctx.Map.Get(ref).(*simulator.Task)
-	task.Wait()
-	return task
-}
-
-func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
-	inner := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
-	if inner.Res == nil || req.Spec.Config == nil {
-		return inner
-	}
-	outer := simulator.CreateTask(m, "cloneVm",
-		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
-			cloned := taskOf(ctx, inner.Res.Returnval)
-			if cloned.Info.Error != nil {
-				return nil, cloned.Info.Error.Fault
-			}
-			ref := cloned.Info.Result.(types.ManagedObjectReference)
-			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
-			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
-				This: ref,
-				Spec: types.VirtualMachineConfigSpec{ExtraConfig: req.Spec.Config.ExtraConfig},
-			}).(*methods.ReconfigVM_TaskBody)
-			taskOf(ctx, reconfigured.Res.Returnval)
-			return ref, nil
-		})
-	return &methods.CloneVM_TaskBody{
-		Res: &types.CloneVM_TaskResponse{Returnval: outer.Run(ctx)},
-	}
-}
 
 // states fills enumerations that the simulator leaves empty: pyVmomi refuses an empty one.
 type states struct{}
@@ -131,7 +68,7 @@ func nameHosts(ctx *simulator.Context, names []string) {
 func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 	object := ctx.Map.Get(method.This)
 	switch method.Name {
-	case "PowerOnVM_Task", "CloneVM_Task":
+	case "PowerOnVM_Task", "CloneVM_Task", "ReconfigVM_Task", "ShutdownGuest":
 		if vm, ok := object.(*simulator.VirtualMachine); ok {
 			return &machine{vm}
 		}
@@ -144,7 +81,7 @@ func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 		if found, ok := object.(*simulator.EnvironmentBrowser); ok {
 			return &browser{found}
 		}
-	case "CreateDVS_Task":
+	case "CreateDVS_Task", "UnregisterAndDestroy_Task":
 		if place, ok := object.(*simulator.Folder); ok {
 			return &folder{place}
 		}
@@ -167,7 +104,17 @@ func main() {
 	numOfVfs := flag.Int("num-of-vfs", 16, "NUM_OF_VFS of the firmware of the card for MPI")
 	vfs := flag.Int("vfs", 4, "virtual functions of each function of the Intel card")
 	firmware := flag.String("firmware", "", "where files with NUM_OF_VFS for the next boot lie, by hosts' names")
+	slow := flag.String("slow", "", "a task that takes time, for example CloneVm=2000 with milliseconds")
 	flag.Parse()
+	if *slow != "" {
+		name, delay, _ := strings.Cut(*slow, "=")
+		ms, err := strconv.Atoi(delay)
+		if err != nil {
+			log.Fatal(err)
+		}
+		// A task that waits holds no lock: its object can be read.
+		simulator.TaskDelay.MethodDelay = map[string]int{name: ms, "LockHandoff": 0}
+	}
 	names := strings.Split(*hosts, ",")
 
 	model := simulator.VPX()

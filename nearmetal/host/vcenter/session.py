@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pyVmomi import SoapStubAdapter, vim, vmodl
 
 from nearmetal.config.password import find_password
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.host.vcenter.spec import Vcenter
 
 _T = TypeVar("_T")
@@ -30,8 +30,11 @@ LOST = (OSError, HTTPException)
 """No answer of the service: a vCenter that starts sends 503 first."""
 
 POLL_S = 0.1
-TASK_S = 3600.0
-"""Limit of a task."""
+STALL_S = 1200.0
+"""How long vCenter may report no progress of a task: a large clone as a whole may take hours."""
+
+UNDER_WAY = frozenset({"queued", "running"})
+"""States of a task that has not ended."""
 
 ANSWER_S = 300
 """Limit of a call: the simulated vCenter took over 60 s for a thousand machines on a busy host."""
@@ -109,7 +112,7 @@ class _PinnedContext(ssl.SSLContext):
         certificate = wrapped.getpeercert(binary_form=True) or b""
         if hashlib.sha256(certificate).hexdigest() != self.fingerprint:
             wrapped.close()
-            raise ssl.SSLError(1, "the certificate does not have the thumbprint")
+            raise ssl.SSLCertVerificationError(1, "the certificate does not have the thumbprint")
         return wrapped
 
 
@@ -140,6 +143,10 @@ def explain(what: str, fault: Exception) -> BackendError:
     return BackendError(f"{what}: {names[0]}{text}", hint)
 
 
+class TaskLeftError(BackendError):
+    """A task is not waited for any more, and continues in vCenter."""
+
+
 def _hang_up(content: Any, stub: Any) -> None:
     # An expired session is not an error.
     with contextlib.suppress(vmodl.MethodFault, *LOST):
@@ -150,8 +157,10 @@ def _hang_up(content: Any, stub: Any) -> None:
 class Session:
     """Connection to one vCenter, made by the first call. Several threads may use it."""
 
-    def __init__(self, vcenter: Vcenter) -> None:
+    def __init__(self, vcenter: Vcenter, stall_s: float = STALL_S) -> None:
         self.vcenter = vcenter
+        self._stall_s = stall_s
+        self._leaving = threading.Event()
         self._lock = threading.Lock()
         self._content: Any = None
         self._closing: Callable[[], object] = lambda: None
@@ -175,11 +184,17 @@ class Session:
             raise explain(what, fault) from fault
         except LOST as error:
             where = f"{self.vcenter.server}:{self.vcenter.port}"
-            hint = "check server and port of vcenter"
-            if isinstance(error, ssl.SSLError):
+            if isinstance(error, ssl.SSLCertVerificationError):
                 hint = "verify the certificate, then add its thumbprint or a ca_file to vcenter"
                 raise BackendError(f"{where} is not trusted: {error}", hint) from error
-            raise BackendError(f"cannot reach {where}: {error}", hint) from error
+            if self._content is None:
+                hint = "check server and port of vcenter"
+                raise BackendError(f"cannot reach {where}: {error}", hint) from error
+            msg = (
+                f"{what}: the connection to {where} was lost: {str(error) or type(error).__name__}"
+            )
+            hint = "vCenter continues the tasks that it has; repeat the command when it answers"
+            raise BackendError(msg, hint) from error
 
     def call(self, what: str, work: Callable[[], _T]) -> _T:
         """Do something with managed objects; logs in again once when the session has expired."""
@@ -196,17 +211,46 @@ class Session:
             return work()
 
     def wait(self, what: str, start: Callable[[], Any]) -> Any:
-        """Start a task and return its result; raises BackendError when it fails."""
+        """Start a task and return its result.
+
+        Raises BackendError when it fails or stalls, and TaskLeftError after `leave`.
+        """
+        if self._leaving.is_set():
+            raise BackendError(f"{what}: not begun")
         task = self.call(what, start)
-        deadline = time.monotonic() + TASK_S
-        while time.monotonic() < deadline:
-            info = self.call(what, lambda: task.info)
-            if info.state == "success":
-                return info.result
-            if info.state == "error":
-                raise explain(what, info.error)
-            time.sleep(POLL_S)
-        raise BackendError(f"{what}: vCenter did not end it within {TASK_S:.0f} s")
+        seen, since = None, time.monotonic()
+        try:
+            while True:
+                info = self.call(what, lambda: task.info)
+                if info.state == "success":
+                    return info.result
+                if info.state == "error":
+                    raise explain(what, info.error)
+                if seen != (info.state, info.progress):
+                    seen, since = (info.state, info.progress), time.monotonic()
+                elif time.monotonic() - since > self._stall_s:
+                    raise self._stalled(what, info)
+                if self._leaving.wait(POLL_S):
+                    raise TaskLeftError(f"{what} continues in vCenter")
+        except Interrupted as error:
+            error.hint = f"{what} continues in vCenter"
+            raise
+
+    def _stalled(self, what: str, info: Any) -> BackendError:
+        msg = f"{what}: vCenter reported no progress for {self._stall_s:g} s ({info.state}"
+        msg += f", {info.progress} %)" if info.progress else ")"
+        return TaskLeftError(
+            msg, "the task continues: look at it in vCenter, then repeat the command"
+        )
+
+    def pause(self, seconds: float) -> None:
+        """Wait between two looks; raises BackendError after `leave`."""
+        if self._leaving.wait(seconds):
+            raise BackendError("interrupted")
+
+    def leave(self) -> None:
+        """Make all threads wait for no task any more, and begin none."""
+        self._leaving.set()
 
     def close(self) -> None:
         """Log out and hang up; also happens when the session is collected, or at exit."""

@@ -7,7 +7,7 @@
     switches and port groups                       with a mark, or in a record beside the spec
 
 vCenter is asked for everything that exists. A machine begins with its clone and is made when its mark
-says so: an unfinished machine is removed and made again. Several machines are made at the same time, at
+says so: an unfinished machine is completed in place. Several machines are worked on at the same time, at
 most `parallel`; `finish` waits for them and reports all failures together.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
 
@@ -24,22 +23,20 @@ from pyVmomi import vim
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.vsphere import machine as machines
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
-from nearmetal.cluster.backends.vsphere.machine import MARKS, mark_of
+from nearmetal.cluster.backends.vsphere.marks import MADE, MARKS, UUID, Found, claims, mark_of
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine, part_of, vsphere_machines
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
 from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
 from nearmetal.cluster.backends.vsphere.switches import Switches
+from nearmetal.cluster.backends.vsphere.tasks import wait_for_tasks
+from nearmetal.cluster.backends.vsphere.work import MachineWork
+from nearmetal.cluster.backends.vsphere.workers import Workers
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError, NearmetalError
+from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Runner
-from nearmetal.host.vcenter.session import Properties, Session, fetch
-
-MADE, BEGUN = "made", "begun"
-
-RUNNING = frozenset({"power", "rules", "slots", "cpu_shares", "memory_shares"})
-"""Values that change while the machine runs."""
+from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 
 NO_JOBS = BackendError(
     "this release makes machines on vSphere, and runs nothing in them",
@@ -58,10 +55,10 @@ class VsphereBackend:
         self._directory = store.cluster(spec.name)
         self._session = Session(spec.vcenter)
         self._inventory: VsphereInventory | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._work: list[tuple[str, Future[None]]] = []
+        self._workers = Workers(self._session, spec.parallel)
         self._removing = False
-        self._seen: dict[str, list[tuple[Any, VsphereMachine]]] = {}
+        self._notes: list[str] = []
+        self._seen: dict[str, tuple[Found, VsphereMachine]] = {}
 
     def _switches(self) -> Switches:
         return Switches(self._session, self._places(), self.spec, self._directory)
@@ -79,10 +76,31 @@ class VsphereBackend:
     def _folder(self) -> Any:
         return self._session.call("looking for the folder", self._places().folder)
 
+    def _machine_work(self) -> MachineWork:
+        return MachineWork(self._session, self._places(), self.spec)
+
     def prepare(self) -> None:
-        """Find all objects that the spec names, so that an error comes before the first change."""
+        """Find all objects that the spec names, so that an error comes before the first change.
+
+        Tasks of an earlier run are waited for.
+        """
         self._session.call("reading the inventory", partial(self._find, self._places()))
+        self._adopt()
         self._switches().check()
+
+    def _adopt(self) -> None:
+        """Wait for tasks that a killed run left."""
+        if not self._directory.exists():
+            return
+        places, folder = self._places(), self._folder()
+        templates = {self.spec.machine_of(node).template or "" for _, node in self.spec.nodes}
+
+        def known() -> set[Any]:
+            own = folder.childEntity if folder is not None else []
+            return {places.compute, folder, *own, *places.templates(templates)}
+
+        entities = self._session.call("reading the inventory", known)
+        self._notes = wait_for_tasks(self._session, entities)
 
     def _find(self, places: VsphereInventory) -> None:
         made = [(host, self.spec.machine_of(node)) for host, node in self.spec.nodes]
@@ -107,43 +125,74 @@ class VsphereBackend:
         """Return no facts: a plan for vSphere needs only the spec."""
         return Facts()
 
-    def _machines(self, names: Sequence[str]) -> dict[Any, Properties]:
-        """Return properties of every machine in the cluster's folder that has its mark."""
-        folder = self._folder()
-        if folder is None:
-            return {}
-        content = self._session.content
-        found = self._session.call(
-            "reading the machines", partial(fetch, content, folder, vim.VirtualMachine, names)
-        )
-        return {r: v for r, v in found.items() if mark_of(v).get("cluster") == self.name}
+    def _own(self, names: Sequence[str]) -> tuple[dict[str, Found], list[Found]]:
+        """Return the machine of each node with these properties, and strangers in the folder."""
+        folder, content = self._folder(), self._session.content
+        at_home: list[Found] = []
+        if folder is not None:
+            found = self._session.call(
+                "reading the machines", partial(fetch, content, folder, vim.VirtualMachine, names)
+            )
+            at_home = [Found(*item) for item in found.items()]
+        marked = [m for m in at_home if m.mark.get("cluster") == self.name]
+        own, strangers = claims(marked, {n.name: n.vm or n.name for _, n in self.spec.nodes})
+        missing = {node.name for _, node in self.spec.nodes} - own.keys()
+        if missing and (at_home or self._directory.exists()):
+            own |= self._strayed(missing, names)
+        return own, strangers
+
+    def _strayed(self, missing: set[str], names: Sequence[str]) -> dict[str, Found]:
+        """Return the machines of these nodes that have left the folder."""
+        content, work = self._session.content, self._machine_work()
+        wanted = {work.uuid_of(node): node for node in missing}
+
+        def read() -> dict[Any, Properties]:
+            every = fetch(content, content.rootFolder, vim.VirtualMachine, [UUID])
+            refs = [ref for ref, values in every.items() if values.get(UUID) in wanted]
+            return fetch_of(content, vim.VirtualMachine, refs, names)
+
+        found = self._session.call("looking for machines elsewhere", read)
+        strays = (Found(ref, values, home=False) for ref, values in found.items())
+        return {
+            wanted[stray.uuid]: stray
+            for stray in strays
+            if stray.named and stray.mark.get("cluster") == self.name
+        }
 
     def observe(self) -> Observed:
         """Ask vCenter for the folder, its machines, and the switches."""
         self._seen = {}
         found, notes = self._switches().observe()
         switches = [part_of(self.spec, Kind.NETWORK, *switch) for switch in found.items()]
-        if self._folder() is None:
-            # A directory without a folder: a removal or the first `up` was interrupted.
-            alone = self._directory.exists() and not switches
-            unfinished = {Key(Kind.CLUSTER, self.name)} if alone else set()
-            return Observed(tuple(switches), frozenset(unfinished), tuple(notes))
         desired = Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
         wanted = desired.named(VsphereMachine)
         compares = any(machine.adapters for machine in wanted.values())
         names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []))
-        read = self._machines(names)
+        own, strangers = self._own(names)
+        notes = [*notes, *self._notes, *map(self._stranger, strangers)]
+        if self._folder() is None and not own:
+            # A directory without a folder: a removal or the first `up` was interrupted.
+            alone = self._directory.exists() and not switches
+            broken = {Key(Kind.CLUSTER, self.name)} if alone else set()
+            return Observed(tuple(switches), frozenset(broken), tuple(notes))
+        read = {found.ref: found.properties for found in own.values()}
         values = self._session.call("reading the cluster", partial(self._values, read, wanted))
-        parts, broken = [desired.resources[0], *switches], set()
-        for (ref, properties), now in zip(read.items(), values, strict=True):
-            mark = mark_of(properties)
-            name = mark.get("node", str(properties["name"]))
+        parts = [*([desired.resources[0]] if self._folder() is not None else []), *switches]
+        unfinished = {}
+        for (name, machine), now in zip(own.items(), values, strict=True):
             item = part_of(self.spec, Kind.NODE, name, now)
-            self._seen.setdefault(name, []).append((ref, now))
+            self._seen[name] = machine, now
             parts.append(item)
-            if mark.get("state") != MADE:
-                broken.add(item.key)
-        return Observed(tuple(parts), frozenset(broken), tuple(notes))
+            if machine.unfinished:
+                unfinished[item.key] = machine.unfinished
+        return Observed(tuple(parts), notes=tuple(notes), unfinished=unfinished)
+
+    def _stranger(self, machine: Found) -> str:
+        node = machine.mark.get("node", "")
+        return (
+            f"machine {machine.properties['name']} in folder {self.name} has a copy of the mark of "
+            f"node {node}, and is not its machine: it stays as it is"
+        )
 
     def _values(
         self, read: dict[Any, Properties], wanted: dict[str, VsphereMachine]
@@ -173,36 +222,15 @@ class VsphereBackend:
 
     # Creation and change
 
-    def _begin(self, what: str, work: Callable[[], None]) -> None:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.spec.parallel, thread_name_prefix="vsphere")
-        self._work.append((what, self._pool.submit(work)))
-
     def _drain(self) -> None:
         """Wait for all work; raises BackendError with all failures."""
-        pool, work = self._pool, self._work
-        self._pool, self._work, self._removing = None, [], False
-        if pool is None:
-            return
-        try:
-            failed = [(what, future.exception()) for what, future in work]
-        finally:
-            # An interrupt cancels the work that has not begun.
-            pool.shutdown(wait=True, cancel_futures=True)
-        errors = [(what, error) for what, error in failed if error is not None]
-        for _, error in errors:
-            if not isinstance(error, NearmetalError):
-                raise error
-        if errors:
-            listed = "\n".join(f"  {what}: {error}" for what, error in errors)
-            hints = {e.hint for _, e in errors if isinstance(e, NearmetalError) and e.hint}
-            msg = f"{len(errors)} of {len(work)} machines failed:\n{listed}"
-            raise BackendError(msg, "; ".join(sorted(hints)) or "run `nearmetal up` again")
+        self._removing = False
+        self._workers.drain()
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make the folder or a switch, or begin to make a machine."""
         if item.key.kind is not Kind.CLUSTER:
-            self._settle(item, spec, self._make)
+            self._settle(item, spec, self._machine_work().make)
             return
         self._removed()
         places = self._places()
@@ -222,94 +250,23 @@ class VsphereBackend:
         if item.key.kind is Kind.NETWORK:
             self._switches().settle(name)
         else:
-            self._begin(f"node {name}", partial(work, name, item.of(VsphereMachine)))
+            self._workers.begin(f"node {name}", partial(work, name, item.of(VsphereMachine)))
 
     def _removed(self) -> None:
         """Wait for removals, which free the names of machines."""
         if self._removing:
             self._drain()
 
-    def _make(self, name: str, wanted: VsphereMachine) -> None:
-        places = self._places()
-        if wanted.clone == "instant":
-            raise BackendError("this release does not make instant clones", "write clone: linked")
-        begun = machines.mark_option(self.name, name, wanted, BEGUN)
-
-        def clone() -> Any:
-            template = places.template(wanted.template)
-            spec = machines.clone_spec(places, template, wanted, begun)
-            return template.CloneVM_Task(places.folder(), wanted.vm, spec)
-
-        self._configure(self._session.wait("cloning", clone), name, wanted, customize=True)
-
-    def _configure(
-        self, machine: Any, name: str, wanted: VsphereMachine, *, customize: bool
-    ) -> None:
-        """Give a machine that is off all its values, then its mark, then power.
-
-        `customize`: whether its guest still needs its name and addresses.
-        """
-        places, session = self._places(), self._session
-        guest = wanted.guest if customize else None
-        config, host = session.call("reading it", lambda: (machine.config, machine.runtime.host))
-        made = machines.mark_option(self.name, name, wanted, MADE)
-
-        def reconfigure() -> Any:
-            spec = machines.config_spec(places, config, host, wanted)
-            if guest is None:
-                spec.extraConfig = [*spec.extraConfig, made]
-            return machine.ReconfigVM_Task(spec)
-
-        session.wait("configuring", reconfigure)
-        if guest is not None:
-            cards = vim.vm.device.VirtualEthernetCard
-            devices = session.call("reading it", lambda: machine.config.hardware.device)
-            spec = machines.customization(guest, sum(isinstance(one, cards) for one in devices))
-            session.wait("customizing the guest", lambda: machine.CustomizeVM_Task(spec))
-            self._mark(machine, name, wanted, MADE)
-        if wanted.power == "on":
-            session.wait("switching on", machine.PowerOnVM_Task)
-
-    def _mark(self, machine: Any, name: str, wanted: VsphereMachine, state: str) -> None:
-        option = machines.mark_option(self.name, name, wanted, state)
-        spec = vim.vm.ConfigSpec(extraConfig=[option])
-        self._session.wait("marking", lambda: machine.ReconfigVM_Task(spec))
-
     def _alter(self, name: str, wanted: VsphereMachine) -> None:
         if name not in self._seen:
             raise BackendError("it is gone", "run `nearmetal up` again")
-        ref, now = self._seen[name][0]
-        differ = machines.differences(wanted, now)
-        if differ <= RUNNING:
-            self._alter_running(ref, name, wanted, differ)
-            return
-        # With this mark it counts as unfinished if the change is interrupted.
-        self._off(ref)
-        self._mark(ref, name, wanted, BEGUN)
-        self._configure(ref, name, wanted, customize=bool(differ & {"guest", "adapters"}))
-
-    def _alter_running(
-        self, machine: Any, name: str, wanted: VsphereMachine, differ: set[str]
-    ) -> None:
-        session = self._session
-        if differ & {"cpu_shares", "memory_shares"}:
-            spec = machines.shares_spec(wanted)
-            session.wait("changing shares", lambda: machine.ReconfigVM_Task(spec))
-        if "slots" in differ:
-            self._mark(machine, name, wanted, MADE)
-        if "power" in differ and wanted.power == "on":
-            session.wait("switching on", machine.PowerOnVM_Task)
-        elif "power" in differ:
-            self._off(machine)
-
-    def _off(self, machine: Any) -> None:
-        if self._session.call("reading it", lambda: machine.runtime.powerState) != "poweredOff":
-            self._session.wait("switching off", machine.PowerOffVM_Task)
+        found, now = self._seen[name]
+        self._machine_work().change(found, name, wanted, now)
 
     def finish(self) -> None:
         """Wait for the machines, set the rules of DRS, and remove the rest of switches."""
         self._drain()
-        members = {mark_of(v).get("node", ""): ref for ref, v in self._machines(MARKS).items()}
+        members = {node: machine.ref for node, machine in self._own(MARKS)[0].items()}
         self._set_rules("setting rules of DRS", self.spec.rules, members)
         self._switches().trim(keep=True)
 
@@ -331,23 +288,24 @@ class VsphereBackend:
 
         `finish` removes a switch: machines may use it until they are changed.
         """
-        if key.kind is Kind.NODE:
-            for ref, _ in self._seen.get(key.name, []):
-                self._begin(f"node {key.name}", partial(self._destroy, ref))
-                self._removing = True
+        if key.kind is Kind.NODE and key.name in self._seen:
+            ref = self._seen[key.name][0].ref
+            self._workers.begin(f"node {key.name}", partial(self._machine_work().destroy, ref))
+            self._removing = True
         elif key.kind is Kind.CLUSTER:
             self._delete_all()
 
-    def _destroy(self, machine: Any) -> None:
-        self._off(machine)
-        self._session.wait("removing", machine.Destroy_Task)
-
     def _delete_all(self) -> None:
+        self._adopt()
         folder = self._folder()
+        own, _ = self._own(MARKS)
         if folder is not None:
             self._set_rules("removing rules of DRS", [], {})
-            for ref, values in self._machines(MARKS).items():
-                self._begin(f"machine {values['name']}", partial(self._destroy, ref))
+            for machine in own.values():
+                if machine.home:
+                    what = f"machine {machine.properties['name']}"
+                    work = partial(self._machine_work().destroy, machine.ref)
+                    self._workers.begin(what, work)
             self._drain()
         self._switches().trim(keep=False)
         if folder is not None:
@@ -357,14 +315,20 @@ class VsphereBackend:
             if left:
                 msg = f"folder {self.name} has objects of another owner: {', '.join(left)}"
                 raise BackendError(msg, "move them elsewhere, then run `nearmetal down` again")
-            self._session.wait("removing the folder", folder.Destroy_Task)
+            # A machine that comes into the folder meanwhile keeps its files.
+            self._session.wait("removing the folder", folder.UnregisterAndDestroy_Task)
         shutil.rmtree(self._directory, ignore_errors=True)
+        strays = sorted(str(m.properties["name"]) for m in own.values() if not m.home)
+        if strays:
+            msg = f"these machines had left folder {self.name} and stay: {', '.join(strays)}"
+            raise BackendError(msg, "the rest is removed; remove them in vCenter")
 
     # State, and jobs
 
     def status(self) -> list[NodeStatus]:
         """Return every machine of the spec."""
-        found = {mark_of(v).get("node", ""): v for v in self._machines(machines.STATE).values()}
+        own, _ = self._own(machines.STATE)
+        found = {node: machine.properties for node, machine in own.items()}
         addresses = self.spec.guest_addresses()
         return [
             self._status(host.name, node, found.get(node.name), addresses.get(node.name, ""))

@@ -104,6 +104,11 @@ class VsphereInventory:
             self._templates[name] = _known("template", known, name)
         return self._templates[name]
 
+    def templates(self, names: Iterable[str]) -> list[Any]:
+        """Return the templates of these names that are there."""
+        known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
+        return [known[name] for name in names if name in known]
+
     def network(self, group: str, switch: str | None) -> Any:
         """Return a port group: of this switch, else the only one of its name."""
         networks = self._all_networks()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in vCenter: its mark, its values as read, and the requests that make it as wanted."""
+"""A machine in vCenter: its values as read, and the requests that make it as wanted."""
 
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,21 +13,13 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_adapter, matched
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+from nearmetal.cluster.backends.vsphere.marks import MARKS, mark_of
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Properties
 
 MIB, GIB = 1 << 20, 1 << 30
-
-MARK = "nearmetal.mark"
-"""Key of a machine's extra configuration: its cluster, its node, and how far it is made."""
-
-MARKED = ("host", "slots", "template", "clone", "guest")
-"""Values that vCenter does not keep; the mark has them as text."""
-
-MARKS = ("name", "config.extraConfig")
-"""Properties with the mark."""
 
 STATE = (*MARKS, "runtime.powerState", "guest.ipAddress")
 
@@ -60,6 +51,9 @@ OPEN = (
 MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
 P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
 
+PENDING = "tools.deployPkg.fileName"
+"""Key of guest settings that wait for the next start. vCenter takes no others before it is cleared."""
+
 
 # As read
 
@@ -67,19 +61,6 @@ P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
 def _options(found: Properties) -> dict[str, str]:
     """Return the extra configuration of a machine."""
     return {option.key: str(option.value) for option in found.get("config.extraConfig") or []}
-
-
-def mark_of(found: Properties) -> dict[str, str]:
-    """Return a machine's mark; {} for no mark, or an unreadable one."""
-    options = found.get("config.extraConfig") or []
-    text = next((str(option.value) for option in options if option.key == MARK), "{}")
-    try:
-        mark = json.loads(text)
-    except ValueError:
-        return {}
-    if not isinstance(mark, dict):
-        return {}
-    return {str(key): str(value) for key, value in mark.items()}
 
 
 def _guest_of(mark: Mapping[str, str]) -> GuestSettings | None:
@@ -112,6 +93,12 @@ def _numa_of(text: str) -> tuple[int, ...] | str:
     return tuple(int(word) for word in text.split(",") if word)
 
 
+def hardware_of(version: str) -> int | None:
+    """Return the number of a virtual hardware version."""
+    number = re.search("[0-9]+$", str(version))
+    return int(number[0]) if number else None
+
+
 def values_of(
     found: Properties,
     wanted: VsphereMachine | None,
@@ -131,7 +118,6 @@ def values_of(
     vcpus, sensitivity = found["config.hardware.numCPU"], found.get("config.latencySensitivity")
     cpu, memory = found["config.cpuAllocation"], found["config.memoryAllocation"]
     affinity, slots = found.get("config.cpuAffinity"), mark.get("slots", "")
-    hardware = re.search("[0-9]+$", str(found["config.version"]))
     nr_mhz = int(cpu.reservation or 0)
     locked = bool(found.get("config.memoryReservationLockedToMax"))
     now = VsphereMachine(
@@ -151,7 +137,7 @@ def values_of(
         latency=str(sensitivity.level) if sensitivity else "normal",
         affinity=tuple(sorted(affinity.affinitySet or ())) if affinity else (),
         numa=_numa_of(options.get(NUMA, "")),
-        hardware=int(hardware[0]) if hardware else None,
+        hardware=hardware_of(found["config.version"]),
         mmio=_mmio_of(options),
         p2p=options.get(P2P, "").upper() == "TRUE",
         datastore=str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
@@ -163,6 +149,8 @@ def values_of(
     if wanted is None:
         return now.model_copy(update=dict.fromkeys(OPEN))
     update: dict[str, Any] = {n: None for n in OPEN if not getattr(wanted, n)}
+    if wanted.hardware and (now.hardware or 0) > wanted.hardware:
+        update["hardware"] = wanted.hardware  # the spec names the least version
     if wanted.resource_pool and wanted.resource_pool.rpartition("/")[2] == pool:
         update["resource_pool"] = wanted.resource_pool
     update["adapters"] = wanted.adapters
@@ -177,20 +165,7 @@ def adapters_of(machine: VsphereMachine) -> list[VmAdapter]:
     return [adapter for adapter in machine.adapters or () if isinstance(adapter, VmAdapter)]
 
 
-def differences(wanted: VsphereMachine, now: VsphereMachine) -> set[str]:
-    """Return the names of the values that differ."""
-    return {name for name, _ in {*wanted.attributes} ^ {*now.attributes}}
-
-
 # Requests
-
-
-def mark_option(cluster: str, node: str, wanted: VsphereMachine, state: str) -> Any:
-    """Return the mark of a machine. `state`: begun, or made."""
-    texts = dict(wanted.attributes)
-    mark = {"cluster": cluster, "node": node, "state": state}
-    mark |= {name: texts[name] for name in MARKED}
-    return vim.option.OptionValue(key=MARK, value=json.dumps(mark, sort_keys=True))
 
 
 def _shares(value: int | str) -> Any:
@@ -241,15 +216,21 @@ def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: Vsp
     return spec
 
 
-def clone_spec(
-    inventory: VsphereInventory, template: Any, wanted: VsphereMachine, mark: Any
-) -> Any:
-    """Return the request for a clone; raises BackendError for a linked one without a snapshot."""
+def place_spec(inventory: VsphereInventory, wanted: VsphereMachine) -> Any:
+    """Return the place of a machine: host, datastore and pool."""
     place = vim.vm.RelocateSpec(pool=inventory.pool(wanted.resource_pool or ""))
     if wanted.esxi:
         place.host = inventory.host(wanted.esxi)
     if wanted.datastore:
         place.datastore = inventory.datastore(wanted.datastore)
+    return place
+
+
+def clone_spec(
+    inventory: VsphereInventory, template: Any, wanted: VsphereMachine, mark: Any
+) -> Any:
+    """Return the request for a clone; raises BackendError for a linked one without a snapshot."""
+    place = place_spec(inventory, wanted)
     spec = vim.vm.CloneSpec(location=place, powerOn=False, template=False)
     spec.config = vim.vm.ConfigSpec(extraConfig=[mark])
     if wanted.clone == "linked":

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from pydantic import PlainSerializer
 
-from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.settings import (
+    DHCP,
+    FIXED_KINDS,
+    GuestSettings,
+    VmAdapter,
+)
 from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode, VsphereSpec
 from nearmetal.cluster.registration import Registration
 from nearmetal.cluster.resource import (
@@ -132,12 +137,59 @@ class VsphereMachine(Values):
     rules: Joined = ()
 
 
-RECREATE = {"host", "esxi", "vm", "template", "clone", "hardware", "datastore", "resource_pool"}
+RECREATE = {"template", "clone"}
 """Attributes whose change recreates a machine."""
+
+PLACE = frozenset({"esxi", "datastore", "resource_pool"})
+"""Attributes that a migration changes, of a running machine too if it has no device of its host."""
+
+RUNNING = frozenset({"power", "rules", "host", "slots", "vm", "cpu_shares", "memory_shares"})
+"""Attributes that change while the machine runs."""
 
 IN_PLACE = frozenset(VsphereMachine.model_fields) - RECREATE
 IN_PLACE |= {"esxi_members", "nics", "mtu", "port_groups"}
 """Attributes of a machine or a switch that change without recreating it."""
+
+
+def differences(wanted: VsphereMachine, now: VsphereMachine) -> set[str]:
+    """Return the names of the values that differ."""
+    return {name for name, _ in {*wanted.attributes} ^ {*now.attributes}}
+
+
+def need_off(wanted: VsphereMachine, now: VsphereMachine) -> set[str]:
+    """Return the names of the values that change only while the machine is off."""
+    kinds = {str(adapter).partition(" ")[0] for m in (wanted, now) for adapter in m.adapters or ()}
+    moves = PLACE if kinds.isdisjoint(FIXED_KINDS) else frozenset[str]()
+    # Without settings for the guest, only the mark changes.
+    marked = frozenset[str]() if wanted.guest else frozenset({"guest"})
+    return differences(wanted, now) - RUNNING - moves - marked
+
+
+def _outage(wanted: VsphereMachine, now: VsphereMachine, patience_s: int) -> str:
+    """Return the outage of a change in place, with its reason; "" for none."""
+    if now.power != "on":
+        return ""
+    how = "power off"
+    if patience_s:
+        how = f"shutdown of the guest, power off after {patience_s} s"
+    if wanted.power != "on":
+        return how
+    causes = sorted(need_off(wanted, now))
+    return f"outage for {', '.join(causes)}: {how}, then on again" if causes else ""
+
+
+def _whys(spec: VsphereSpec, parts: Iterable[Resource], observed: Observed) -> dict[Key, str]:
+    """Return why machines are completed, and the outages of changes in place."""
+    there, whys = observed.named(VsphereMachine), {}
+    for item in parts:
+        wanted, now = item.values, there.get(item.key.name)
+        if not isinstance(wanted, VsphereMachine) or now is None or wanted == now:
+            continue
+        if not differences(wanted, now) & RECREATE:
+            reason = observed.unfinished.get(item.key, "")
+            texts = (reason, _outage(wanted, now, spec.shutdown))
+            whys[item.key] = "; ".join(filter(None, texts))
+    return whys
 
 
 def rule_text(name: str, kind: str, *, enforced: bool) -> str:
@@ -193,7 +245,7 @@ def _notes(spec: VsphereSpec) -> list[str]:
     return notes
 
 
-def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> Desired:
+def vsphere_machines(spec: VsphereSpec, _facts: Facts, observed: Observed) -> Desired:
     """Return the virtual machines of a spec, their folder and their switches."""
     folder = VsphereCluster(
         backend=spec.backend,
@@ -214,7 +266,7 @@ def vsphere_machines(spec: VsphereSpec, _facts: Facts, _observed: Observed) -> D
         machine = _machine(spec, host, node, addresses.get(name, DHCP), rules[name])
         parts.append((Kind.NODE, name, machine))
     made = tuple(part_of(spec, *part) for part in parts)
-    return Desired(made, tuple(_notes(spec)), IN_PLACE)
+    return Desired(made, tuple(_notes(spec)), IN_PLACE, _whys(spec, made, observed))
 
 
 REGISTRATION = Registration(VsphereSpec, vsphere_machines)

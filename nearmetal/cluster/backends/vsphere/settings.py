@@ -237,7 +237,7 @@ class MachineSettings(Model):
     affinity: Processors | None = _optional("logical processors of the host that it may use")
     numa: NumaNodes | None = _optional("NUMA nodes of the host that it may use")
     hardware: Annotated[int, Field(ge=8, le=99)] | None = _optional(
-        "virtual hardware version; default: that of the template"
+        "least virtual hardware version; default: that of the template"
     )
     mmio: Size | None = _optional("64-bit MMIO space, for devices with large memory regions")
     p2p: bool | None = _optional("whether devices may reach each other's memory")

@@ -115,6 +115,10 @@ class VsphereSpec(ClusterSpec):
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         default=8, description="number of machines on which vCenter works at the same time"
     )
+    shutdown: Annotated[int, Field(ge=0, le=3600)] = Field(
+        default=180,
+        description="seconds that a guest has to shut down before its power is cut; 0: cut at once",
+    )
 
     mixed: ClassVar = dict.fromkeys(
         ("cpu_shares", "memory_shares"),

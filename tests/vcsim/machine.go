@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Virtual machines: clones, guests that shut down or do not, and refusals.
+package main
+
+import (
+	"strings"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+const (
+	// pending is the key of guest settings that wait for the next start.
+	pending = "tools.deployPkg.fileName"
+	// A guest whose machine's name begins so does not shut down, or has no tools.
+	stubborn, bare = "stubborn", "bare"
+)
+
+// machine is a virtual machine that refuses what vSphere refuses when it is switched on or is on, and
+// whose clones have its extra configuration and that which was asked for: the simulator drops both.
+type machine struct {
+	*simulator.VirtualMachine
+}
+
+// refused says why the machine cannot be switched on, "" where it can.
+func (m *machine) refused(ctx *simulator.Context) string {
+	reserved := m.Config.MemoryReservationLockedToMax != nil && *m.Config.MemoryReservationLockedToMax
+	if hasDevices(m.VirtualMachine) && !reserved {
+		return "memory is not reserved"
+	}
+	if m.Runtime.Host == nil {
+		return ""
+	}
+	if why := m.refusedSwitch(ctx); why != "" {
+		return why
+	}
+	return m.refusedVfs(ctx)
+}
+
+func (m *machine) PowerOnVMTask(ctx *simulator.Context, req *types.PowerOnVM_Task) soap.HasFault {
+	if why := m.refused(ctx); why != "" {
+		fault := &types.GenericVmConfigFault{Reason: why}
+		return &methods.PowerOnVM_TaskBody{
+			Res: &types.PowerOnVM_TaskResponse{Returnval: failed(ctx, m, "powerOn", fault)},
+		}
+	}
+	return m.VirtualMachine.PowerOnVMTask(ctx, req)
+}
+
+func taskOf(ctx *simulator.Context, ref types.ManagedObjectReference) *simulator.Task {
+	task := ctx.Map.Get(ref).(*simulator.Task)
+	task.Wait()
+	return task
+}
+
+func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	inner := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
+	if inner.Res == nil {
+		return inner
+	}
+	extra := m.extraOf(req.Spec.Config)
+	outer := simulator.CreateTask(m, "cloneVm",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			cloned := taskOf(ctx, inner.Res.Returnval)
+			if cloned.Info.Error != nil {
+				return nil, cloned.Info.Error.Fault
+			}
+			ref := cloned.Info.Result.(types.ManagedObjectReference)
+			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
+			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
+				This: ref,
+				Spec: types.VirtualMachineConfigSpec{ExtraConfig: extra},
+			}).(*methods.ReconfigVM_TaskBody)
+			taskOf(ctx, reconfigured.Res.Returnval)
+			return ref, nil
+		})
+	return &methods.CloneVM_TaskBody{
+		Res: &types.CloneVM_TaskResponse{Returnval: outer.Run(ctx)},
+	}
+}
+
+// extraOf returns the extra configuration of a clone: the machine's own, and that of the request.
+func (m *machine) extraOf(spec *types.VirtualMachineConfigSpec) []types.BaseOptionValue {
+	var extra []types.BaseOptionValue
+	asked := map[string]bool{}
+	if spec != nil {
+		for _, option := range spec.ExtraConfig {
+			asked[option.GetOptionValue().Key] = true
+		}
+		extra = append(extra, spec.ExtraConfig...)
+	}
+	for _, option := range m.Config.ExtraConfig {
+		value := option.GetOptionValue()
+		if value.Value != "" && !asked[value.Key] {
+			extra = append(extra, &types.OptionValue{Key: value.Key, Value: value.Value})
+		}
+	}
+	return extra
+}
+
+func (m *machine) ReconfigVMTask(ctx *simulator.Context, req *types.ReconfigVM_Task) soap.HasFault {
+	hardware, spec := &m.Config.Hardware, &req.Spec
+	resized := spec.NumCPUs != 0 && spec.NumCPUs != hardware.NumCPU ||
+		spec.MemoryMB != 0 && spec.MemoryMB != int64(hardware.MemoryMB)
+	if resized && m.Runtime.PowerState != types.VirtualMachinePowerStatePoweredOff {
+		fault := &types.InvalidPowerState{
+			RequestedState: types.VirtualMachinePowerStatePoweredOff,
+			ExistingState:  m.Runtime.PowerState,
+		}
+		return &methods.ReconfigVM_TaskBody{
+			Res: &types.ReconfigVM_TaskResponse{Returnval: failed(ctx, m, "reconfigVm", fault)},
+		}
+	}
+	for _, option := range spec.ExtraConfig {
+		if value := option.GetOptionValue(); value.Key == pending && value.Value == "" {
+			m.Config.Tools.PendingCustomization = ""
+		}
+	}
+	return m.VirtualMachine.ReconfigVMTask(ctx, req)
+}
+
+func (m *machine) ShutdownGuest(ctx *simulator.Context, req *types.ShutdownGuest) soap.HasFault {
+	if strings.HasPrefix(m.Name, bare) {
+		return &methods.ShutdownGuestBody{Fault_: simulator.Fault("", &types.ToolsUnavailable{})}
+	}
+	if strings.HasPrefix(m.Name, stubborn) {
+		return &methods.ShutdownGuestBody{Res: new(types.ShutdownGuestResponse)}
+	}
+	return m.VirtualMachine.ShutdownGuest(ctx, req)
+}
+
+// UnregisterAndDestroyTask removes a folder; machines in it keep their files.
+func (f *folder) UnregisterAndDestroyTask(ctx *simulator.Context, req *types.UnregisterAndDestroy_Task) soap.HasFault {
+	task := simulator.CreateTask(f, "unregisterAndDestroy",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			for _, ref := range f.ChildEntity {
+				if vm, ok := ctx.Map.Get(ref).(*simulator.VirtualMachine); ok {
+					vm.UnregisterVM(ctx, &types.UnregisterVM{This: ref})
+				}
+			}
+			gone := f.DestroyTask(ctx, &types.Destroy_Task{This: req.This}).(*methods.Destroy_TaskBody)
+			if fault := taskOf(ctx, gone.Res.Returnval).Info.Error; fault != nil {
+				return nil, fault.Fault
+			}
+			return nil, nil
+		})
+	return &methods.UnregisterAndDestroy_TaskBody{
+		Res: &types.UnregisterAndDestroy_TaskResponse{Returnval: task.Run(ctx)},
+	}
+}
