@@ -30,7 +30,8 @@ REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
-The exit code is 4 if at least one point is REJECT; all other verdicts give 0."""
+INVALID       physics forbids a value of the point, which is in no sum
+The exit code is 4 if at least one point is REJECT or INVALID; all other verdicts give 0."""
 
 
 def run_options(parser: VerbParser) -> None:
@@ -172,19 +173,26 @@ def _add_comparison(parser: VerbParser) -> None:
 def on_judge(args: argparse.Namespace, view: View) -> int:
     """Print the verdicts; exit code 4 if one is REJECT."""
     from nearmetal.study.arms import compare_arms, impossible, pick_arms
+    from nearmetal.study.gate import RecordedFacts
     from nearmetal.study.judge import Verdict
+    from nearmetal.study.physics import Severity
     from nearmetal.study.store import Study
 
     study = Study(args.study)
     base, arm = pick_arms(study, (args.base, args.arm))
     found, cells = compare_arms(study, base, arm, percent=args.margin, only=args.only)
-    _show_verdicts(found, impossible((base, arm), cells), view)
-    return ExitCode.CHECKS_FAILED if any(c.verdict is Verdict.REJECT for c in found) else 0
+    recorded = RecordedFacts({source.source: source for source in study.sources()})
+    against_physics = impossible((base, arm), cells, recorded)
+    _show_verdicts(found, against_physics, view)
+    broken = any(v.severity is Severity.INVALID for v in against_physics)
+    failed = broken or any(c.verdict is Verdict.REJECT for c in found)
+    return ExitCode.CHECKS_FAILED if failed else ExitCode.DONE
 
 
 def _comparison_data(one: Comparison) -> dict[str, Any]:
     return {
         **one.point._asdict(),
+        "setup": one.point.setup._asdict(),
         "unit": one.point.unit.value,
         "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
         "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},

@@ -31,6 +31,7 @@ from nearmetal.core.errors import LogError
 from nearmetal.core.files import is_regular, move, read_regular
 from nearmetal.core.text import printable
 from nearmetal.evidence import Log, Unit
+from nearmetal.evidence.model import Setup
 from nearmetal.evidence.recognize import MAX_LOG_BYTES
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
@@ -42,8 +43,10 @@ NEW = ".new"
 _DIGEST = re.compile("[0-9a-f]{64}")
 MEMORY_LIMIT = "384MB"
 
+_SETUP = ", ".join(Setup._fields)
 _FACT_COLUMNS = (
     "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
+    f"nodes UINTEGER, {', '.join(f'{name} VARCHAR' for name in Setup._fields)}, "
     "metric VARCHAR, unit VARCHAR, value DOUBLE"
 )
 _SOURCE_COLUMNS = (
@@ -52,17 +55,22 @@ _SOURCE_COLUMNS = (
     "nodes UINTEGER, ranks UINTEGER, header VARCHAR, remarks VARCHAR"
 )
 
-_JOINED = """
+_JOINED = f"""
     SELECT s.run, s.launch, s.block, s.arm, s.format AS program, f.test,
-        coalesce(f.variant, '') AS variant, f.size, f.ranks, s.nodes, f.metric,
-        coalesce(f.unit, '') AS unit, f.value, s.source, f.line, s.parser
+        coalesce(f.variant, '') AS variant, f.size, f.ranks,
+        CASE WHEN s.nodes IS NOT NULL THEN coalesce(f.nodes, s.nodes) END AS nodes,
+        f.metric, coalesce(f.unit, '') AS unit,
+        {", ".join(f"coalesce(f.{name}, '') AS {name}" for name in Setup._fields)},
+        f.value, s.source, f.line, s.parser
     FROM f JOIN s ON f.index = s.index
     ORDER BY f.index, f.line, f.test, f.variant, f.metric
-"""
+"""  # noqa: S608 - our own names
 
 
-_CELL = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+_CELL = f"arm, program, test, variant, size, ranks, nodes, metric, unit, {_SETUP}"
 """Columns whose values make a cell."""
+
+_CELL_COLUMNS = _CELL.count(",") + 1
 
 
 @contextmanager
@@ -165,9 +173,12 @@ class Writer:
         for table in log.tables:
             ranks = table.processes or source.ranks
             units = {column.metric: column.unit.value for column in table.columns}
-            for line, values in table.rows:
+            for row in table.rows:
+                line, values = row
                 size = int(values["size"]) if "size" in values else None
-                place = (index, line, table.test, table.variant, size, ranks)
+                setup = table.setup_of(row)
+                names = (index, line, table.test, table.variant)
+                place = (*names, size, ranks, table.nodes, *setup)
                 rows += [
                     (*place, metric, units[metric], value)
                     for metric, value in values.items()
@@ -281,12 +292,12 @@ class Study:
             f"ORDER BY {_CELL.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),
         )
-        for key, members in groupby(rows, key=lambda row: row[:9]):
-            program, test, variant, size, ranks, nodes, metric, unit = key[1:]
-            point = Point(program, test, variant, size, ranks, nodes, metric, Unit(unit))
+        columns = _CELL_COLUMNS
+        for key, members in groupby(rows, key=lambda row: row[:columns]):
+            point = Point._make((*key[1:8], Unit(key[8]), Setup._make(key[9:])))
             seen = tuple(
                 Observation(run, launch, block, value, source, line)
-                for run, launch, block, value, source, line in (row[9:] for row in members)
+                for run, launch, block, value, source, line in (row[columns:] for row in members)
             )
             yield Cell(key[0], point, seen)
 

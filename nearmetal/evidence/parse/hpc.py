@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.model import Column, Setup, Unit
 from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, flag, on, setting, stop
 
 GIGAFLOPS = Column("rate", Unit.GIGAFLOPS)
@@ -26,6 +27,14 @@ HPCC_UNITS = {
 """By the end of a result's name: its unit."""
 HPCC_TIMES = {"HPL_time", "PTRANS_time", "MPIRandomAccess_time", "MPIRandomAccess_LCG_time"}
 _HPCC_STREAM = re.compile(r"(?:Star|Single)STREAM_(?:Copy|Scale|Add|Triad)$")
+
+_HPCC_STEM = re.compile(r"(?:Star|Single)?(\w+?)(?:_(?:Copy|Scale|Add|Triad))?$")
+_HPCC_OPTIONS = (
+    *("N", "NB", "n", "nb", "nprow", "npcol", "depth", "nbdiv", "nbmin", "cpfact", "crfact"),
+    *("ctop", "order", "VectorSize", "Threads", "TimeBound", "Algorithm"),
+)
+MOST_WRONG = 0.01
+"""The share of wrong updates that the rules of HPCC allow."""
 
 HPCG_FIGURES = {
     "Final Summary::HPCG result is VALID with a GFLOP/s rating of": GIGAFLOPS,
@@ -59,6 +68,7 @@ class Hpl(Reader):
     """HPL: every result with its residual check."""
 
     format = "hpl"
+    version = 2
     END = "End of Tests."
     names: tuple[str, ...] = ()
     results = passed = 0
@@ -77,8 +87,9 @@ class Hpl(Reader):
         self.same_length(words, self.names)
         by_name = dict(zip(self.names, words, strict=True))
         variant = " ".join(f"{name}={by_name[name]}" for name in ("N", "NB", "P", "Q"))
-        self.add("hpl", TIME, by_name["Time"], variant)
-        self.add("hpl", GIGAFLOPS, by_name["Gflops"], variant)
+        how = by_name["T/V"]
+        self.add("hpl", TIME, by_name["Time"], variant, flags=how)
+        self.add("hpl", GIGAFLOPS, by_name["Gflops"], variant, flags=how)
         self.processes = self.whole(by_name["P"]) * self.whole(by_name["Q"])
         self.results += 1
 
@@ -100,6 +111,7 @@ class Hpcc(Reader):
     """HPCC: the summary of hpccoutf.txt."""
 
     format = "hpcc"
+    version = 2
     inside = ended = False
 
     @on(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)")
@@ -111,6 +123,7 @@ class Hpcc(Reader):
         self.header["version"] = match[1]
 
     _begin = flag("inside", r"Begin of Summary section")
+    _bad = stop(r".*(?:FAILED|\(failed\)\.?)\s*$", WRONG, "a check of HPCC failed")
 
     @on(r"End of Summary section")
     def _end(self, _match: re.Match[str]) -> None:
@@ -137,8 +150,21 @@ class Hpcc(Reader):
             raise self.cut_off("End of Summary section")
         if self.header.get("Success") != "1":
             raise self.fail("Success is not 1", "a test of HPCC failed")
+        for name, word in self.header.items():
+            if name.endswith("_ErrorsFraction") and self.number(word) > MOST_WRONG:
+                raise self.fail(f"{name}={word}", f"{WRONG}: at most {MOST_WRONG} is allowed")
         if "CommWorldProcs" in self.header:
             self.processes = self.whole(self.header["CommWorldProcs"])
+        self.tables = [
+            replace(table, setup=Setup(flags=self._options(table.test))) for table in self.tables
+        ]
+
+    def _options(self, test: str) -> str:
+        """Return the options of one of the tests."""
+        stem = _HPCC_STEM.match(test)
+        names = [f"{stem[1]}_{option}" for option in _HPCC_OPTIONS] if stem else []
+        names.append("omp_get_max_threads")
+        return "; ".join(f"{name}={self.header[name]}" for name in names if name in self.header)
 
 
 class Hpcg(Reader):
@@ -201,6 +227,7 @@ class Stream(Reader):
     _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
     _size = setting("array size", r"Array size = (\d+)")
     _validates = flag("valid", r"Solution Validates")
+    _invalid = stop(r"Failed Validation", WRONG)
 
     def end(self) -> None:
         """Check that STREAM validated its result."""
@@ -215,6 +242,7 @@ class Graph500(Reader):
 
     format = "graph500"
     scale = ""
+    _invalid = stop(r".*(?:[Vv]alidation failed|failed validation|No results printed)", WRONG)
 
     @on(r"(?:(bfs|sssp)\s+)?([A-Za-z_]+):(.*)$")
     def _value(self, match: re.Match[str]) -> None:
