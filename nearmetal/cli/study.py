@@ -273,7 +273,7 @@ def report_options(parser: VerbParser) -> None:
 
 
 def on_report(args: argparse.Namespace, view: View) -> int:
-    """Write the page, and Markdown, CSV and the charts beside it."""
+    """Write the page, and Markdown, CSV and charts beside it; exit code 4 for an INVALID point."""
     from nearmetal.core.files import replace_file
     from nearmetal.report.study_charts import bars, curves
     from nearmetal.report.study_page import (
@@ -307,4 +307,4 @@ def on_report(args: argparse.Namespace, view: View) -> int:
             f"beside it: {page.with_suffix('.md')}, {page.with_suffix('.csv')}, {len(charts)} charts",
         ],
     )
-    return ExitCode.DONE
+    return ExitCode.CHECKS_FAILED if shown.broken else ExitCode.DONE

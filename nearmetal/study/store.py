@@ -43,7 +43,7 @@ NEW = ".new"
 _DIGEST = re.compile("[0-9a-f]{64}")
 MEMORY_LIMIT = "384MB"
 
-_SETUP = ", ".join(Setup._fields)
+_PARTS = tuple(f'"{name}"' for name in Setup._fields)
 _FACT_COLUMNS = (
     "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
     f"nodes UINTEGER, {', '.join(f'{name} VARCHAR' for name in Setup._fields)}, "
@@ -60,14 +60,14 @@ _JOINED = f"""
         coalesce(f.variant, '') AS variant, f.size, f.ranks,
         CASE WHEN s.nodes IS NOT NULL THEN coalesce(f.nodes, s.nodes) END AS nodes,
         f.metric, coalesce(f.unit, '') AS unit,
-        {", ".join(f"coalesce(f.{name}, '') AS {name}" for name in Setup._fields)},
+        {", ".join(f"coalesce(f.{name}, '') AS {name}" for name in _PARTS)},
         f.value, s.source, f.line, s.parser
     FROM f JOIN s ON f.index = s.index
     ORDER BY f.index, f.line, f.test, f.variant, f.metric
 """  # noqa: S608 - our own names
 
 
-_CELL = f"arm, program, test, variant, size, ranks, nodes, metric, unit, {_SETUP}"
+_CELL = f"arm, program, test, variant, size, ranks, nodes, metric, unit, {', '.join(_PARTS)}"
 """Columns whose values make a cell."""
 
 _CELL_COLUMNS = _CELL.count(",") + 1

@@ -227,7 +227,6 @@ class Stream(Reader):
     _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
     _size = setting("array size", r"Array size = (\d+)")
     _validates = flag("valid", r"Solution Validates")
-    _invalid = stop(r"Failed Validation", WRONG)
 
     def end(self) -> None:
         """Check that STREAM validated its result."""

@@ -16,7 +16,6 @@ from nearmetal.evidence.parse.reader import (
     options,
     remark,
     shown,
-    stop,
 )
 
 VALIDATION = Column("validation", Unit.COUNT)
@@ -153,6 +152,8 @@ class Osu(Reader):
             self.remark(text)
 
     def _launcher(self, text: str) -> None:
+        if "DATA VALIDATION ERROR" in text:
+            raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")
         if text.startswith("[0] MPI startup"):
             self.header["mpi"] = "Intel MPI"
         if match := _INTEL_TRANSPORT.match(text):
@@ -241,7 +242,6 @@ class Osu(Reader):
         if not self.rows and not _OF_THE_RUN.search(name):
             self.flag(f"{name} {match[2]}")
 
-    _invalid = stop(r".*DATA VALIDATION ERROR", "the data arrived wrong: the run is invalid")
     _comment = remark("")
 
     def _row(self, words: list[str], columns: tuple[Column, ...]) -> None:

@@ -67,7 +67,7 @@ _ROW = re.compile(r"\s*\d+\s+\d")
 _NAN = re.compile(r"-?nan")
 _OF_THE_HOST = ("device", "transport type", "link type", "gid index", "gid index2", "numa node")
 """Settings that describe the adapter of a host, not the test."""
-_SETTING = re.compile(r"[A-Za-z][\w .*]{1,30}$")
+_SETTING = re.compile(r"[A-Za-z][\w .*/-]{1,30}$")
 _UNSET = ("OFF", "Unsupported", "")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes of the ranks, where a launcher or a program prints them into the log. Pure.
 
-A log may hold several runs, each with its own map: the first line of a map after a table starts a
-new map. Where a log names its pairs or its map, that decides.
+A log may hold several runs, each with its own map: the first line of a map after rows of a table
+starts a new map. Where a log names its pairs or its map, that decides.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ class RankMap:
 
     def __init__(self) -> None:
         self._hosts: dict[int, str] = {}
+        self._next: dict[int, str] = {}
+        """The map of the run after the table that is open."""
         self._node = ""
         self._closed = False
+
+        self.busy = False
+        """Whether a table with rows is open."""
 
     def take(self, text: str) -> None:
         """Read one line; most lines are none of a map."""
@@ -69,10 +74,10 @@ class RankMap:
 
     def put(self, rank: int, host: str) -> None:
         """Note the node of a rank; after a table, in a new map."""
-        if self._closed:
+        if self._closed and not self.busy:
             self._hosts, self._closed = {}, False
         if rank < MAX_RANKS:
-            self._hosts[rank] = host
+            (self._next if self.busy else self._hosts)[rank] = host
 
     @property
     def size(self) -> int:
@@ -81,8 +86,10 @@ class RankMap:
 
     def close(self) -> Mapping[int, str]:
         """Return the map of the table that ends here."""
-        self._closed = True
-        return self._hosts
+        hosts, self._closed = self._hosts, not self._next
+        if self._next:
+            self._hosts, self._next = self._next, {}
+        return hosts
 
 
 def located(

@@ -173,6 +173,7 @@ class Reader:
         """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
+            self.rank_map.busy = bool(self.rows)
             self.rank_map.take(text)
             self.take(text)
         self.end()
