@@ -22,9 +22,9 @@ _MAX_REFUSED = 20
 
 _BASE = "name of the reference arm; arm: one of the compared configurations"
 _VERDICTS = """\
-A point is one test with one variant, message size, number of nodes, metric and unit. The verdict
-compares the 95 % interval of the ratio of the two arms at this point with a limit: BASE less the
-margin.
+A point is one test with one configuration, message size, number of nodes, metric and unit. The
+verdict compares the 95 % interval of the ratio of the two arms at this point with a limit: BASE less
+the margin.
 ACCEPT        the whole interval is better than the limit
 REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches

@@ -70,7 +70,6 @@ CRASHES = (
     "oom-kill",
     "(core dumped)",
     "srun: error:",
-    "slurmstepd: error:",
     "CANCELLED AT",
     "MPI_ERRORS_ARE_FATAL",
     "exited with non-zero status",

@@ -61,7 +61,8 @@ ON_THE_LINE = {
 }
 """By program: the tests whose bandwidth is that of one line, if the ranks are in different nodes."""
 
-WITHIN_A_NODE = ("shm", "self", "vmseg", "sm", "posix", "cma")
+WITHIN_A_NODE = {"shm", "self", "vmseg", "sm", "posix", "cma"}
+BETWEEN_NODES = {"net", "tcp"}
 
 
 def crosses_the_line(point: Point) -> bool:
@@ -78,8 +79,8 @@ def crosses_the_line(point: Point) -> bool:
 
 def _within_a_node(carried_by: str) -> bool:
     """Return whether the record of a launch says that no message left its node."""
-    names = carried_by.partition(" (")[0].split(", ")
-    return all(name in WITHIN_A_NODE for name in names)
+    words = set(re.findall(r"[a-z]+", carried_by.partition(" (")[0].lower()))
+    return bool(words & WITHIN_A_NODE) and not words & BETWEEN_NODES
 
 
 def _lines(point: Point) -> int:

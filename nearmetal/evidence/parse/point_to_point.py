@@ -68,6 +68,8 @@ _NAN = re.compile(r"-?nan")
 _OF_THE_HOST = ("device", "transport type", "link type", "gid index", "gid index2", "numa node")
 """Settings that describe the adapter of a host, not the test."""
 _SETTING = re.compile(r"[A-Za-z][\w .*/-]{1,30}$")
+_NAME_WIDTH = 16
+"""perftest pads names to this width; warnings and addresses have no blank before their colon."""
 _UNSET = ("OFF", "Unsupported", "")
 
 
@@ -136,9 +138,10 @@ class Perftest(Reader):
             self._row(text.split(), self.columns)
         elif self.title and not self.columns:
             for part in _TWO_SETTINGS.split(text):
-                name, _, value = part.partition(":")
-                name = name.strip()
-                if _SETTING.match(name) and value[:1].isspace() and "address" not in name:
+                padded, _, value = part.partition(":")
+                name = padded.strip()
+                aligned = padded[-1:].isspace() or len(name) == _NAME_WIDTH
+                if aligned and value[:1].isspace() and _SETTING.match(name):
                     self.header.setdefault(name.lower(), value.strip())
         elif text.strip("-* \t"):
             self.remark(text)

@@ -120,6 +120,8 @@ def options(
     """
     found: list[list[str]] = []
     for word in words:
+        if re.match(r"\d?[<>|&;]", word):
+            break
         if re.match(r"--?[A-Za-z]", word):
             found.append([word])
         elif found and (several or len(found[-1]) == 1):
