@@ -44,6 +44,11 @@ HPCG_FIGURES = {
     for part in ("DDOT", "WAXPBY", "SpMV", "MG", "Total")
 }
 
+HPCG_OPTIONS = (
+    *(f"Global Problem Dimensions::Global n{axis}" for axis in "xyz"),
+    "Machine Summary::Threads per processes",
+)
+
 STREAM_COLUMNS = {
     "Best Rate MB/s": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
     "Rate (MB/s)": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
@@ -54,6 +59,7 @@ STREAM_COLUMNS = {
 }
 
 GRAPH_KINDS = {"time": Unit.SECONDS, "TEPS": Unit.TRAVERSED_EDGES, "validate": Unit.SECONDS}
+_GRAPH_OPTIONS = ("edgefactor", "NBFS")
 _GRAPH_SETTINGS = ("SCALE", "edgefactor", "NBFS", "graph_generation", "num_mpi_processes")
 
 NPB_FIGURES = {
@@ -192,6 +198,9 @@ class Hpcg(Reader):
                 self.add("hpcg", column, word, line=line)
         if not self.has("rate"):
             raise self.fail("no valid result", "the run is invalid, crashed or was cut off")
+        for name in HPCG_OPTIONS:
+            if name in self.values:
+                self.flag(f"{name.rpartition('::')[2]} {self.values[name][0]}")
         self.header["version"] = self.values.get("version", ("", 0))[0]
         if processes := self.values.get("Machine Summary::Distributed Processes"):
             self.processes = self.whole(*processes)
@@ -225,7 +234,11 @@ class Stream(Reader):
         self.variant = f"{match[1]} threads"
 
     _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
-    _size = setting("array size", r"Array size = (\d+)")
+
+    @on(r"Array size = (\d+)")
+    def _size(self, match: re.Match[str]) -> None:
+        self.flag(f"array size {match[1]}")
+
     _validates = flag("valid", r"Solution Validates")
 
     def end(self) -> None:
@@ -258,6 +271,8 @@ class Graph500(Reader):
             return
         if not test and (name.endswith("_nedge") or name in _GRAPH_SETTINGS):
             self.header[name] = word
+            if name in _GRAPH_OPTIONS:
+                self.flag(f"{name} {word}")
             return
         kind = name.rpartition("_")[2]
         if kind not in GRAPH_KINDS:

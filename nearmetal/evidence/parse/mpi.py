@@ -333,6 +333,7 @@ IMB_COLUMNS = {
 }
 _IMB_SELECTS = ("-npmin", "-msglog", "-msglen", "-msgsize", "-include", "-exclude", "-input")
 """Options that select benchmarks, sizes and numbers of ranks only."""
+_IMB_WRONG = re.compile(r"\d+: Error |.{0,40}Got invalid buffer")
 _IMB_TIME_OUT = re.compile(r"\s*\d+ time-out\.;")
 
 
@@ -350,6 +351,8 @@ class Imb(Reader):
 
     def take(self, text: str) -> None:
         """Read one line: a header, a comment, or a row."""
+        if _IMB_WRONG.match(text):
+            raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")
         first = text.split(maxsplit=1)[:1]
         head = bool(first and self.test) and first[0] in IMB_COLUMNS
         if head or not first or text.startswith("#"):
