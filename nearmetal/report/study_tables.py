@@ -157,13 +157,14 @@ def groups_of(judged: Judged) -> dict[tuple[str, str, str], list[Comparison]]:
         programs.setdefault(one.point.test, set()).add(one.point.program)
     setups: dict[tuple[str, str], set[str]] = {}
     for one in judged.comparisons:
-        setups.setdefault((one.point.test, one.point.variant), set()).add(one.point.setup.words)
+        setup = one.point.curve.setup
+        setups.setdefault((one.point.test, one.point.variant), set()).add(setup.words)
     groups: dict[tuple[str, str, str], list[Comparison]] = {}
     for one in judged.comparisons:
         point = one.point
         variant = "" if point.test == ALL_PAIRS else point.variant
         if variant == point.variant and len(setups[point.test, variant]) > 1:
-            variant = point.setup.words or variant
+            variant = point.curve.setup.words or variant
         same_name = len(programs[point.test]) > 1
         test = f"{point.program} {point.test}" if same_name else point.test
         groups.setdefault((test, variant, point.metric), []).append(one)
@@ -181,7 +182,7 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             better = "less" if members[0].point.lower_is_better else "more"
             said = [f"Here {better} is better; a loss is positive", scale or ""]
             said.append(f"margin: {margin}" if margin else "")
-            setup = _common(one.point.setup.words for one in members)
+            setup = _common(one.point.curve.setup.words for one in members)
             said.append(f"configuration: {setup}" if setup else "")
             columns = ["", view.base.name, judged.arm.name, "ratio", "loss", "verdict"]
             columns += ([] if margin else ["margin"]) + (["marks"] if marks else [])

@@ -102,8 +102,9 @@ class Raw:
 
     @property
     def title(self) -> str:
-        """The heading of the cell."""
-        return point_title(self.cell.point)
+        """The heading of the cell, with its configuration."""
+        point = self.cell.point
+        return "; ".join(filter(None, (point_title(point), point.setup.words)))
 
 
 def point_title(point: Point) -> str:

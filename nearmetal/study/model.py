@@ -44,6 +44,11 @@ class Point(NamedTuple):
         return self._replace(variant=variant, ranks=None, setup=NO_SETUP)
 
     @property
+    def curve(self) -> Point:
+        """The point without its size. Iterations may change with the size."""
+        return self._replace(size=None, setup=self.setup._replace(iterations=""))
+
+    @property
     def lower_is_better(self) -> bool:
         """Whether smaller values are better."""
         return self.unit in LOWER_IS_BETTER

@@ -124,7 +124,7 @@ def falling_latency(cells: Iterable[Cell]) -> list[Violation]:
     curves: dict[tuple[str, Point], list[Cell]] = {}
     for cell in cells:
         if cell.point.size is not None and cell.point.metric == "latency":
-            curves.setdefault((cell.arm, cell.point._replace(size=None)), []).append(cell)
+            curves.setdefault((cell.arm, cell.point.curve), []).append(cell)
     found = []
     for curve in curves.values():
         ordered = sorted(curve, key=lambda cell: cell.point.size or 0)

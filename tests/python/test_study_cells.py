@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError
-from nearmetal.evidence import Log, parse_log
+from nearmetal.evidence import Log, Unit, parse_log
 from nearmetal.evidence.model import Setup
 from nearmetal.evidence.recognize import decode, recognize, refuse_crash
 from nearmetal.study.importer import import_study
+from nearmetal.study.model import Point
 from nearmetal.study.store import Study
 from tests.python.study_shared import LOGS
 from tests.python.test_study_formats import (
@@ -319,8 +320,19 @@ def test_the_map_of_a_log_decides_whether_ranks_are_in_one_node(line: str) -> No
         for hosts in (("n1", "n1"), ("n1", "n2"))
     )
     (inside,), (across,) = read(near).tables, read(far).tables
-    assert (inside.setup.placement, inside.nodes) == ("in one node", 1)
+    assert (inside.setup.placement, inside.nodes) == ("", 1)
     assert (across.setup.placement, across.nodes) == ("", 2)
+
+
+def test_iterations_that_change_with_the_size_do_not_divide_a_curve() -> None:
+    (table,) = read(FULL.replace("6.10        1000", "6.10         100")).tables
+    points = [
+        Point("osu", table.test, "", int(row.values["size"]), 2, 2, "latency", unit, setup)
+        for row in table.rows
+        for setup, unit in ((table.setup_of(row), Unit.MICROSECONDS),)
+    ]
+    assert [p.setup.iterations for p in points] == ["1000", "100"]
+    assert points[0].curve == points[1].curve
 
 
 def test_only_the_ranks_that_communicate_count() -> None:

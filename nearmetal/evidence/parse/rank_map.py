@@ -99,12 +99,13 @@ def located(
     ranks = table.processes or processes
     used = [hosts[rank] for rank in range(min(ranks or MAX_RANKS, len(hosts))) if rank in hosts]
     whole = len(used) == (ranks or len(hosts)) and len(used) > 1
+    nodes = len(set(hosts.values())) if whole else None
     setup = table.setup._replace(
         version=table.setup.version or version,
         flags=table.setup.flags or flags,
-        placement=_placement(table.test, used) if whole else "",
+        # One node says it all: no rank can be elsewhere.
+        placement=_placement(table.test, used) if nodes and nodes > 1 else "",
     )
-    nodes = len(set(hosts.values())) if whole else None
     return replace(table, setup=setup, processes=ranks, nodes=nodes)
 
 
