@@ -11,11 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
 
 from nearmetal.evidence.model import IN_ONE_NODE, PARTLY_IN_ONE_NODE, Table
 
 MAX_RANKS = 1 << 20
 """Ranks of one map; further ranks are not read."""
+
+MAX_PAIRED = 4096
+"""Ranks of which all pairs are looked at."""
 
 ACROSS_HALVES = ("osu_mbw_mr", "osu_multi_lat", "Uniband", "Biband")
 """Tests in which rank i of the first half communicates with rank i of the second half."""
@@ -92,30 +97,58 @@ class RankMap:
         return hosts
 
 
-def located(
-    table: Table, version: str, processes: int | None, flags: str, hosts: Mapping[int, str]
-) -> Table:
-    """Return a table with the parts of its setup that its log names once for all tables."""
-    ranks = table.processes or processes
-    used = [hosts[rank] for rank in range(min(ranks or MAX_RANKS, len(hosts))) if rank in hosts]
-    whole = len(used) == (ranks or len(hosts)) and len(used) > 1
-    nodes = len(set(hosts.values())) if whole else None
-    setup = table.setup._replace(
-        version=table.setup.version or version,
-        flags=table.setup.flags or flags,
-        # One node says it all: no rank can be elsewhere.
-        placement=_placement(table.test, used) if nodes and nodes > 1 else "",
-    )
-    return replace(table, setup=setup, processes=ranks, nodes=nodes)
+class MapSummary(NamedTuple):
+    """What a map says about its first ranks, whatever their number."""
+
+    known: int
+    """Ranks from 0 on whose nodes are all known."""
+    same: int
+    """Ranks from 0 on that are in the node of rank 0."""
+    nodes: int
+
+    @classmethod
+    def of(cls, hosts: Mapping[int, str]) -> MapSummary:
+        """Return the summary of a map."""
+        known = next(rank for rank in count() if rank not in hosts)
+        same = next((rank for rank in range(known) if hosts[rank] != hosts[0]), known)
+        return cls(known, same, len(set(hosts.values())))
 
 
-def _placement(test: str, hosts: Sequence[str]) -> str:
+class Locator:
+    """Adds the parts of a setup that a log names once for all its tables."""
+
+    def __init__(self, version: str, processes: int | None, flags: str) -> None:
+        self._version, self._processes, self._flags = version, processes, flags
+        self._summaries: dict[int, MapSummary] = {}
+        """By the identity of a map: a log may have a million tables."""
+
+    def locate(self, table: Table, hosts: Mapping[int, str]) -> Table:
+        """Return the table with version, options, placement and the number of nodes."""
+        if id(hosts) not in self._summaries:
+            self._summaries[id(hosts)] = MapSummary.of(hosts)
+        summary = self._summaries[id(hosts)]
+        ranks = table.processes or self._processes
+        shown = ranks or len(hosts)
+        whole = 1 < shown <= summary.known
+        placement = ""
+        if whole and summary.nodes > 1:  # in a map of one node, no rank can be elsewhere
+            placement = _placement(table.test, hosts, shown, summary)
+        setup = table.setup._replace(
+            version=table.setup.version or self._version,
+            flags=table.setup.flags or self._flags,
+            placement=placement,
+        )
+        nodes = summary.nodes if whole else None
+        return replace(table, setup=setup, processes=ranks, nodes=nodes)
+
+
+def _placement(test: str, hosts: Mapping[int, str], ranks: int, summary: MapSummary) -> str:
     """Return whether the ranks that communicate are in one node."""
-    half = len(hosts) // 2
-    if test in ACROSS_HALVES:
-        near = sum(a == b for a, b in zip(hosts[:half], hosts[half:], strict=False))
-        return IN_ONE_NODE if near == half else PARTLY_IN_ONE_NODE if near else ""
-    return IN_ONE_NODE if len(set(hosts)) == 1 else ""
+    if test not in ACROSS_HALVES or ranks > MAX_PAIRED:
+        return IN_ONE_NODE if ranks <= summary.same else ""
+    half = ranks // 2
+    near = sum(hosts[rank] == hosts[rank + half] for rank in range(half))
+    return IN_ONE_NODE if near == half else PARTLY_IN_ONE_NODE if near else ""
 
 
 def told_apart(tables: Sequence[Table], places: Sequence[Mapping[int, str]]) -> list[Table]:
@@ -130,12 +163,12 @@ def told_apart(tables: Sequence[Table], places: Sequence[Mapping[int, str]]) -> 
         else ""
         for table, hosts in zip(tables, places, strict=True)
     ]
-    count, alike = Counter(keys), Counter(zip(keys, pairs, strict=True))
+    total, alike = Counter(keys), Counter(zip(keys, pairs, strict=True))
     seen: Counter[object] = Counter()
     found = []
     for table, key, pair in zip(tables, keys, pairs, strict=True):
         seen[key, pair] += 1
-        if count[key] > 1:
+        if total[key] > 1:
             number = f"table {seen[key, pair]} of {alike[key, pair]}"
             named = pair and alike[key, pair] == 1
             parts = (table.setup.pair, pair, "" if named else number)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import NO_SETUP, Column, Log, Row, Setup, Table
-from nearmetal.evidence.parse.rank_map import RankMap, located, told_apart
+from nearmetal.evidence.parse.rank_map import Locator, RankMap, told_apart
 
 MAX_LINE = 1 << 16
 """Characters of one line."""
@@ -183,11 +183,11 @@ class Reader:
             self.processes and self.processes > MAX_COUNT
         ):
             raise self.fail(f"more than {MAX_COUNT} ranks", "the number is damaged")
-        located_tables = [
-            located(table, self.header.get("version", ""), self.processes, self.flag_words(), place)
-            for table, place in zip(self.tables, self._places, strict=True)
-        ]
-        tables = told_apart(located_tables, self._places)
+        locator = Locator(self.header.get("version", ""), self.processes, self.flag_words())
+        tables = told_apart(
+            [locator.locate(t, place) for t, place in zip(self.tables, self._places, strict=True)],
+            self._places,
+        )
         return Log(self.file, self.format, self.header, tuple(tables), tuple(self.remarks))
 
     def flag_words(self) -> str:
