@@ -22,15 +22,16 @@ _MAX_REFUSED = 20
 
 _BASE = f"name of the arm to compare with; {ARM_HELP}, for example bare-metal or vm"
 _VERDICTS = """\
-A point is one test with one variant, message size, number of nodes, metric and unit. The verdict
-compares the 95 % interval of the ratio of the two arms at this point with a limit: the value of
-BASE, made worse by the margin.
+A point is one test with one configuration, message size, number of nodes, metric and unit. The
+verdict compares the 95 % interval of the ratio of the two arms at this point with a limit: the value
+of BASE, made worse by the margin.
 ACCEPT        the whole interval is better than the limit
 REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
-The exit code 0 means that no point is REJECT, and not that every point is ACCEPT."""
+INVALID       physics forbids a value of the point, which is in no sum
+The exit code 0 means that no point is REJECT or INVALID, and not that every point is ACCEPT."""
 
 
 def run_options(parser: VerbParser) -> None:
@@ -172,19 +173,26 @@ def _add_comparison(parser: VerbParser) -> None:
 def on_judge(args: argparse.Namespace, view: View) -> int:
     """Print the verdicts; exit code 4 if one is REJECT."""
     from nearmetal.study.arms import compare_arms, impossible, pick_arms
+    from nearmetal.study.gate import RecordedFacts
     from nearmetal.study.judge import Verdict
+    from nearmetal.study.physics import Severity
     from nearmetal.study.store import Study
 
     study = Study(args.study)
     base, arm = pick_arms(study, (args.base, args.arm))
     found, cells = compare_arms(study, base, arm, percent=args.margin, only=args.only)
-    _show_verdicts(found, impossible((base, arm), cells), view)
-    return ExitCode.CHECKS_FAILED if any(c.verdict is Verdict.REJECT for c in found) else 0
+    recorded = RecordedFacts({source.source: source for source in study.sources()})
+    against_physics = impossible((base, arm), cells, recorded)
+    _show_verdicts(found, against_physics, view)
+    broken = any(v.severity is Severity.INVALID for v in against_physics)
+    failed = broken or any(c.verdict is Verdict.REJECT for c in found)
+    return ExitCode.CHECKS_FAILED if failed else ExitCode.DONE
 
 
 def _comparison_data(one: Comparison) -> dict[str, Any]:
     return {
         **one.point._asdict(),
+        "setup": one.point.setup._asdict(),
         "unit": one.point.unit.value,
         "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
         "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
@@ -265,7 +273,7 @@ def report_options(parser: VerbParser) -> None:
 
 
 def on_report(args: argparse.Namespace, view: View) -> int:
-    """Write the page, and Markdown, CSV and the charts beside it."""
+    """Write the page, and Markdown, CSV and charts beside it; exit code 4 for an INVALID point."""
     from nearmetal.core.files import replace_file
     from nearmetal.report.study_charts import bars, curves
     from nearmetal.report.study_page import (
@@ -299,4 +307,4 @@ def on_report(args: argparse.Namespace, view: View) -> int:
             f"beside it: {page.with_suffix('.md')}, {page.with_suffix('.csv')}, {len(charts)} charts",
         ],
     )
-    return ExitCode.DONE
+    return ExitCode.CHECKS_FAILED if shown.broken else ExitCode.DONE

@@ -285,6 +285,7 @@ def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str
 
 
 def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -> Data:
+    from nearmetal.study.arms import possible
     from nearmetal.study.gate import RecordedFacts
     from nearmetal.study.reproduce import Data
 
@@ -292,7 +293,7 @@ def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -
 
     def cells(arm: Arm) -> list[Cell]:
         if arm.name not in kept:
-            kept[arm.name] = list(study.cells(arm=arm.name))
+            kept[arm.name] = possible([arm], study.cells(arm=arm.name), recorded)
         return kept[arm.name]
 
     recorded = RecordedFacts(sources)

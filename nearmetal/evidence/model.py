@@ -60,16 +60,82 @@ class Row(NamedTuple):
     values: Mapping[str, float]
 
 
+class Setup(NamedTuple):
+    """The configuration of a measurement, in words; empty: not known, or the program has none.
+
+    Results that differ in any part are never one cell. `mode` is a mode of the test or the problem
+    that it solves. `placement` is empty if the ranks that communicate are in different nodes, or
+    if the log does not say it.
+    """
+
+    version: str = ""
+    mode: str = ""
+    buffers: str = ""
+    synchronization: str = ""
+    datatype: str = ""
+    window: str = ""
+    iterations: str = ""
+    pair: str = ""
+    placement: str = ""
+    flags: str = ""
+
+    @property
+    def variant(self) -> str:
+        """The parts that differ from the usual ones and that a reader must know."""
+        window = f"window {self.window}" if self.window not in ("", USUAL_WINDOW) else ""
+        datatype = self.datatype if self.datatype not in USUAL_DATATYPES else ""
+        parts = (self.mode, self.buffers, self.synchronization, datatype)
+        return ", ".join(filter(None, (*parts, window, self.pair, self.placement)))
+
+    @property
+    def words(self) -> str:
+        """All parts that are known."""
+        names = ("version", "window", "iterations")
+        known = (
+            f"{name} {part}" if name in names else part
+            for name, part in zip(self._fields, self, strict=True)
+            if part
+        )
+        return ", ".join(known)
+
+
+NO_SETUP = Setup()
+IN_ONE_NODE = "in one node"
+PARTLY_IN_ONE_NODE = "partly in one node"
+USUAL_WINDOW = "64"
+USUAL_DATATYPES = ("", "MPI_CHAR", "MPI_BYTE")
+
+
 @dataclass(frozen=True)
 class Table:
-    """The rows of one test. `variant` distinguishes tests of one name, for example by their mode."""
+    """The rows of one test. `nodes` is their number, if the log shows the node of each rank."""
 
     test: str
     line: int
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    variant: str = ""
+    setup: Setup = NO_SETUP
     processes: int | None = None
+    nodes: int | None = None
+
+    @property
+    def variant(self) -> str:
+        """The words that distinguish tests of one name."""
+        return self.setup.variant
+
+    def setup_of(self, row: Row) -> Setup:
+        """Return the configuration of a row, with its iterations.
+
+        A count with more than three digits before its zeros is the result of a fixed time.
+        """
+        count = f"{row.values.get('iterations', 0):.0f}"
+        chosen = count != "0" and len(count.rstrip("0")) <= CHOSEN_DIGITS
+        if self.setup.iterations or not chosen:
+            return self.setup
+        return self.setup._replace(iterations=count)
+
+
+CHOSEN_DIGITS = 3
 
 
 @dataclass(frozen=True)

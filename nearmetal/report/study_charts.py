@@ -39,7 +39,7 @@ def _curves(view: StudyView, *, sized: bool) -> dict[Point, list[Point]]:
     found: dict[Point, dict[Point, None]] = {}
     for one in view.comparisons:
         if (one.point.size is not None) == sized:
-            curve = one.point._replace(size=None)
+            curve = one.point.curve
             curve = curve if sized else curve._replace(ranks=None, nodes=None)
             found.setdefault(curve, {})[one.point] = None
     return {curve: list(points) for curve, points in found.items()}

@@ -46,9 +46,9 @@ MAX_TESTS = 6
 
 
 def worst(found: Sequence[Comparison]) -> Verdict:
-    """Return the worst verdict; REFUSED and NO MARGIN only if there is no other verdict."""
+    """Return the worst verdict; REFUSED, NO MARGIN and INVALID only if there is no other."""
     said = {one.verdict for one in found}
-    order = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER)
+    order = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER[1:], Verdict.INVALID)
     return next((verdict for verdict in order if verdict in said), Verdict.REFUSED)
 
 
@@ -113,6 +113,7 @@ _CLAIMS = {
     Verdict.ACCEPT: "is within the margin",
     Verdict.REFUSED: "cannot be compared",
     Verdict.NO_MARGIN: "has no margin to be judged by",
+    Verdict.INVALID: "is against physics",
 }
 
 
@@ -124,7 +125,9 @@ def sentence(view: StudyView) -> str:
         count = sum(one.verdict is verdict for one in judged.comparisons)
         points = "point" if total == 1 else "points"
         where = f"all {total} {points}" if count == total > 1 else f"{count} of {total} {points}"
-        parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}")
+        broken = sum(one.verdict is Verdict.INVALID for one in judged.comparisons)
+        left_out = f" ({broken} invalid, left out)" if 0 < broken < total else ""
+        parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}{left_out}")
     return f"Against {view.base.name}, " + "; ".join(parts)
 
 
@@ -213,6 +216,7 @@ def _csv_row(one: Comparison) -> dict[str, object]:
         "program": point.program,
         "test": point.test,
         "variant": point.variant,
+        "setup": point.setup.words,
         "size_bytes": point.size,
         "ranks": point.ranks,
         "nodes": point.nodes,

@@ -30,7 +30,14 @@ from nearmetal.study.physics import LARGE, line_rate
 from nearmetal.study.stats import Ratio, Summary
 
 ALL_PAIRS = "all_pairs"
-ORDER = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.REFUSED, Verdict.NO_MARGIN, Verdict.ACCEPT)
+ORDER = (
+    Verdict.INVALID,
+    Verdict.REJECT,
+    Verdict.INCONCLUSIVE,
+    Verdict.REFUSED,
+    Verdict.NO_MARGIN,
+    Verdict.ACCEPT,
+)
 """The worst first."""
 
 NEIGHBOURS = "neighbours"
@@ -148,12 +155,19 @@ def groups_of(judged: Judged) -> dict[tuple[str, str, str], list[Comparison]]:
     programs: dict[str, set[str]] = {}
     for one in judged.comparisons:
         programs.setdefault(one.point.test, set()).add(one.point.program)
+    setups: dict[tuple[str, str], set[str]] = {}
+    for one in judged.comparisons:
+        setup = one.point.curve.setup
+        setups.setdefault((one.point.test, one.point.variant), set()).add(setup.words)
     groups: dict[tuple[str, str, str], list[Comparison]] = {}
     for one in judged.comparisons:
-        variant = "" if one.point.test == ALL_PAIRS else one.point.variant
-        same_name = len(programs[one.point.test]) > 1
-        test = f"{one.point.program} {one.point.test}" if same_name else one.point.test
-        groups.setdefault((test, variant, one.point.metric), []).append(one)
+        point = one.point
+        variant = "" if point.test == ALL_PAIRS else point.variant
+        if variant == point.variant and len(setups[point.test, variant]) > 1:
+            variant = point.curve.setup.words or variant
+        same_name = len(programs[point.test]) > 1
+        test = f"{point.program} {point.test}" if same_name else point.test
+        groups.setdefault((test, variant, point.metric), []).append(one)
     return groups
 
 
@@ -168,6 +182,8 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             better = "less" if members[0].point.lower_is_better else "more"
             said = [f"Here {better} is better; a loss is positive", scale or ""]
             said.append(f"margin: {margin}" if margin else "")
+            setup = _common(one.point.curve.setup.words for one in members)
+            said.append(f"configuration: {setup}" if setup else "")
             columns = ["", view.base.name, judged.arm.name, "ratio", "loss", "verdict"]
             columns += ([] if margin else ["margin"]) + (["marks"] if marks else [])
             rows = tuple(
@@ -186,7 +202,7 @@ def signed_tables(view: StudyView) -> Iterator[tuple[str, SignedTable]]:
     for first, second in combinations(view.arms, 2):
         alike = first.platform.lower() == second.platform.lower()
         if alike and first.fabric.lower() != second.fabric.lower():
-            sides = [(arm, [c for c in view.cells if c.arm == arm.name]) for arm in (second, first)]
+            sides = [(arm, [c for c in view.valid if c.arm == arm.name]) for arm in (second, first)]
             seen = view.observed
             yield from tables_of(compare(*sides, versions=seen.versions, observed=seen)).items()
 
@@ -222,7 +238,7 @@ def jitter_grid(view: StudyView) -> Grid | None:
     """Return the jitter over all pairs of nodes, if an arm has matrices of them."""
     rows = []
     for arm in view.arms:
-        ours = [c for c in view.cells if c.arm == arm.name and c.point.test == ALL_PAIRS]
+        ours = [c for c in view.valid if c.arm == arm.name and c.point.test == ALL_PAIRS]
         for metric in dict.fromkeys(c.point.metric for c in ours):
             cells = [c for c in ours if c.point.metric == metric]
             point = cells[0].point
@@ -286,7 +302,7 @@ def _fullest(view: StudyView, arm: Arm) -> tuple[Cell, float] | None:
     """Return the cell with the largest one-way bandwidth of large messages, in Gbit/s."""
     found = [
         (cell, median(cell.values) * BANDWIDTHS[cell.point.unit])
-        for cell in view.cells
+        for cell in view.valid
         if cell.arm == arm.name
         and cell.point.unit in BANDWIDTHS
         and cell.point.test in ONE_WAY

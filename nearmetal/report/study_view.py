@@ -14,7 +14,8 @@ from nearmetal.study.arms import compare_arms, impossible, pick_arms
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict
 from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
-from nearmetal.study.physics import Violation
+from nearmetal.study.pairing import nearest
+from nearmetal.study.physics import Severity, Violation
 from nearmetal.study.store import Study
 
 MAX_RAW = 20_000
@@ -58,17 +59,31 @@ class StudyView:
         return RecordedFacts(self.sources)
 
     @cached_property
+    def broken(self) -> frozenset[tuple[str, Point]]:
+        """The points of arms that physics forbids. They are in no chart and in no sum."""
+        invalid = (v for v in self.violations if v.severity is Severity.INVALID)
+        return frozenset((v.arm, v.point) for v in invalid)
+
+    @cached_property
+    def valid(self) -> tuple[Cell, ...]:
+        """The cells that physics allows."""
+        return tuple(cell for cell in self.cells if (cell.arm, cell.point) not in self.broken)
+
+    @cached_property
     def _by_place(self) -> dict[tuple[str, Point], list[Cell]]:
         found: dict[tuple[str, Point], list[Cell]] = {}
         for cell in self.cells:
-            found.setdefault((cell.arm, cell.point._replace(ranks=None)), []).append(cell)
+            found.setdefault((cell.arm, cell.point.place), []).append(cell)
         return found
 
+    def shown_cell(self, arm: str, point: Point) -> Cell | None:
+        """Return an arm's cell at a point, or the one that is nearest in ranks and setup."""
+        return nearest(point, self._by_place.get((arm, point.place), []))
+
     def cell(self, arm: str, point: Point) -> Cell | None:
-        """Return an arm's cell at a point; ranks may differ if only one cell remains."""
-        near = self._by_place.get((arm, point._replace(ranks=None)), [])
-        exact = [cell for cell in near if cell.point.ranks == point.ranks]
-        return exact[0] if exact else near[0] if len(near) == 1 else None
+        """Return the cell at a point, unless physics forbids it."""
+        found = self.shown_cell(arm, point)
+        return None if found is None or (found.arm, found.point) in self.broken else found
 
 
 @dataclass(frozen=True)
@@ -87,8 +102,9 @@ class Raw:
 
     @property
     def title(self) -> str:
-        """The heading of the cell."""
-        return point_title(self.cell.point)
+        """The heading of the cell, with its configuration."""
+        point = self.cell.point
+        return "; ".join(filter(None, (point_title(point), point.setup.words)))
 
 
 def point_title(point: Point) -> str:
@@ -134,7 +150,7 @@ class Anchors:
 
     def of(self, arm: str, point: Point) -> str:
         """Return the link, or an empty text if the lines did not fit."""
-        cell = self._view.cell(arm, point)
+        cell = self._view.shown_cell(arm, point)
         return "" if cell is None else self._of.get((cell.arm, cell.point), "")
 
 
@@ -195,20 +211,17 @@ def study_view(
     for arm in others:
         found, both = compare_arms(study, first, arm, percent=percent, only=only)
         judged.append(Judged(arm, tuple(found)))
-        points = {one.point._replace(ranks=None) for one in found}
-        cells |= {
-            (cell.arm, cell.point): cell
-            for cell in both
-            if cell.point._replace(ranks=None) in points
-        }
+        points = {one.point.place for one in found}
+        cells |= {(cell.arm, cell.point): cell for cell in both if cell.point.place in points}
     chosen = tuple(cells.values())
+    sources = {s.source: s for s in study.sources()}
     return StudyView(
         name=study.directory.resolve().name.removesuffix(".study"),
         base=first,
         judged=tuple(judged),
         cells=chosen,
-        violations=tuple(impossible((first, *others), chosen)),
-        sources={s.source: s for s in study.sources()},
+        violations=tuple(impossible((first, *others), chosen, RecordedFacts(sources))),
+        sources=sources,
         lines=_lines(study, chosen),
     )
 

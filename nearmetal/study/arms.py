@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.effects import TaxSplit, split_tax
@@ -12,7 +12,7 @@ from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, compare
 from nearmetal.study.labels import arms_of, parse_labels
 from nearmetal.study.model import Arm, Cell, Point
-from nearmetal.study.physics import Violation, violations
+from nearmetal.study.physics import Severity, Violation, rate_of, violations
 from nearmetal.study.store import LABELS, Study
 
 
@@ -72,29 +72,42 @@ def compare_all(study: Study) -> list[Comparison]:
     ]
 
 
-def impossible(arms: Iterable[Arm], cells: Iterable[Cell]) -> list[Violation]:
+def impossible(
+    arms: Iterable[Arm],
+    cells: Iterable[Cell],
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+) -> list[Violation]:
     """Return the values of some arms that physics forbids, or nearly forbids."""
     known = list(cells)
     return [
         v
         for arm in arms
-        for v in violations([cell for cell in known if cell.arm == arm.name], _line_rate(arm))
+        for v in violations([c for c in known if c.arm == arm.name], rate_of(arm), observed)
     ]
 
 
-def _line_rate(arm: Arm) -> float | None:
-    text = arm.facts.get("line_rate_gbit", "")
-    try:
-        return float(text) if text else None
-    except ValueError as error:
-        raise NearmetalError(f"arm {arm.name}: line_rate_gbit {text!r}", "give a number") from error
+def possible(
+    arms: Iterable[Arm],
+    cells: Iterable[Cell],
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+) -> list[Cell]:
+    """Return the cells without those that physics forbids: they are in no sum."""
+    known = list(cells)
+    found = impossible(arms, known, observed)
+    broken = {(v.arm, v.point) for v in found if v.severity is Severity.INVALID}
+    return [cell for cell in known if (cell.arm, cell.point) not in broken]
 
 
 def split_losses(study: Study, names: tuple[str, str, str]) -> list[tuple[Point, TaxSplit]]:
     """Return the split of each common point of full bare metal, reduced bare metal, and VM."""
-    pick_arms(study, names)
+    arms = pick_arms(study, names)
+    recorded = RecordedFacts({s.source: s for s in study.sources()})
     full, reduced, vm = (
-        {cell.point._replace(ranks=None): cell for cell in study.cells(arm=name)} for name in names
+        {
+            cell.point._replace(ranks=None): cell
+            for cell in possible([arm], study.cells(arm=arm.name), recorded)
+        }
+        for arm in arms
     )
     found = []
     for point, cell in full.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from nearmetal.evidence import Unit
+from nearmetal.evidence.model import Setup
 from nearmetal.study.model import LAUNCH, Arm, Cell, Point, SourceFile
 
 FACTS = {
@@ -180,6 +181,41 @@ def _versions(base: Iterable[str], test: Iterable[str], point: Point) -> Iterato
         yield Difference(Weight.WATERMARK, words)
 
 
+SETUP_WORDS = {
+    "mode": "the mode",
+    "buffers": "the place of the buffers",
+    "synchronization": "the synchronization",
+    "datatype": "the datatype",
+    "window": "the window size",
+    "iterations": "the iterations",
+    "pair": "the pairs",
+    "flags": "the options",
+}
+"""Parts of a configuration; `version` and `placement` have their own rules."""
+
+
+def _setups(base: Setup, test: Setup) -> Iterator[Difference]:
+    """Compare the configurations of a benchmark that two cells carry from their logs."""
+    if base.placement != test.placement:
+        words = " against ".join(s.placement or "as the labels say" for s in (base, test))
+        yield Difference(Weight.BLOCK, f"the placement that the logs show: {words}")
+    for name, words in SETUP_WORDS.items():
+        ours, theirs = getattr(base, name), getattr(test, name)
+        if ours == theirs:
+            continue
+        weight = Weight.BLOCK
+        if not ours or not theirs:
+            weight = Weight.WATERMARK if name in ("flags", "window") else Weight.NOTE
+        elif name == "iterations":
+            weight = Weight.WATERMARK
+        elif name == "flags":
+            parts = [set(part.split("; ")) for part in (ours, theirs)]
+            ours, theirs = ("; ".join(sorted(s - o)) for s, o in (parts, parts[::-1]))
+            marked = all(word.startswith("mtu ") for word in parts[0] ^ parts[1])
+            weight = Weight.WATERMARK if marked else Weight.BLOCK
+        yield Difference(weight, f"{words}: {ours or 'not known'} against {theirs or 'not known'}")
+
+
 def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> Iterator[Difference]:
     """Compare the facts of the labels, else the recorded facts of the launches."""
     for name, words in FACTS.items():
@@ -220,7 +256,10 @@ def check(
     Platform and fabric may differ, the placement of ranks may not.
     """
     point = cells[0].point
-    found = [*_line_rate(base, test, point), *_versions(*versions, point)]
+    logs = [cell.point.setup.version for cell in cells]
+    known = [{*said, own} - {""} for said, own in zip(versions, logs, strict=True)]
+    found = [*_line_rate(base, test, point), *_versions(known[0], known[1], point)]
+    found += _setups(*(cell.point.setup for cell in cells))
     if base.placement != test.placement:
         words = f"the placement: {base.placement} against {test.placement}"
         found.append(Difference(Weight.BLOCK, words))

@@ -239,7 +239,7 @@ class Importer:
             )
             _check_size(source, log)
             self._check_duplicate(source, label, log)
-            self._check_scale(source, log)
+            source = self._check_scale(source, log)
             self._check_launch(source, log)
         except LogError as error:
             self.summary.refused[shown] = error.message
@@ -262,17 +262,23 @@ class Importer:
             )
 
     @staticmethod
-    def _check_scale(source: SourceFile, log: Log) -> None:
-        """Raise LogError if the log contradicts its label."""
+    def _check_scale(source: SourceFile, log: Log) -> SourceFile:
+        """Return the source with a remark if the map of the log shows other nodes than the label.
+
+        The map decides. Raises LogError if the log has other ranks than the label.
+        """
         ranks = {table.processes for table in log.tables if table.processes}
-        nodes = {int(log.header["nodes"])} if log.header.get("nodes", "").isdecimal() else set()
-        for what, label, said in (("ranks", source.ranks, ranks), ("nodes", source.nodes, nodes)):
-            if label and said and said != {label}:
-                found = ", ".join(map(str, sorted(said)))
-                raise LogError(
-                    f"{source.path}:1: {found} {what} in the log, {label} in the labels",
-                    "correct the labels",
-                )
+        if source.ranks and ranks and ranks != {source.ranks}:
+            found = ", ".join(map(str, sorted(ranks)))
+            raise LogError(
+                f"{source.path}:1: {found} ranks in the log, {source.ranks} in the labels",
+                "correct the labels",
+            )
+        other = next((t for t in log.tables if t.nodes and t.nodes != source.nodes), None)
+        if other is None or source.nodes is None:
+            return source
+        words = f"the map of the log shows {other.nodes} nodes, the label says {source.nodes}"
+        return source._replace(remarks=(*source.remarks, (other.line, words)))
 
     def _check_launch(self, source: SourceFile, log: Log) -> None:
         """Raise LogError if another file is the same launch of the same test."""
@@ -283,7 +289,7 @@ class Importer:
                 source.nodes,
                 table.processes or source.ranks,
                 table.test,
-                table.variant,
+                table.setup,
                 table.columns[-1].metric,
             )
             other = self._launches.setdefault(hash(what), source.path)

@@ -7,15 +7,17 @@ more time. It comes from core counts, or it is declared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import ceil, log
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
-from nearmetal.study.gate import BANDWIDTHS, Comparability, check, with_line_rate
+from nearmetal.study.gate import Comparability, check, with_line_rate
 from nearmetal.study.model import Arm, Cell, Point
+from nearmetal.study.pairing import pairs
+from nearmetal.study.physics import impossible_points
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
@@ -69,6 +71,7 @@ class Verdict(Enum):
     INCONCLUSIVE = "INCONCLUSIVE"
     REFUSED = "REFUSED"
     NO_MARGIN = "NO MARGIN"
+    INVALID = "INVALID"
 
 
 @dataclass(frozen=True)
@@ -146,36 +149,6 @@ def launches_needed(found: Ratio, margin: Margin, n: int) -> int | None:
     return max(1, ceil(n * (half / distance) ** 2) - n)
 
 
-def _pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """Pair cells of the same point; only the ranks may differ."""
-    exact = {cell.point: cell for cell in base}
-    loose: dict[Point, list[Cell]] = {}
-    for cell in exact.values():
-        loose.setdefault(cell.point._replace(ranks=None), []).append(cell)
-    pairs = []
-    for cell in test:
-        for alike in (cell, *_in_other_units(cell)):
-            other = exact.get(alike.point)
-            near = loose.get(alike.point._replace(ranks=None), [])
-            if other is None and len(near) == 1:
-                other = near[0]
-            if other is not None:
-                pairs.append((other, alike))
-                break
-    return pairs
-
-
-def _in_other_units(cell: Cell) -> Iterator[Cell]:
-    """Return the same bandwidths in other units: versions of one program differ in their units."""
-    scale = BANDWIDTHS.get(cell.point.unit)
-    if scale is None:
-        return
-    for unit, other in BANDWIDTHS.items():
-        if unit is not cell.point.unit:
-            seen = (o._replace(value=o.value * scale / other) for o in cell.observations)
-            yield Cell(cell.arm, cell.point._replace(unit=unit), tuple(seen))
-
-
 def _sizes(cells: Iterable[Cell]) -> dict[tuple[str, ...], frozenset[int]]:
     """Return the message sizes of every test and metric."""
     found: dict[tuple[str, ...], set[int]] = {}
@@ -211,7 +184,8 @@ def compare(
     sizes = (_sizes(cells[0]), _sizes(cells[1]))
     count = cell_count or sum(len(cell.values) >= MIN_OUTLIER for side in cells for cell in side)
     found = []
-    for ours, theirs in _pairs(*cells):
+    broken = {(v.arm, v.point): v.what for v in impossible_points(arms, cells, observed)}
+    for ours, theirs in pairs(*cells):
         if ours.point.neutral:
             continue
         curve = _curve(ours.point)
@@ -224,6 +198,9 @@ def compare(
         )
         limit = margin or margin_of(*arms, percent, lower_is_better=ours.point.lower_is_better)
         compared = compare_cells((ours, theirs), gate, limit)
+        why = [broken[key] for key in ((c.arm, c.point) for c in (ours, theirs)) if key in broken]
+        if why:
+            compared = replace(compared, ratio=None, verdict=Verdict.INVALID, reason="; ".join(why))
         marks = (flags(ours.values, count), flags(theirs.values, count))
         found.append(replace(compared, flags=marks))
     return settle(found)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from nearmetal.evidence import Unit
-from nearmetal.evidence.model import LOWER_IS_BETTER, NEUTRAL
+from nearmetal.evidence.model import LOWER_IS_BETTER, NEUTRAL, NO_SETUP, Setup
 
 LAUNCH = "launch: "
 """Prefix of the names in the header of a source that the launcher recorded, not the log."""
@@ -22,8 +22,8 @@ LAUNCH = "launch: "
 class Point(NamedTuple):
     """A point of the grid. Two arms are compared at equal points.
 
-    `size` is None if the test has none. `variant` separates tests of one name, for example a mode,
-    the place of a buffer, or a number of pairs.
+    `size` is None if the test has none. `setup` is the configuration of the benchmark: results that
+    differ in it are never one cell. `variant` has the words of it that a reader must know.
     """
 
     program: str
@@ -34,6 +34,19 @@ class Point(NamedTuple):
     nodes: int | None
     metric: str
     unit: Unit
+    setup: Setup = NO_SETUP
+
+    @property
+    def place(self) -> Point:
+        """The point without the ranks and setup, which may differ between two arms."""
+        kept = ", ".join(filter(None, (self.setup.mode, self.setup.pair)))
+        variant = self.variant if self.setup == NO_SETUP else kept
+        return self._replace(variant=variant, ranks=None, setup=NO_SETUP)
+
+    @property
+    def curve(self) -> Point:
+        """The point without its size. Iterations may change with the size."""
+        return self._replace(size=None, setup=self.setup._replace(iterations=""))
 
     @property
     def lower_is_better(self) -> bool:

@@ -8,18 +8,21 @@ does. Payload and headers share the data rate, one packet per MTU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
+from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.study.gate import BANDWIDTHS
-from nearmetal.study.model import Cell, Point
+from nearmetal.study.model import Arm, Cell, Point
 
-BOTH_WAYS = ("osu_bibw", "bidir", "bidirectional", "exchange", "sendrecv")
+BOTH_WAYS = ("bibw", "bidir", "both directions", "biband", "exchange", "sendrecv")
+MANY_PAIRS = ("mbw_mr", "uniband", "biband")
 FALL = 0.10
 """A smaller fall of latency may be noise."""
 
@@ -45,12 +48,67 @@ class Violation:
     what: str
 
 
-def above_line_rate(cells: Iterable[Cell], line_rate_gbit: float) -> list[Violation]:
-    """Return bandwidths above the line rate; both directions together may have twice the rate."""
+MEAN_BANDWIDTHS = ("bandwidth", "bandwidth_p50")
+"""Metrics over a whole test; the peak of a few messages may leave a buffer at any rate."""
+
+ON_THE_LINE = {
+    "osu": r"osu_(?:(?:put_|get_|xccl_)?(?:bw|bibw)|mbw_mr)",
+    "imb": r"PingPong|PingPing|Sendrecv|Exchange|Uniband|Biband|(?:Uni|Bi)dir_\w+",
+    "netpipe": r"PingPong",
+    "perftest": r"\w+",
+    "hpcc": r"MinPingPongBandwidth",
+    "nearmetal-bench": r"pingpong\w*|uniband\w*|biband\w*",
+}
+"""By program: the tests whose bandwidth is that of one line, if the ranks are in different nodes."""
+
+WITHIN_A_NODE = {"shm", "self", "vmseg", "sm", "posix", "cma"}
+BETWEEN_NODES = {"net", "tcp"}
+
+
+def crosses_the_line(point: Point) -> bool:
+    """Return whether a value is the bandwidth of bytes on the line between two nodes."""
+    pattern = ON_THE_LINE.get(point.program)
+    return (
+        pattern is not None
+        and re.fullmatch(pattern, point.test) is not None
+        and point.metric in MEAN_BANDWIDTHS
+        and point.nodes != 1
+        and not point.setup.placement
+    )
+
+
+def _within_a_node(carried_by: str) -> bool:
+    """Return whether the record of a launch says that no message left its node."""
+    words = set(re.findall(r"[a-z]+", carried_by.partition(" (")[0].lower()))
+    return bool(words & WITHIN_A_NODE) and not words & BETWEEN_NODES
+
+
+def _lines(point: Point) -> int:
+    """Return the number of line rates that a bandwidth may add up to."""
+    words = f"{point.test} {point.setup.flags}".lower()
+    ways = 2 if any(name in words for name in BOTH_WAYS) else 1
+    if point.test == "Exchange" and point.ranks != point.nodes:
+        return 2 * ways  # one of the two neighbours may be in the same node
+    many = any(name in words for name in MANY_PAIRS)
+    return ways * (max(1, (point.nodes or 2) // 2) if many else 1)
+
+
+def above_line_rate(
+    cells: Iterable[Cell],
+    line_rate_gbit: float,
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+) -> list[Violation]:
+    """Return bandwidths above the rate of the line that they crossed.
+
+    Both directions together may have twice the rate, and pairs of nodes one line each.
+    """
     found = []
     for cell in cells:
-        both = any(name in cell.point.test.lower() for name in BOTH_WAYS)
-        limit = line_rate_gbit * (2 if both else 1)
+        if not crosses_the_line(cell.point):
+            continue
+        if _within_a_node(observed(cell).get("carried_by", "")):
+            continue
+        limit = line_rate_gbit * _lines(cell.point)
         most = max(cell.values) * BANDWIDTHS.get(cell.point.unit, 0)
         if most > limit:
             words = f"{most:.1f} Gbit/s over a line of {limit:g} Gbit/s"
@@ -66,7 +124,7 @@ def falling_latency(cells: Iterable[Cell]) -> list[Violation]:
     curves: dict[tuple[str, Point], list[Cell]] = {}
     for cell in cells:
         if cell.point.size is not None and cell.point.metric == "latency":
-            curves.setdefault((cell.arm, cell.point._replace(size=None)), []).append(cell)
+            curves.setdefault((cell.arm, cell.point.curve), []).append(cell)
     found = []
     for curve in curves.values():
         ordered = sorted(curve, key=lambda cell: cell.point.size or 0)
@@ -106,7 +164,7 @@ def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
     rates: dict[tuple[object, ...], Cell] = {}
     bandwidths: dict[tuple[object, ...], Cell] = {}
     for cell in cells:
-        key = (cell.arm, *cell.point[:6])
+        key = (cell.arm, *cell.point[:6], cell.point.setup)
         if cell.point.unit is Unit.MESSAGES_PER_SECOND and cell.point.metric == "rate":
             rates[key] = cell
         elif cell.point.unit is Unit.MEGABYTES_PER_SECOND and cell.point.metric == "bandwidth":
@@ -130,10 +188,37 @@ def wire_disagrees(payload: int, counted: int) -> str | None:
     return None
 
 
-def violations(cells: Iterable[Cell], line_rate_gbit: float | None) -> list[Violation]:
+def rate_of(arm: Arm) -> float | None:
+    """Return the line rate of an arm in Gbit/s, if the labels have it."""
+    text = arm.facts.get("line_rate_gbit", "")
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise NearmetalError(f"arm {arm.name}: line_rate_gbit {text!r}", "give a number") from error
+
+
+def impossible_points(
+    arms: Sequence[Arm],
+    cells: Sequence[Sequence[Cell]],
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+) -> list[Violation]:
+    """Return the points of each arm, in its cells, that physics forbids."""
+    return [
+        one
+        for arm, ours in zip(arms, cells, strict=True)
+        for one in violations(ours, rate_of(arm), observed)
+        if one.severity is Severity.INVALID
+    ]
+
+
+def violations(
+    cells: Iterable[Cell],
+    line_rate_gbit: float | None,
+    observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
+) -> list[Violation]:
     """Return all violations in the cells of one arm."""
     known = list(cells)
-    found = above_line_rate(known, line_rate_gbit) if line_rate_gbit else []
+    found = above_line_rate(known, line_rate_gbit, observed) if line_rate_gbit else []
     return [*found, *rate_disagrees(known), *falling_latency(known), *slow_both_ways(known)]
 
 

@@ -32,6 +32,7 @@ from nearmetal.core.errors import LogError
 from nearmetal.core.files import is_regular, move, read_regular
 from nearmetal.core.text import printable
 from nearmetal.evidence import Log, Unit
+from nearmetal.evidence.model import Setup
 from nearmetal.evidence.recognize import MAX_LOG_BYTES
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
 
@@ -44,8 +45,10 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 MEMORY_LIMIT = "384MB"
 _UNITS = frozenset(unit.value for unit in Unit)
 
+_PARTS = tuple(f'"{name}"' for name in Setup._fields)
 _FACT_COLUMNS = (
     "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
+    f"nodes UINTEGER, {', '.join(f'{name} VARCHAR' for name in Setup._fields)}, "
     "metric VARCHAR, unit VARCHAR, value DOUBLE"
 )
 _SOURCE_COLUMNS = (
@@ -58,21 +61,27 @@ _TYPES = {
     SOURCES: _SOURCE_COLUMNS.partition(", ")[2],
     FACTS: "run VARCHAR, launch UINTEGER, block UINTEGER, arm VARCHAR, program VARCHAR, "
     "test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, nodes UINTEGER, "
-    "metric VARCHAR, unit VARCHAR, value DOUBLE, source VARCHAR, line UINTEGER, parser VARCHAR",
+    f"metric VARCHAR, unit VARCHAR, {', '.join(f'{name} VARCHAR' for name in _PARTS)}, "
+    "value DOUBLE, source VARCHAR, line UINTEGER, parser VARCHAR",
 }
 """The columns of each table: a study from another person may have others."""
 
-_JOINED = """
+_JOINED = f"""
     SELECT s.run, s.launch, s.block, s.arm, s.format AS program, f.test,
-        coalesce(f.variant, '') AS variant, f.size, f.ranks, s.nodes, f.metric,
-        coalesce(f.unit, '') AS unit, f.value, s.source, f.line, s.parser
+        coalesce(f.variant, '') AS variant, f.size, f.ranks,
+        CASE WHEN s.nodes IS NOT NULL THEN coalesce(f.nodes, s.nodes) END AS nodes,
+        f.metric, coalesce(f.unit, '') AS unit,
+        {", ".join(f"coalesce(f.{name}, '') AS {name}" for name in _PARTS)},
+        f.value, s.source, f.line, s.parser
     FROM f JOIN s ON f.index = s.index
     ORDER BY f.index, f.line, f.test, f.variant, f.metric
-"""
+"""  # noqa: S608 - our own names
 
 
-_CELL = "arm, program, test, variant, size, ranks, nodes, metric, unit"
+_CELL = f"arm, program, test, variant, size, ranks, nodes, metric, unit, {', '.join(_PARTS)}"
 """Columns whose values make a cell."""
+
+_CELL_COLUMNS = _CELL.count(",") + 1
 
 
 @contextmanager
@@ -175,9 +184,12 @@ class Writer:
         for table in log.tables:
             ranks = table.processes or source.ranks
             units = {column.metric: column.unit.value for column in table.columns}
-            for line, values in table.rows:
+            for row in table.rows:
+                line, values = row
                 size = int(values["size"]) if "size" in values else None
-                place = (index, line, table.test, table.variant, size, ranks)
+                setup = table.setup_of(row)
+                names = (index, line, table.test, table.variant)
+                place = (*names, size, ranks, table.nodes, *setup)
                 rows += [
                     (*place, metric, units[metric], value)
                     for metric, value in values.items()
@@ -300,12 +312,15 @@ class Study:
             f"ORDER BY {_CELL.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),
         )
-        for key, members in groupby(rows, key=lambda row: row[:9]):
-            program, test, variant, size, ranks, nodes, metric, unit = key[1:]
-            seen = tuple(Observation(*row[9:]) for row in members)
+        columns = _CELL_COLUMNS
+        for key, members in groupby(rows, key=lambda row: row[:columns]):
+            test, unit = key[2], key[8]
+            seen = tuple(Observation(*row[columns:]) for row in members)
             if unit not in _UNITS or not all(_is_sound(each) for each in seen):
                 raise self._damaged(f"{FACTS}: {test}: a number, its unit or its place is missing")
-            point = Point(program, test, variant, size, ranks, nodes, metric, Unit(unit))
+            point = Point._make(
+                (*key[1:8], Unit(unit), Setup._make(part or "" for part in key[9:]))
+            )
             yield Cell(key[0], point, seen)
 
     def cell_count(self, launches: int) -> int:

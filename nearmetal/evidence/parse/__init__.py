@@ -4,16 +4,24 @@
 from __future__ import annotations
 
 from nearmetal.evidence.model import Log
-from nearmetal.evidence.parse import applications, hpc, mpi, node_sets, own, point_to_point
+from nearmetal.evidence.parse import (
+    applications,
+    hpc,
+    imb,
+    node_sets,
+    osu,
+    own,
+    point_to_point,
+)
 from nearmetal.evidence.parse.reader import Reader, fail
 
 PARSERS: dict[str, type[Reader]] = {
     reader.format: reader
     for reader in (
         own.Own,
-        mpi.Imb,
+        imb.Imb,
         point_to_point.NetPipe,
-        mpi.Osu,
+        osu.Osu,
         point_to_point.Perftest,
         hpc.Hpcc,
         hpc.Hpl,

@@ -62,6 +62,7 @@ class Gromacs(Reader):
 
     _version = setting("version", r"GROMACS version:\s+(?:VERSION )?(\S+)", first=True)
     _fatal = stop(r"Fatal error:", "GROMACS stopped with an error", "Fatal error")
+    _stopped = stop(r"Received the \w+ signal, stopping", "the run was ended early")
     _note = remark(r"NOTE:")
 
     @on(r"[Oo]n (\d+) MPI ranks?\b")
@@ -233,6 +234,8 @@ class OpenFoam(Reader):
         r"--> FOAM FATAL (?:IO )?ERROR", "the solver stopped with an error", "FOAM FATAL ERROR"
     )
 
+    _signal = stop(r".*Foam::sig(?:Fpe|Segv)::", "the solver was ended by a signal")
+
     @on(r"End\s*$")
     def _end(self, _match: re.Match[str]) -> None:
         if self.last is not None:
@@ -253,8 +256,14 @@ class QuantumEspresso(Reader):
     """Quantum ESPRESSO: the clocks of its programs. Long times are rounded to minutes: a remark."""
 
     format = "qe"
+    version = 2
     TIME = re.compile(r"(?:(\d{1,9})d)? ?(?:(\d{1,9})h)? ?(?:(\d{1,9})m)? ?(?:([\d.]+)s)?")
     totals = 0
+    done = old = False
+    """Whether the program reported its end, and whether its version reports none."""
+
+    _done = flag("done", r"\s*JOB DONE\.")
+    _early = stop(r".*Maximum CPU time exceeded", "the run was ended early")
 
     @on(
         r"\s*(PWSCF|CP|PHONON)\s*:([\s\dhdms.]+)CPU(?: time)?([\s\dhdms.,]+)"
@@ -262,6 +271,7 @@ class QuantumEspresso(Reader):
     )
     def _total(self, match: re.Match[str]) -> None:
         self.totals += 1
+        self.old = match[0].rstrip().endswith("wall time")
         for column, words in ((CPU, match[2]), (WALL, match[3].strip().removeprefix(","))):
             value, exact = self.seconds(words)
             self.add(match[1].lower(), column, value)
@@ -290,6 +300,9 @@ class QuantumEspresso(Reader):
         if self.totals != 1:
             why = "two runs are in one file" if self.totals else CRASHED
             raise self.fail(f"{self.totals} total times, one is expected", why)
+        before = self.header.get("version", "").split(".")[0] in ("", "1", "2", "3")
+        if not self.done and not (self.old and before):
+            raise self.cut_off("JOB DONE.")
 
 
 class Wrf(Reader):
@@ -317,6 +330,7 @@ class Wrf(Reader):
         self.processes = self.whole(match[1]) * self.whole(match[2])
 
     _version = setting("version", r"\s*WRF V(\S+) MODEL")
+    _fatal = stop(r".*FATAL CALLED FROM FILE", "WRF stopped with an error")
     _end = flag("ended", f".*{END}")
 
     def end(self) -> None:

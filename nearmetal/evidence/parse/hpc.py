@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from nearmetal.evidence.model import Column, Unit
+from nearmetal.evidence.model import Column, Setup, Unit
 from nearmetal.evidence.parse.reader import CRASHED, TWO_RUNS, Reader, flag, on, setting, stop
 
 GIGAFLOPS = Column("rate", Unit.GIGAFLOPS)
@@ -27,6 +28,14 @@ HPCC_UNITS = {
 HPCC_TIMES = {"HPL_time", "PTRANS_time", "MPIRandomAccess_time", "MPIRandomAccess_LCG_time"}
 _HPCC_STREAM = re.compile(r"(?:Star|Single)STREAM_(?:Copy|Scale|Add|Triad)$")
 
+_HPCC_STEM = re.compile(r"(?:Star|Single)?(\w+?)(?:_(?:Copy|Scale|Add|Triad))?$")
+_HPCC_OPTIONS = (
+    *("N", "NB", "n", "nb", "nprow", "npcol", "depth", "nbdiv", "nbmin", "cpfact", "crfact"),
+    *("ctop", "order", "VectorSize", "Threads", "TimeBound", "Algorithm"),
+)
+MOST_WRONG = 0.01
+"""The share of wrong updates that the rules of HPCC allow."""
+
 HPCG_FIGURES = {
     "Final Summary::HPCG result is VALID with a GFLOP/s rating of": GIGAFLOPS,
     "GB/s Summary::Raw Total B/W": BANDWIDTH,
@@ -34,6 +43,11 @@ HPCG_FIGURES = {
     f"Benchmark Time Summary::{part}": Column(f"time_{part.lower()}", Unit.SECONDS)
     for part in ("DDOT", "WAXPBY", "SpMV", "MG", "Total")
 }
+
+HPCG_OPTIONS = (
+    *(f"Global Problem Dimensions::Global n{axis}" for axis in "xyz"),
+    "Machine Summary::Threads per processes",
+)
 
 STREAM_COLUMNS = {
     "Best Rate MB/s": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
@@ -45,6 +59,7 @@ STREAM_COLUMNS = {
 }
 
 GRAPH_KINDS = {"time": Unit.SECONDS, "TEPS": Unit.TRAVERSED_EDGES, "validate": Unit.SECONDS}
+_GRAPH_OPTIONS = ("edgefactor", "NBFS")
 _GRAPH_SETTINGS = ("SCALE", "edgefactor", "NBFS", "graph_generation", "num_mpi_processes")
 
 NPB_FIGURES = {
@@ -59,6 +74,7 @@ class Hpl(Reader):
     """HPL: every result with its residual check."""
 
     format = "hpl"
+    version = 2
     END = "End of Tests."
     names: tuple[str, ...] = ()
     results = passed = 0
@@ -77,8 +93,9 @@ class Hpl(Reader):
         self.same_length(words, self.names)
         by_name = dict(zip(self.names, words, strict=True))
         variant = " ".join(f"{name}={by_name[name]}" for name in ("N", "NB", "P", "Q"))
-        self.add("hpl", TIME, by_name["Time"], variant)
-        self.add("hpl", GIGAFLOPS, by_name["Gflops"], variant)
+        how = by_name["T/V"]
+        self.add("hpl", TIME, by_name["Time"], variant, flags=how)
+        self.add("hpl", GIGAFLOPS, by_name["Gflops"], variant, flags=how)
         self.processes = self.whole(by_name["P"]) * self.whole(by_name["Q"])
         self.results += 1
 
@@ -100,6 +117,7 @@ class Hpcc(Reader):
     """HPCC: the summary of hpccoutf.txt."""
 
     format = "hpcc"
+    version = 2
     inside = ended = False
 
     @on(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)")
@@ -111,6 +129,7 @@ class Hpcc(Reader):
         self.header["version"] = match[1]
 
     _begin = flag("inside", r"Begin of Summary section")
+    _bad = stop(r".*(?:FAILED|\(failed\)\.?)\s*$", WRONG, "a check of HPCC failed")
 
     @on(r"End of Summary section")
     def _end(self, _match: re.Match[str]) -> None:
@@ -137,8 +156,21 @@ class Hpcc(Reader):
             raise self.cut_off("End of Summary section")
         if self.header.get("Success") != "1":
             raise self.fail("Success is not 1", "a test of HPCC failed")
+        for name, word in self.header.items():
+            if name.endswith("_ErrorsFraction") and self.number(word) > MOST_WRONG:
+                raise self.fail(f"{name}={word}", f"{WRONG}: at most {MOST_WRONG} is allowed")
         if "CommWorldProcs" in self.header:
             self.processes = self.whole(self.header["CommWorldProcs"])
+        self.tables = [
+            replace(table, setup=Setup(flags=self._options(table.test))) for table in self.tables
+        ]
+
+    def _options(self, test: str) -> str:
+        """Return the options of one of the tests."""
+        stem = _HPCC_STEM.match(test)
+        names = [f"{stem[1]}_{option}" for option in _HPCC_OPTIONS] if stem else []
+        names.append("omp_get_max_threads")
+        return "; ".join(f"{name}={self.header[name]}" for name in names if name in self.header)
 
 
 class Hpcg(Reader):
@@ -166,6 +198,9 @@ class Hpcg(Reader):
                 self.add("hpcg", column, word, line=line)
         if not self.has("rate"):
             raise self.fail("no valid result", "the run is invalid, crashed or was cut off")
+        for name in HPCG_OPTIONS:
+            if name in self.values:
+                self.flag(f"{name.rpartition('::')[2]} {self.values[name][0]}")
         self.header["version"] = self.values.get("version", ("", 0))[0]
         if processes := self.values.get("Machine Summary::Distributed Processes"):
             self.processes = self.whole(*processes)
@@ -199,7 +234,11 @@ class Stream(Reader):
         self.variant = f"{match[1]} threads"
 
     _version = setting("version", r"STREAM version \$Revision: (\S+) \$")
-    _size = setting("array size", r"Array size = (\d+)")
+
+    @on(r"Array size = (\d+)")
+    def _size(self, match: re.Match[str]) -> None:
+        self.flag(f"array size {match[1]}")
+
     _validates = flag("valid", r"Solution Validates")
 
     def end(self) -> None:
@@ -215,6 +254,7 @@ class Graph500(Reader):
 
     format = "graph500"
     scale = ""
+    _invalid = stop(r".*(?:[Vv]alidation failed|failed validation|No results printed)", WRONG)
 
     @on(r"(?:(bfs|sssp)\s+)?([A-Za-z_]+):(.*)$")
     def _value(self, match: re.Match[str]) -> None:
@@ -231,6 +271,8 @@ class Graph500(Reader):
             return
         if not test and (name.endswith("_nedge") or name in _GRAPH_SETTINGS):
             self.header[name] = word
+            if name in _GRAPH_OPTIONS:
+                self.flag(f"{name} {word}")
             return
         kind = name.rpartition("_")[2]
         if kind not in GRAPH_KINDS:

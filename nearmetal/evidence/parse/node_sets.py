@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nearmetal.evidence.model import Column, Row, Table, Unit
+from nearmetal.evidence.model import Column, Row, Setup, Table, Unit
 from nearmetal.evidence.parse.reader import MIXED, Reader, on, setting
 
 MATRIX_COLUMNS: dict[str, Column] = {
@@ -75,7 +75,8 @@ class Matrix(Reader):
         self.pairs[source, target] = self.line
         columns = tuple(c for c in self.heads if c.unit is not Unit.COUNT)
         row = Row(self.line, {c.metric: self.number(by_name[c.metric]) for c in columns})
-        self.tables.append(Table("all_pairs", self.line, columns, (row,), f"{source} to {target}"))
+        setup = Setup(pair=f"{source} to {target}")
+        self.keep(Table("all_pairs", self.line, columns, (row,), setup))
 
     def end(self) -> None:
         """Check that every ordered pair is there."""

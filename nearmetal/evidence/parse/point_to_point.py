@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nearmetal.evidence.model import Column, Log, Row, Table, Unit
-from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown
+from nearmetal.evidence.model import Column, Log, Row, Setup, Table, Unit
+from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown, stop
 
 PERFTEST_COLUMNS = {
     "#bytes": Column("size", Unit.BYTES),
@@ -42,12 +42,44 @@ JSON_LATENCY = {
     "t_99": PERFTEST_COLUMNS["99%[usec]"],
     "t_99_9": PERFTEST_COLUMNS["99.9%[usec]"],
 }
+_JSON_OPTIONS = (
+    "number of qps",
+    "connection type",
+    "using srq",
+    "pcie relax order",
+    "ibv wr* api",
+    "tx depth",
+    "rx depth",
+    "post list",
+    "cq moderation",
+    "cqe poll batch",
+    "mtu",
+    "max inline data",
+    "outstand reads",
+    "rdma cm qps",
+    "data ex. method",
+    "dual-port",
+)
 _JSON_OTHERS = ("MsgSize", "n_iterations", "BW_peak", "BW_average", "MsgRate", "CPU_util")
 
 _TWO_SETTINGS = re.compile(r"(?<!\s)\s{2,}(?=[A-Z])")
 _ROW = re.compile(r"\s*\d+\s+\d")
 _NAN = re.compile(r"-?nan")
-_KEEP = ("Device", "Number of qps", "Transport type", "Connection type", "Mtu", "Link type")
+_OF_THE_HOST = ("device", "transport type", "link type", "gid index", "gid index2", "numa node")
+"""Settings that describe the adapter of a host, not the test."""
+_SETTING = re.compile(r"[A-Za-z][\w .*/-]{1,30}$")
+_NAME_WIDTH = 16
+"""perftest pads names to this width; warnings and addresses have no blank before their colon."""
+_UNSET = ("OFF", "Unsupported", "")
+
+
+def _flags(settings: Mapping[str, str]) -> str:
+    """Return the options of a test; what is switched off is left out, as other versions do."""
+    return "; ".join(
+        f"{name} {value.removesuffix('[B]')}"
+        for name, value in sorted(settings.items())
+        if value not in _UNSET and name not in _OF_THE_HOST
+    )
 
 
 def _test(title: str) -> str:
@@ -61,7 +93,7 @@ class Perftest(Reader):
     """
 
     format = "perftest"
-    version = 2
+    version = 3
     title = ""
 
     def __init__(self, text: str, file: str) -> None:
@@ -89,6 +121,16 @@ class Perftest(Reader):
         if self.columns is None:
             self.open_table(found)
 
+    _failed = stop(
+        r"\s*(?:Completion with error|Failed status|Failed to |Problems with warm ?up|Couldn't |"
+        r"Unable to |Data validation failed|bad wc status)",
+        "the test failed",
+    )
+
+    @on(r"\s*(?:Test with events|MultiCast runs|initializing CUDA|Picking device)")
+    def _option(self, match: re.Match[str]) -> None:
+        self.header.setdefault(match[0].strip().lower(), "ON")
+
     @on("")
     def _other(self, match: re.Match[str]) -> None:
         text = match.string
@@ -96,9 +138,11 @@ class Perftest(Reader):
             self._row(text.split(), self.columns)
         elif self.title and not self.columns:
             for part in _TWO_SETTINGS.split(text):
-                name, _, value = part.partition(":")
-                if name.strip() in _KEEP and value[:1].isspace() and value.strip():
-                    self.header.setdefault(name.strip().lower(), value.strip())
+                padded, _, value = part.partition(":")
+                name = padded.strip()
+                aligned = padded[-1:].isspace() or len(name) == _NAME_WIDTH
+                if aligned and value[:1].isspace() and _SETTING.match(name):
+                    self.header.setdefault(name.lower(), value.strip())
         elif text.strip("-* \t"):
             self.remark(text)
 
@@ -124,7 +168,7 @@ class Perftest(Reader):
         if self.columns is None or not self.by_size:
             raise self.fail(f"{self.title} printed no row", CRASHED)
         self.rows = list(self.by_size.values())
-        self.close_table(processes=2)
+        self.close_table(Setup(flags=_flags(self.header)), 2)
 
 
 class PerftestJson(Reader):
@@ -163,7 +207,9 @@ class PerftestJson(Reader):
         title = header.get("test", "").removesuffix("_Test").replace("_", " ")
         row = Row(line, {column.metric: value for column, value in found})
         columns = tuple(column for column, _ in found)
-        table = Table(_test(title), line, columns, (row,), processes=2)
+        settings = {name: value for name, value in header.items() if name in _JSON_OPTIONS}
+        setup = Setup(flags=_flags(settings))
+        table = Table(_test(title), line, columns, (row,), setup, 2)
         return Log(self.file, self.format, header, (table,))
 
     def _members(self) -> Mapping[str, Any]:
@@ -216,6 +262,20 @@ NETPIPE_COLUMNS = (
     Column("bandwidth", Unit.MEBIBITS_PER_SECOND),
     Column("time", Unit.MICROSECONDS),
 )
+_NETPIPE_OPTIONS = (
+    "Using ",
+    "Preposting ",
+    "Receive using ",
+    "Streaming ",
+    "Passing data in both directions",
+    "Performance measured without cache",
+    "Resetting connection",
+    "Transmit buffer offset",
+    "Receive buffer offset",
+    "Send and receive buffers are",
+    "Buffer alignment",
+)
+"""The lines with which NetPIPE reports its options."""
 _NETPIPE_ROW = re.compile(
     r"\s*(\d+):\s+(\S+) bytes\s+(\S+) times -->\s+(\S+) (\S+) in\s+(\S+) (\S+)\s*$"
 )
@@ -229,6 +289,7 @@ class NetPipe(Reader):
     """
 
     format = "netpipe"
+    version = 2
     test = "PingPong"
     START = "Now starting the main loop"
 
@@ -255,6 +316,17 @@ class NetPipe(Reader):
             raise self.fail(f"units {rate_unit!r} and {time_unit!r}", "Mbps and usec were expected")
         self.rows.append(self.row((size, times, rate, time), NETPIPE_COLUMNS))
 
+    _failed = stop(r".*[Ii]ntegrity check.*(?:fail|error)", "the data arrived wrong")
+
+    @on(rf"\s*(?:{'|'.join(_NETPIPE_OPTIONS)})")
+    def _option(self, match: re.Match[str]) -> None:
+        self.flag(match.string.strip().rstrip("."))
+        self.remark(match.string)
+
+    @on(r"([01]): ([A-Za-z][\w.-]{0,255})$")
+    def _host(self, match: re.Match[str]) -> None:
+        self.rank_map.put(int(match[1]), match[2])
+
     _other = remark(r"\s*\S")
 
     def end(self) -> None:
@@ -263,4 +335,7 @@ class NetPipe(Reader):
             raise self.fail("not the output of NetPIPE", f"{self.START!r} is missing", 1)
         if not self.rows:
             raise self.fail("NetPIPE printed no row", CRASHED)
-        self.close_table(processes=2)
+        counts = {row.values["repetitions"] for row in self.rows}
+        # Without -n, the number of repetitions follows the time of a message.
+        chosen = f"{counts.pop():.0f}" if len(counts) == 1 and len(self.rows) > 1 else ""
+        self.close_table(Setup(iterations=chosen, flags=self.flag_words()), 2)

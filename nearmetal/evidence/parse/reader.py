@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 from nearmetal.core.errors import LogError
-from nearmetal.evidence.model import Column, Log, Row, Table
+from nearmetal.evidence.model import NO_SETUP, Column, Log, Row, Setup, Table
+from nearmetal.evidence.parse.rank_map import Locator, RankMap, told_apart
 
 MAX_LINE = 1 << 16
 """Characters of one line."""
@@ -25,6 +25,9 @@ MAX_LINES = 1 << 22
 
 MAX_ROWS = 1 << 20
 """Rows and single figures of one text."""
+
+MAX_FLAGS = 64
+"""Options of one run."""
 
 MAX_COUNT = 10**9
 """Ranks, nodes and other counts."""
@@ -108,6 +111,24 @@ def stop(pattern: str, why: str, what: str = "") -> LineRule:
     return LineRule(re.compile(pattern), refuse)
 
 
+def options(
+    words: Sequence[str], left_out: Sequence[str] = (), *, several: bool = True
+) -> list[str]:
+    """Return the options of a command with their values, sorted, without some of them.
+
+    `several`: an option may have more than one value, and no other words follow.
+    """
+    found: list[list[str]] = []
+    for word in words:
+        if re.match(r"\d?[<>|&;]", word):
+            break
+        if re.match(r"--?[A-Za-z]", word):
+            found.append([word])
+        elif found and (several or len(found[-1]) == 1):
+            found[-1].append(word)
+    return sorted({" ".join(o) for o in found if o[0].partition("=")[0] not in left_out})
+
+
 class Reader:
     """One pass over one raw text. Every method that reads raises LogError for damaged input."""
 
@@ -138,6 +159,9 @@ class Reader:
         self.remarks: list[tuple[int, str]] = []
         self.tables: list[Table] = []
         self.rows: list[Row] = []
+        self.flags: dict[str, None] = {}
+        self.rank_map = RankMap()
+        self._places: list[Mapping[int, str]] = []
 
     def __init_subclass__(cls) -> None:
         cls.rules = tuple(rule for rule in vars(cls).values() if isinstance(rule, LineRule))
@@ -151,16 +175,35 @@ class Reader:
         """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
+            self.rank_map.busy = bool(self.rows)
+            self.rank_map.take(text)
             self.take(text)
         self.end()
         if any(t.processes and t.processes > MAX_COUNT for t in self.tables) or (
             self.processes and self.processes > MAX_COUNT
         ):
             raise self.fail(f"more than {MAX_COUNT} ranks", "the number is damaged")
-        if self.processes is not None:
-            same = self.processes
-            self.tables = [t if t.processes else replace(t, processes=same) for t in self.tables]
-        return Log(self.file, self.format, self.header, tuple(self.tables), tuple(self.remarks))
+        locator = Locator(self.header.get("version", ""), self.processes, self.flag_words())
+        tables = told_apart(
+            [locator.locate(t, place) for t, place in zip(self.tables, self._places, strict=True)],
+            self._places,
+        )
+        return Log(self.file, self.format, self.header, tuple(tables), tuple(self.remarks))
+
+    def flag_words(self) -> str:
+        """Return the options of the run that have no part of their own."""
+        return "; ".join(sorted(self.flags))
+
+    def flag(self, words: str) -> None:
+        """Keep an option of the run."""
+        if len(self.flags) >= MAX_FLAGS:
+            raise self.fail(f"more than {MAX_FLAGS} options", MIXED)
+        self.flags[words] = None
+
+    def keep(self, table: Table) -> None:
+        """Keep a table, with the map of ranks that stands before it."""
+        self.tables.append(table)
+        self._places.append(self.rank_map.close())
 
     def take(self, text: str) -> None:
         """Read one line."""
@@ -259,13 +302,11 @@ class Reader:
         """Begin a table in the current line."""
         self.columns, self.opened, self.rows = columns, self.line, []
 
-    def close_table(self, variant: str = "", processes: int | None = None) -> None:
+    def close_table(self, setup: Setup = NO_SETUP, processes: int | None = None) -> None:
         """Keep the table that is open, if there is one."""
         if self.columns is not None:
             rows = tuple(self.rows)
-            self.tables.append(
-                Table(self.test, self.opened, self.columns, rows, variant, processes)
-            )
+            self.keep(Table(self.test, self.opened, self.columns, rows, setup, processes))
         self.columns, self.rows = None, []
 
     def add(
@@ -273,16 +314,17 @@ class Reader:
         test: str,
         column: Column,
         word: str | float,
-        variant: str = "",
+        mode: str = "",
         line: int | None = None,
+        *,
+        flags: str = "",
     ) -> None:
         """Add a table of one figure, as programs print them in sentences."""
         self.count()
         value = self.number(word, line) if isinstance(word, str) else word
         line = self.line if line is None else line
-        self.tables.append(
-            Table(test, line, (column,), (Row(line, {column.metric: value}),), variant)
-        )
+        rows = (Row(line, {column.metric: value}),)
+        self.keep(Table(test, line, (column,), rows, Setup(mode=mode, flags=flags)))
 
     def has(self, metric: str) -> bool:
         """Return whether a figure of this name was found."""

@@ -103,7 +103,7 @@ class StudySession:
                             launch.arm,
                             launch.program,
                             table.test,
-                            table.variant,
+                            table.setup_of(row),
                             row.values.get("size"),
                             metric,
                         )

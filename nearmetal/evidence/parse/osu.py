@@ -1,13 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MPI benchmarks of others: the OSU micro-benchmarks and the Intel MPI Benchmarks."""
+"""The OSU micro-benchmarks."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-from nearmetal.evidence.model import Column, Row, Unit
-from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, flag, on, remark, setting, shown
+from nearmetal.evidence.model import Column, Row, Setup, Unit
+from nearmetal.evidence.parse.reader import (
+    CRASHED,
+    MIXED,
+    Reader,
+    on,
+    options,
+    remark,
+    shown,
+)
 
 VALIDATION = Column("validation", Unit.COUNT)
 OSU_COLUMNS = {
@@ -58,14 +66,17 @@ PAIRWISE = re.compile(r"osu_(?:latency|bw|bibw|(?:put|get|acc|get_acc|fop|cas)_\
 
 DEFAULT_LAST = {"latency": 4 << 20, "bw": 4 << 20, "bibw": 4 << 20, "mbw_mr": 4 << 20}
 LARGEST_FIRST_SIZE = 4096
-MAX_SETTINGS = 16
 
 _TITLE = re.compile(r"#\s*OSU (MPI|UPC\+\+|UPC|OpenSHMEM|NCCL)(\S*)\s")
 _VERSION = re.compile(r"v(\d.*)")
 _DATATYPE = re.compile(r"[\w ]+")
 _ROW = re.compile(r"\s*[-+.]?\d")
 _NUMBERS = re.compile(r"[\d.\s]+")
-_INTEL_NODE = re.compile(r"\[0\] MPI startup\(\):\s+(\d+)\s+\d+\s+(\S+)\s+\{")
+_COMMAND = re.compile(r"(?:.*[/\s])?osu_[a-z_]+\s+(-.*)")
+_OF_THE_RUN = re.compile(r"date|time|host|node|job|user|rank|pid|warning|note")
+"""Comments about one run, which are no options."""
+_SIZES = ("-m", "--message-size", "-f", "--full", "-z", "--tail-lat")
+"""Options that select sizes and columns only."""
 _INTEL_TRANSPORT = re.compile(r"\[\d+\] MPI startup\(\): (\S+) data transfer mode")
 
 
@@ -109,14 +120,15 @@ class Osu(Reader):
     """
 
     format = "osu"
+    version = 2
     ends_in_figures = True
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text, file)
         self.whole_lines = text.endswith("\n")
-        self.nodes: set[str] = set()
-        self.ranks = 0
-        self.variant: list[str] = []
+        self.setup = Setup()
+        self.called: dict[str, None] = {}
+        """Options of the command that stands before a test."""
         self.pairs: int | None = None
 
     def take(self, text: str) -> None:
@@ -139,12 +151,14 @@ class Osu(Reader):
             self.remark(text)
 
     def _launcher(self, text: str) -> None:
-        if match := _INTEL_NODE.match(text):
-            self.ranks = max(self.ranks, self.whole(match[1]) + 1)
-            self.nodes.add(match[2])
+        if "DATA VALIDATION ERROR" in text:
+            raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")
+        if text.startswith("[0] MPI startup"):
             self.header["mpi"] = "Intel MPI"
-        elif match := _INTEL_TRANSPORT.match(text):
+        if match := _INTEL_TRANSPORT.match(text):
             self.header["transport"] = match[1]
+        elif match := _COMMAND.match(text):
+            self.called = dict.fromkeys(options(match[1].split(), _SIZES))
 
     def _begin(self, found: _Title) -> None:
         self._close()
@@ -156,27 +170,34 @@ class Osu(Reader):
             )
         self.test = _program(kind, title)
         self.pairs = None
+        self.flags, self.called = self.called, {}
         accelerator = re.search(r"-(\w+)$", kind)
-        self.variant = [accelerator[1].lower()] if accelerator else []
-        if library != "MPI":
-            self.variant.append(library)
+        modes = (accelerator[1].lower() if accelerator else "", "" if library == "MPI" else library)
+        self.setup = Setup(mode=", ".join(filter(None, modes)))
+
+    def _set(self, **parts: str) -> None:
+        """Set parts of the setup. Within a test without rows yet, no part changes."""
+        if self.rows:
+            self._close()
+        elif any(getattr(self.setup, name) not in ("", part) for name, part in parts.items()):
+            known = ", ".join(filter(None, (getattr(self.setup, name) for name in parts)))
+            raise self.fail(f"{', '.join(parts.values())} after {known}", MIXED)
+        self.setup = self.setup._replace(**parts)
 
     @on(r"#\s*\[ pairs: (\d+) \](?: \[ window size: (\S+) \])?")
     def _on_pairs(self, match: re.Match[str]) -> None:
         if self.rows:
             self._close()
+            self.setup = self.setup._replace(pair="", window="")
         self.pairs = self.whole(match[1])
-        if match[2]:
-            self.header["window"] = match[2]
+        self._set(pair=f"{self.pairs} pairs", window=match[2] or "")
 
-    @on(r"#\s*Send Buffer on \w+ \((\w+)\) and Receive Buffer on \w+ \((\w+)\)")
+    @on(
+        r"#\s*(?:Send Buffer|Rank 0 Memory) on [\w ]{1,20}\((\w+)\) and "
+        r"(?:Receive Buffer|Rank 1 Memory) on [\w ]{1,20}\((\w+)\)"
+    )
     def _buffers(self, match: re.Match[str]) -> None:
-        self._vary(f"{match[1]} {match[2]}")
-
-    def _vary(self, text: str) -> None:
-        if len(self.variant) >= MAX_SETTINGS:
-            raise self.fail(f"more than {MAX_SETTINGS} settings of one test", MIXED)
-        self.variant.append(text)
+        self._set(buffers=f"{match[1]} {match[2]}")
 
     @on(r"#\s*Datatype:(.*)$")
     def _datatype(self, match: re.Match[str]) -> None:
@@ -184,19 +205,27 @@ class Osu(Reader):
         if not _DATATYPE.fullmatch(datatype):
             self.remark(match.string)
             return
-        # Some versions print it before the columns, others after them.
+        # Some versions print it before the columns, others after them. A test may have several.
         if self.rows:
             self._close()
-        self.variant = [v for v in self.variant if not v.startswith("MPI_")]
-        self.header["datatype"] = datatype
-        if datatype != "MPI_CHAR":
-            self._vary(datatype)
+            self.setup = self.setup._replace(datatype="")
+        self._set(datatype=datatype)
 
-    @on(r"#\s*(?:Window creation|Synchronization):\s*(\S+?)\.?\s*$")
+    @on(r"#\s*(Window creation|Synchronization):\s*(\S+?)\.?\s*$")
     def _one_sided(self, match: re.Match[str]) -> None:
-        self._vary(match[1])
+        if self.rows or match[1] == "Window creation":
+            self._close()
+            self.setup = self.setup._replace(synchronization="")
+        before = self.setup.synchronization
+        if "," in before:
+            raise self.fail(f"{match[2]} after {before}", MIXED)
+        self.setup = self.setup._replace(
+            synchronization=", ".join(filter(None, (before, match[2])))
+        )
 
-    _window = setting("window", r"#\s*Window:\s*(\S+)")
+    @on(r"#\s*Window(?: size)?:\s*(\S+)")
+    def _window(self, match: re.Match[str]) -> None:
+        self._set(window=match[1])
 
     @on(r"(?!.*=)#\s*(?:Size\b|[A-Z][\w. ]*\((?:us|MB/s|%)\)|MB/s\b)")
     def _head(self, match: re.Match[str]) -> None:
@@ -204,6 +233,13 @@ class Osu(Reader):
             raise self.fail("a second header within a test", MIXED)
         words = re.sub(r"\s*\(", "(", " ".join(match.string.lstrip("# \t").split()))
         self.open_table(self.spaced_columns(words, OSU_COLUMNS))
+
+    @on(r"#\s*([A-Z][\w -]{1,40}):\s*(\S.{0,80}?)\.?\s*$")
+    def _option(self, match: re.Match[str]) -> None:
+        self.remark(match.string)
+        name = match[1].lower()
+        if not self.rows and not _OF_THE_RUN.search(name):
+            self.flag(f"{name} {match[2]}")
 
     _comment = remark("")
 
@@ -248,9 +284,9 @@ class Osu(Reader):
         if last < usual:
             text = f"{self.test} ends at {last:.0f} B, not at its default of {usual} B"
             self.remarks.append((self.rows[-1].line, f"{text}: a shorter run, or it was cut off"))
-        variant = [*self.variant, *([f"{self.pairs} pairs"] if self.pairs else [])]
-        processes = 2 * self.pairs if self.pairs else self.ranks or None
-        self.close_table(", ".join(variant), 2 if PAIRWISE.match(self.test) else processes)
+        processes = 2 * self.pairs if self.pairs else self.rank_map.size or None
+        setup = self.setup._replace(flags=self.flag_words())
+        self.close_table(setup, 2 if PAIRWISE.match(self.test) else processes)
 
     def _check_last_row(self) -> None:
         """Refuse a last line that lost its end: it has fewer digits than the line before."""
@@ -276,93 +312,6 @@ class Osu(Reader):
         if not self.whole_lines:
             self._check_last_row()
         self._close()
+        self.flags = {}
         if not self.tables:
             raise self.fail(f"{self.test} printed no columns", CRASHED)
-        if self.nodes:
-            self.header["nodes"] = str(len(self.nodes))
-
-
-IMB_COLUMNS = {
-    "#bytes": Column("size", Unit.BYTES),
-    "#repetitions": Column("repetitions", Unit.COUNT),
-    "t[usec]": Column("time", Unit.MICROSECONDS),
-    "t_min[usec]": Column("time_min", Unit.MICROSECONDS),
-    "t_max[usec]": Column("time_max", Unit.MICROSECONDS),
-    "t_avg[usec]": Column("time_mean", Unit.MICROSECONDS),
-    "t_pure[usec]": Column("time_pure", Unit.MICROSECONDS),
-    "t_ovrl[usec]": Column("time_overlapped", Unit.MICROSECONDS),
-    "Mbytes/sec": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
-    "Msg/sec": Column("rate", Unit.MESSAGES_PER_SECOND),
-    "defects": Column("defects", Unit.COUNT),
-}
-_IMB_TIME_OUT = re.compile(r"\s*\d+ time-out\.;")
-
-
-class Imb(Reader):
-    """Intel MPI Benchmarks: the text of IMB-MPI1 and IMB-RMA."""
-
-    format = "imb"
-    END = "# All processes entering MPI_Finalize"
-    ended = False
-    variant = ""
-    ranks: int | None = None
-
-    def take(self, text: str) -> None:
-        """Read one line: a header, a comment, or a row."""
-        first = text.split(maxsplit=1)[:1]
-        head = bool(first and self.test) and first[0] in IMB_COLUMNS
-        if head or not first or text.startswith("#"):
-            self.close_table(self.variant, self.ranks)
-        if head:
-            self.open_table(self.columns_of(text.split(), IMB_COLUMNS))
-        elif not first or text.startswith("#"):
-            super().take(text)
-        elif self.columns is None:
-            if first[0].startswith("#"):
-                self.known(first[0], IMB_COLUMNS, "column")
-                raise self.fail("a header without a test", "the output is damaged")
-            self.remark(text)
-        elif _IMB_TIME_OUT.match(text):
-            self.remark(f"{self.test}: {text.strip()}")
-        else:
-            self.rows.append(self.row(text.split(), self.columns))
-
-    _end = flag("ended", END)
-
-    @on(r"#\s*Benchmarking\s+(\S+)")
-    def _benchmark(self, match: re.Match[str]) -> None:
-        self.test, self.variant, self.ranks = match[1], "", None
-
-    @on(r"#\s*#processes\s*=\s*(\d+)")
-    def _processes(self, match: re.Match[str]) -> None:
-        self.ranks = self.whole(match[1])
-
-    @on(r"#\s*\(\s*(\d+) groups of \d+ process(?:es)? each running simultan")
-    def _groups(self, match: re.Match[str]) -> None:
-        self.variant = f"{match[1]} groups"
-
-    @on(r"#\s*MODE:\s*(\S+)")
-    def _mode(self, match: re.Match[str]) -> None:
-        self.variant = match[1].lower()
-
-    _title = setting("title", r"#\s+Intel\(R\) MPI Benchmarks\s+(.*)$")
-
-    @on(r"#\s+([A-Za-z_][A-Za-z_ ]*):(.*)$")
-    def _setting(self, match: re.Match[str]) -> None:
-        if not self.test:
-            self.header[match[1].rstrip()] = match[2].lstrip()
-
-    @on(r"# \(.*additional")
-    def _additional(self, match: re.Match[str]) -> None:
-        if self.test:
-            self.remark(f"{self.test}: {match.string.removeprefix('#').strip()}")
-
-    def end(self) -> None:
-        """Close the last table."""
-        self.close_table(self.variant, self.ranks)
-        if "title" not in self.header:
-            raise self.fail(
-                "not the output of the Intel MPI Benchmarks", "their title is missing", 1
-            )
-        if not self.ended:
-            raise self.cut_off(self.END.removeprefix("# "))
