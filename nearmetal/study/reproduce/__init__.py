@@ -18,6 +18,7 @@ from typing import NamedTuple
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
+from nearmetal.study.pairs import RATIO_ERROR, exclusion_p, ratio
 from nearmetal.study.reproduce.claims import Claim, ClaimKind, ClaimLimits
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
@@ -25,9 +26,7 @@ from nearmetal.study.stats import (
     Ratio,
     adjust,
     coverage,
-    exclusion_p,
     median_interval,
-    ratio,
 )
 
 
@@ -116,10 +115,11 @@ def _decide(claim: Claim, data: Data) -> Result:
 def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str]:
     """Decide by the errors of all points, adjusted for their number."""
     adjusted = adjust([one.error for one in tested])
+    most = MOST_ERROR if claim.kind.absolute else RATIO_ERROR
     sure = [
         (one, claim.limits.hold(one.quantity.value))
         for one, error in zip(tested, adjusted, strict=True)
-        if error <= MOST_ERROR
+        if error <= most
     ]
     inside, outside = [o for o, good in sure if good], [o for o, good in sure if not good]
     total = f"{len(tested)} point" + "s" * (len(tested) > 1)
