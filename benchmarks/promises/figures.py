@@ -157,9 +157,10 @@ class _Open:
             why = f"missed by {(_beyond(one) - 1) * 100:.0f} %"
         elif worst is Verdict.NO_MARGIN:
             why = NO_BOUND
-        elif one.needed:
+        elif worst is Verdict.INCONCLUSIVE:
             more = "launches" if self.part.placement == ANY else "turns"
-            why += f"; measure longer: about {one.needed} more {more} may settle it"
+            lacking = f"an interval needs {one.needed} more {more}"
+            why += f"; {lacking}" if one.needed else "; measure longer"
         holds = {Verdict.ACCEPT: True, Verdict.REJECT: False}.get(worst)
         return replace(self.part, peer=one.arms[0], holds=holds, why=why, comparison=one)
 

@@ -23,14 +23,16 @@ _MAX_REFUSED = 20
 _BASE = f"name of the arm to compare with; {ARM_HELP}, for example bare-metal or vm"
 _VERDICTS = """\
 A point is one test with one configuration, message size, number of nodes, metric and unit. The
-verdict compares the 95 % interval of the ratio of the two arms at this point with a limit: the value
-of BASE, made worse by the margin.
+verdict compares the 95 % interval of the ratio of the two arms at this point with a limit: the
+value of BASE, made worse by the margin.
 ACCEPT        the whole interval is better than the limit
 REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
 INVALID       physics forbids a value of the point, which is in no sum
+The primary endpoints (=) make the headline: one metric per test, for a short and for a long
+message, at the largest scale; nearmetal-study(1) has the rule. All other points are detail.
 The exit code 0 means that no point is REJECT or INVALID, and not that every point is ACCEPT."""
 
 
@@ -201,6 +203,7 @@ def _comparison_data(one: Comparison) -> dict[str, Any]:
         "margin": one.margin and {"limit": one.margin.limit, "origin": one.margin.origin},
         "verdict": one.verdict.value,
         "reason": one.reason,
+        "endpoint": one.primary,
         "launches_needed": one.needed,
         "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
         "watermarks": one.gate.watermarks,
@@ -215,6 +218,7 @@ def _comparison_row(one: Comparison) -> list[str]:
     marks = "".join("!" for side in one.flags if side) + "*" * bool(one.gate.watermarks)
     needed = f" (+{one.needed} launches)" if one.needed else ""
     return [
+        "=" if one.primary else "",
         one.point.test,
         size,
         one.point.metric,
@@ -230,15 +234,19 @@ def _comparison_row(one: Comparison) -> list[str]:
 
 
 def _show_verdicts(found: list[Comparison], against_physics: list[Violation], view: View) -> None:
+    from nearmetal.study.endpoints import conclude
     from nearmetal.study.judge import Verdict
 
     arms = found[0].arms
-    columns = ["test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
+    columns = ["", "test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
     view.table(columns, [_comparison_row(one) for one in found])
     counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    headline = conclude(found)
+    decided = sum(headline.primary[v] for v in (Verdict.ACCEPT, Verdict.REJECT))
     view.result(
         {
+            "verdict": headline.verdict.value,
             "comparisons": [_comparison_data(one) for one in found],
             "violations": [
                 {
@@ -251,7 +259,11 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
                 for v in against_physics
             ],
         },
-        [summary, "! flags of either arm; * other differences; --json shows both"],
+        [
+            f"{headline.verdict.value}: {decided} of {headline.primary.total()} primary endpoints decided",
+            f"all points: {summary}",
+            "= primary endpoint; ! flags of either arm; * other differences; --json shows both",
+        ],
     )
     for violation in against_physics:
         view.warn(
@@ -281,9 +293,9 @@ def on_report(args: argparse.Namespace, view: View) -> int:
         render_study_html,
         render_study_markdown,
         sentence,
-        worst,
     )
     from nearmetal.report.study_view import Anchors, study_view
+    from nearmetal.study.endpoints import worst
     from nearmetal.study.store import Study
 
     shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin, only=args.only)
@@ -298,7 +310,7 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
     for path, text in content.items():
         replace_file(path, text, mode=0o644, sync=False)
-    verdicts = {judged.arm.name: worst(judged.comparisons).value for judged in shown.judged}
+    verdicts = {judged.arm.name: worst(judged.endpoints).value for judged in shown.judged}
     view.result(
         {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
         [

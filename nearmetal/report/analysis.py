@@ -19,7 +19,8 @@ from nearmetal.evidence import Fact, RunFacts, Unit
 from nearmetal.report import numbers
 from nearmetal.study import judge, model
 from nearmetal.study.judge import Comparison, Margin, Verdict
-from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
+from nearmetal.study.ratios import ratio
+from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile
 
 OURS, NETWORK, BASELINE = "auto", "net", "stock"
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -21,7 +20,6 @@ from nearmetal.report.study_charts import bars, curves
 from nearmetal.report.study_rules import rules
 from nearmetal.report.study_tables import (
     ORDER,
-    groups_of,
     launches_grid,
     special_grids,
     tables,
@@ -38,26 +36,18 @@ from nearmetal.report.study_view import (
     signed_percent,
     verdict_style,
 )
+from nearmetal.study.endpoints import conclude, worst
 from nearmetal.study.judge import Comparison, Verdict
 
 _STYLES = {Verdict.ACCEPT: "good", Verdict.REJECT: "bad"}
-MAX_TESTS = 6
-"""Number of tests that the card of an arm names."""
-
-
-def worst(found: Sequence[Comparison]) -> Verdict:
-    """Return the worst verdict; REFUSED, NO MARGIN and INVALID only if there is no other."""
-    said = {one.verdict for one in found}
-    order = (Verdict.REJECT, Verdict.INCONCLUSIVE, Verdict.ACCEPT, *ORDER[1:], Verdict.INVALID)
-    return next((verdict for verdict in order if verdict in said), Verdict.REFUSED)
+MAX_ENDPOINTS = 6
+"""Number of endpoints that the card of an arm names."""
 
 
 def _why(judged: Judged, verdict: Verdict) -> str:
-    chosen = [one for one in judged.comparisons if one.verdict is verdict]
+    chosen = [one for one in judged.endpoints if one.verdict is verdict]
     if verdict is Verdict.INCONCLUSIVE:
-        needed = [one.needed for one in chosen if one.needed]
-        more = f"; about {max(needed)} more launches would settle all that can be" if needed else ""
-        return chosen[0].reason + more
+        return f"{point_title(chosen[0].point)}: {chosen[0].reason}."
     most = max(chosen, key=lambda one: one.tax_percent or 0.0)
     if most.tax_percent is None:
         return most.reason
@@ -65,42 +55,50 @@ def _why(judged: Judged, verdict: Verdict) -> str:
     return f"Largest loss {loss} at {where}: {most.reason}."
 
 
-def _test_rows(judged: Judged) -> list[tuple[GridCell, ...]]:
-    """Return the tests of an arm, the worst first, then the largest losses."""
-    rows: list[tuple[int, float, int, tuple[GridCell, ...]]] = []
-    for (test, _variant, metric), found in groups_of(judged).items():
-        taxes = sorted(one.tax_percent for one in found if one.tax_percent is not None)
-        ends = dict.fromkeys(signed_percent(tax) for tax in taxes[:1] + taxes[-1:])
-        verdict = worst(found)
-        row = (
-            GridCell(f"{test}, {metric}"),
-            GridCell(" to ".join(ends) or "no ratio"),
-            GridCell(verdict.value, style=verdict_style(verdict)),
+def _endpoint_rows(judged: Judged) -> list[tuple[GridCell, ...]]:
+    """Return the endpoints of an arm, the worst first, then the largest losses."""
+
+    def rank(one: Comparison) -> tuple[int, float]:
+        return ORDER.index(one.verdict), -(one.tax_percent or 0.0)
+
+    return [
+        (
+            GridCell(point_title(one.point)),
+            GridCell("no ratio" if one.tax_percent is None else signed_percent(one.tax_percent)),
+            GridCell(one.verdict.value, style=verdict_style(one.verdict)),
         )
-        rows.append((ORDER.index(verdict), -taxes[-1] if taxes else 0.0, len(rows), row))
-    return [row for *_, row in sorted(rows, key=lambda entry: entry[:3])]
+        for one in sorted(judged.endpoints, key=rank)
+    ]
+
+
+def _other_points(judged: Judged) -> str:
+    """Return the verdicts of the points beside the endpoints."""
+    detail = conclude(judged.comparisons).detail
+    return ", ".join(f"{detail[v]} {v.value}" for v in ORDER if detail[v])
 
 
 def cards(view: StudyView) -> list[Card]:
     """Return one card per arm."""
     found = []
     for judged in view.judged:
-        verdict = worst(judged.comparisons)
-        rows = _test_rows(judged)
-        more = len(rows) - MAX_TESTS
-        notes = [f"and {more} more tests below"] if more > 0 else []
+        verdict = worst(judged.endpoints)
+        rows = _endpoint_rows(judged)
+        more = len(rows) - MAX_ENDPOINTS
+        notes = [f"and {more} more endpoints below"] if more > 0 else []
+        other = _other_points(judged)
+        notes += [f"Other points: {other}"] if other else []
         found.append(
             Card(
                 f"{judged.arm.name} against {view.base.name}",
                 _STYLES.get(verdict, "doubt"),
                 verdict.value,
-                tuple(rows[:MAX_TESTS]),
+                tuple(rows[:MAX_ENDPOINTS]),
                 tuple((note,) for note in (*notes, _why(judged, verdict))),
                 foot=f"{legend(judged.arm)} against {legend(view.base)}",
                 word_style=verdict_style(verdict),
                 shares=tuple(
                     CardShare(style, int(words.split()[0]), words)
-                    for style, words in tally(judged.comparisons)
+                    for style, words in tally(judged.endpoints)
                 ),
             )
         )
@@ -121,13 +119,15 @@ def sentence(view: StudyView) -> str:
     """Return the headline."""
     parts = []
     for judged in view.judged:
-        verdict, total = worst(judged.comparisons), len(judged.comparisons)
-        count = sum(one.verdict is verdict for one in judged.comparisons)
-        points = "point" if total == 1 else "points"
-        where = f"all {total} {points}" if count == total > 1 else f"{count} of {total} {points}"
+        verdict, total = worst(judged.endpoints), len(judged.endpoints)
+        count = sum(one.verdict is verdict for one in judged.endpoints)
+        noun = "primary endpoint" + "s" * (total > 1)
+        where = f"all {total} {noun}" if count == total > 1 else f"{count} of {total} {noun}"
         broken = sum(one.verdict is Verdict.INVALID for one in judged.comparisons)
-        left_out = f" ({broken} invalid, left out)" if 0 < broken < total else ""
-        parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}{left_out}")
+        left_out = f" ({broken} invalid, left out)" if 0 < broken < len(judged.comparisons) else ""
+        other = _other_points(judged)
+        detail = f" (other points: {other})" if other else ""
+        parts.append(f"{judged.arm.name} {_CLAIMS[verdict]} at {where}{detail}{left_out}")
     return f"Against {view.base.name}, " + "; ".join(parts)
 
 
@@ -232,6 +232,7 @@ def _csv_row(one: Comparison) -> dict[str, object]:
         "loss_percent": one.tax_percent,
         "margin": one.margin and one.margin.limit,
         "verdict": one.verdict.value,
+        "endpoint": "yes" if one.primary else "no",
         "reason": one.reason,
         "launches_needed": one.needed,
     }

@@ -112,7 +112,7 @@ def rules(view: StudyView) -> list[Rule]:
             "differences are judged by sound statistics",
             (
                 True,
-                "intervals of ratios against a margin, errors adjusted for the number of points",
+                "endpoints fixed before looking, exact intervals of ratios, adjusted errors",
             ),
         ),
         ("where tails matter, more than the middle is shown", _tails(view)),

@@ -128,10 +128,10 @@ def _interval(ratio: Ratio | None, digits: int) -> str:
 def _row(
     one: Comparison, anchors: Anchors, *, scale: bool, margin: bool, marks: bool
 ) -> list[GridCell]:
-    needed = f"about {one.needed} more launches" if one.needed else ""
+    needed = f"an interval needs {one.needed} more launches" if one.needed else ""
     sides = zip((one.base, one.test), one.arms, strict=True)
     cells = [
-        GridCell(_label(one.point, scale=scale)),
+        GridCell(_label(one.point, scale=scale), note="endpoint" if one.primary else ""),
         *(_summary(side, one.point, anchors.of(arm, one.point)) for side, arm in sides),
         GridCell(f"{one.ratio.value:.3f}" if one.ratio else "-", note=_interval(one.ratio, 3)),
         GridCell("-" if one.tax_percent is None else signed_percent(one.tax_percent)),

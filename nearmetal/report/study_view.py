@@ -29,6 +29,11 @@ class Judged:
     arm: Arm
     comparisons: tuple[Comparison, ...]
 
+    @property
+    def endpoints(self) -> tuple[Comparison, ...]:
+        """The comparisons that make the headline."""
+        return tuple(one for one in self.comparisons if one.primary) or self.comparisons
+
 
 @dataclass(frozen=True)
 class StudyView:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.effects import TaxSplit, split_tax
+from nearmetal.study.endpoints import with_endpoints
 from nearmetal.study.flags import MIN_OUTLIER
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, compare
@@ -37,12 +38,15 @@ def pick_arms(study: Study, names: Iterable[str]) -> list[Arm]:
 def compare_arms(
     study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
 ) -> tuple[list[Comparison], list[Cell]]:
-    """Return the comparisons of two arms, and the cells of both; `only` is the name of a test."""
+    """Return the comparisons of two arms with their endpoints, and the cells of both.
+
+    `only` is the name of a test.
+    """
     recorded = RecordedFacts({s.source: s for s in study.sources()})
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
 
-    found = compare(
+    compared = compare(
         (base, cells[0]),
         (arm, cells[1]),
         percent=percent,
@@ -50,6 +54,7 @@ def compare_arms(
         observed=recorded,
         cell_count=study.cell_count(MIN_OUTLIER),
     )
+    found = with_endpoints(compared)
     if not found:
         raise NearmetalError(
             f"{base.name} and {arm.name} have no point in common",

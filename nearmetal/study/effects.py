@@ -13,7 +13,8 @@ from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import FAMILY_ERROR, outliers
 from nearmetal.study.judge import Comparison
 from nearmetal.study.model import Cell
-from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile, ratio
+from nearmetal.study.ratios import ratio
+from nearmetal.study.stats import MIN_LAUNCHES, Ratio, percentile
 
 
 class Loss(NamedTuple):

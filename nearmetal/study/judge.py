@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import ceil, log
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
@@ -18,19 +17,8 @@ from nearmetal.study.gate import Comparability, check, with_line_rate
 from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.pairing import pairs
 from nearmetal.study.physics import impossible_points
-from nearmetal.study.stats import (
-    MIN_LAUNCHES,
-    MOST_ERROR,
-    Ratio,
-    Summary,
-    adjust,
-    exclusion_p,
-    ratio,
-    summarize,
-)
-
-MANY = 1000
-"""With more launches than this, an estimate only means that the effect is at the margin."""
+from nearmetal.study.ratios import RATIO_ERROR, exclusion_p, ratio
+from nearmetal.study.stats import MIN_LAUNCHES, Ratio, Summary, adjust, adjust_all, summarize
 
 
 @dataclass(frozen=True)
@@ -79,7 +67,8 @@ class Comparison:
     """One point of one arm against the base. `ratio` is test by base for every metric.
 
     `error` is the smallest error at which the margin is outside the interval; `adjusted` accounts for
-    all points of the family. `needed` estimates the number of launches to add.
+    all points of the family. `needed` is the number of launches that an interval lacks. A `primary`
+    point is an endpoint of the headline (`nearmetal.study.endpoints`).
     """
 
     point: Point
@@ -95,6 +84,7 @@ class Comparison:
     error: float = 1.0
     adjusted: float = 1.0
     needed: int | None = None
+    primary: bool = False
 
     @property
     def tax_percent(self) -> float | None:
@@ -122,7 +112,7 @@ _OPEN = "the margin lies within the interval"
 def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     if found.low is None or found.high is None:
         return Verdict.INCONCLUSIVE, "too few launches for an interval; add launches"
-    if error > MOST_ERROR:
+    if error > RATIO_ERROR:
         return Verdict.INCONCLUSIVE, f"{_OPEN}, or may by chance; add launches"
     worse = found.low > margin.limit if margin.lower_is_better else found.high < margin.limit
     better = found.high <= margin.limit if margin.lower_is_better else found.low >= margin.limit
@@ -131,22 +121,6 @@ def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     if better:
         return Verdict.ACCEPT, f"the interval lies within {margin.origin}"
     return Verdict.INCONCLUSIVE, f"{_OPEN}; add launches"
-
-
-def launches_needed(found: Ratio, margin: Margin, n: int) -> int | None:
-    """Return an estimate of the launches to add: an interval narrows as the root of their number.
-
-    None: the ratio is too close to the margin for any reasonable number.
-    """
-    if n < MIN_LAUNCHES:
-        return MIN_LAUNCHES - n
-    if found.low is None or found.high is None:
-        return None
-    distance = log(found.value / margin.limit)
-    half = log(found.value / found.low) if distance > 0 else log(found.high / found.value)
-    if distance == 0 or half / abs(distance) > (MANY / n) ** 0.5:
-        return None
-    return max(1, ceil(n * (half / distance) ** 2) - n)
 
 
 def _sizes(cells: Iterable[Cell]) -> dict[tuple[str, ...], frozenset[int]]:
@@ -257,10 +231,33 @@ def settle(
             one = settled[index]
             assert one.ratio is not None and one.margin is not None  # noqa: S101, PT018 - above
             verdict, reason = _decide(one.ratio, one.margin, error)
-            needed = None
-            if verdict is Verdict.INCONCLUSIVE:
-                needed = launches_needed(one.ratio, one.margin, min(one.base.n, one.test.n))
+            missing = MIN_LAUNCHES - min(one.base.n, one.test.n)
+            needed = missing if missing > 0 else None
             settled[index] = replace(
                 one, verdict=verdict, reason=reason, adjusted=error, needed=needed
             )
+    return settled
+
+
+_SETTLED = (Verdict.ACCEPT, Verdict.REJECT, Verdict.INCONCLUSIVE)
+
+
+def settle_endpoints(found: Sequence[Comparison]) -> list[Comparison]:
+    """Decide the primary points again, as one family; the other points stay as they are.
+
+    All are ACCEPT together only if each is, so the error of one is the error of the headline. Any
+    REJECT is a REJECT of the headline, so its error accounts for all of them.
+    """
+    settled = list(found)
+    chosen = [i for i, one in enumerate(settled) if one.primary and one.verdict in _SETTLED]
+    for index, adjusted in zip(chosen, adjust_all([settled[i].error for i in chosen]), strict=True):
+        one = settled[index]
+        if one.ratio is None or one.margin is None:
+            continue
+        verdict, reason = _decide(one.ratio, one.margin, one.error)
+        error = one.error
+        if verdict is Verdict.REJECT:
+            error = adjusted
+            verdict, reason = _decide(one.ratio, one.margin, error)
+        settled[index] = replace(one, verdict=verdict, reason=reason, adjusted=error)
     return settled

@@ -7,17 +7,17 @@ resampling, so the same launches give the same digits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from math import ceil, comb, exp, log, sqrt
+from math import ceil, comb
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 LEVEL = 0.95
 MOST_ERROR = 1 - LEVEL + 1e-12
-"""An error up to this decides; binary fractions may add a little."""
+"""An error of a median up to this decides; binary fractions may add a little."""
 
 MIN_LAUNCHES = 6
 """Fewer cannot give a 95 % interval of a median: 1 - 2 / 2^5 is 93.75 %."""
@@ -106,51 +106,34 @@ def summarize(values: Sequence[float], level: float = LEVEL) -> Summary:
 
 
 class Ratio(NamedTuple):
-    """The ratio of two medians, with its interval if launches suffice."""
+    """The ratio of two medians, with its interval if launches suffice (`nearmetal.study.ratios`)."""
 
     value: float
     low: float | None
     high: float | None
 
 
-def ratio(test: Sequence[float], base: Sequence[float], level: float = LEVEL) -> Ratio | None:
-    """Return median(test) / median(base); None: a value is not above zero.
-
-    The interval joins those of both medians on the logarithm: the distances from each point
-    estimate to its limit are squared and added, as variances are (MOVER).
-    """
-    if min(*test, *base) <= 0:
-        return None
-    value = median(test) / median(base)
-    ours, theirs = median_interval(test, level), median_interval(base, level)
-    if ours is None or theirs is None:
-        return Ratio(value, None, None)
-    a, b = log(median(test)), log(median(base))
-    down = sqrt((a - log(ours.low)) ** 2 + (log(theirs.high) - b) ** 2)
-    up = sqrt((log(ours.high) - a) ** 2 + (b - log(theirs.low)) ** 2)
-    return Ratio(value, value * exp(-down), value * exp(up))
-
-
-def exclusion_p(test: Sequence[float], base: Sequence[float], limit: float) -> float:
-    """Return the smallest error at which a limit is outside the interval of the ratio, at most 1."""
-    for level in sorted({*_coverages(len(test)), *_coverages(len(base))}, reverse=True):
-        found = ratio(test, base, level)
-        if found is None or found.low is None or found.high is None:
-            continue
-        if limit < found.low or limit > found.high:
-            return 1 - level
-    return 1.0
-
-
 def adjust(errors: Sequence[float]) -> list[float]:
     """Return errors adjusted for their number, after Benjamini and Hochberg.
 
-    With adjusted errors, at most the stated share of all decisions is wrong on average. The stricter
-    method of Holm never decides a curve of 24 sizes with six launches.
+    With adjusted errors, at most the stated share of all decisions is wrong on average.
     """
+    return _adjust(errors, lambda n, rank: n / rank)
+
+
+def adjust_all(errors: Sequence[float]) -> list[float]:
+    """Return errors adjusted for their number, after Hochberg (1988, doi:10.1093/biomet/75.4.800).
+
+    With adjusted errors, the stated error is the chance of any wrong decision at all.
+    """
+    return _adjust(errors, lambda n, rank: n - rank + 1)
+
+
+def _adjust(errors: Sequence[float], factor: Callable[[int, int], float]) -> list[float]:
+    """Return errors times their factor, from the largest (rank n) down, never growing."""
     order = sorted(range(len(errors)), key=lambda i: errors[i], reverse=True)
     adjusted, lowest = [1.0] * len(errors), 1.0
     for position, index in enumerate(order):
-        lowest = min(lowest, errors[index] * len(errors) / (len(errors) - position))
+        lowest = min(lowest, errors[index] * factor(len(errors), len(errors) - position))
         adjusted[index] = lowest
     return adjusted

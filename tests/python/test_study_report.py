@@ -96,8 +96,8 @@ def test_the_page_needs_no_network_and_every_link_leads_somewhere(view: StudyVie
 def test_the_verdict_is_the_headline(view: StudyView) -> None:
     text = render_study_html(view)
     assert sentence(view) == (
-        "Against metal, vm is within the margin at all 6 points; "
-        "far cannot be compared at all 6 points"
+        "Against metal, vm is within the margin at 1 of 1 primary endpoint (other points: 5 ACCEPT); "
+        "far cannot be compared at 1 of 1 primary endpoint (other points: 5 REFUSED)"
     )
     assert text.index(sentence(view)) < text.index("<nav")
     assert text.index(">ACCEPT<") < text.index(">REFUSED<") < text.index('id="testbed"')

@@ -20,15 +20,15 @@ from typing import NamedTuple
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
+from nearmetal.study.ratios import RATIO_ERROR, exclusion_p, ratio
 from nearmetal.study.reproduce.claims import Claim, ClaimKind
 from nearmetal.study.stats import (
+    MIN_LAUNCHES,
     MOST_ERROR,
     Ratio,
     adjust,
     coverage,
-    exclusion_p,
     median_interval,
-    ratio,
 )
 
 LEAST_LAUNCHES = 5
@@ -127,10 +127,11 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
     """Decide by the errors of all points; those that one point decides are adjusted for the number."""
     count = len(tested)
     total = f"{count} point" + "s" * (count > 1)
-    outside = sum(error <= MOST_ERROR for error in adjust([one.outside for one in tested]))
+    most = MOST_ERROR if claim.kind.absolute else RATIO_ERROR
+    outside = sum(error <= most for error in adjust([one.outside for one in tested]))
     if claim.one_point_is_enough:
         inside = sum(error <= MOST_BESIDE for error in adjust([one.inside for one in tested]))
-        beyond = sum(_beats(claim, one) for one in tested)
+        beyond = sum(_beats(claim, one, most) for one in tested)
         if beyond:
             return ClaimOutcome.REFUTED, f"{beyond} of {total} beyond the number"
         if inside:
@@ -150,11 +151,11 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
 _MORE = "add launches"
 
 
-def _beats(claim: Claim, one: Tested) -> bool:
+def _beats(claim: Claim, one: Tested, most: float) -> bool:
     """Return whether a point is surely further than `up to` or `almost` says."""
     low, high = claim.refuting
     limit = high if claim.raises else low
-    if limit is None or one.outside > MOST_ERROR:
+    if limit is None or one.outside > most:
         return False
     return one.quantity.value > limit if claim.raises else one.quantity.value < limit
 
@@ -208,9 +209,12 @@ class _Pair(NamedTuple):
 def _tested(claim: Claim, pair: _Pair) -> Tested:
     quantity = ratio(pair.better, pair.worse)
     assert quantity is not None  # noqa: S101 - its inverse is one
-    errors = _errors(claim, quantity.value, partial(exclusion_p, pair.better, pair.worse))
     launches = (len(pair.better), len(pair.worse))
-    return Tested(pair.point, quantity, launches, pair.observations, *errors)
+    excluded = partial(exclusion_p, pair.better, pair.worse, least=LEAST_LAUNCHES)
+    inside, outside = _errors(claim, quantity.value, excluded)
+    # A refutation needs the launches of any other verdict.
+    outside = outside if min(launches) >= MIN_LAUNCHES else 1.0
+    return Tested(pair.point, quantity, launches, pair.observations, inside, outside)
 
 
 def _average(pairs: Sequence[_Pair]) -> _Pair:
