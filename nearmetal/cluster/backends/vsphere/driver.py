@@ -98,6 +98,7 @@ class VsphereBackend:
             (lambda group: places.network(group[0], group[1] or None), groups),
             (places.pool, {machine.resource_pool for _, machine in made} - {None}),
             (places.template, {machine.template or "" for _, machine in made}),
+            (places.efi_template, {m.template or "" for _, m in made if m.secure_boot}),
         )
         for find, wanted in names:
             for name in sorted(wanted):

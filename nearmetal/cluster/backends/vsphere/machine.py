@@ -46,6 +46,7 @@ PROPERTIES = (
     "config.memoryReservationLockedToMax",
     "config.latencySensitivity",
     "config.cpuAffinity",
+    "config.bootOptions",
     "config.files.vmPathName",
     "runtime.host",
     "resourcePool",
@@ -53,7 +54,7 @@ PROPERTIES = (
 
 OPEN = (
     *("esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore", "resource_pool"),
-    "adapters",
+    *("secure_boot", "adapters"),
 )
 """Values that are compared only where the spec has them."""
 
@@ -153,6 +154,7 @@ def values_of(
         numa=_numa_of(options.get(NUMA, "")),
         hardware=int(hardware[0]) if hardware else None,
         mmio=_mmio_of(options),
+        secure_boot=bool(getattr(found.get("config.bootOptions"), "efiSecureBootEnabled", None)),
         p2p=options.get(P2P, "").upper() == "TRUE",
         datastore=str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
         resource_pool=pool,
@@ -162,7 +164,7 @@ def values_of(
     )
     if wanted is None:
         return now.model_copy(update=dict.fromkeys(OPEN))
-    update: dict[str, Any] = {n: None for n in OPEN if not getattr(wanted, n)}
+    update: dict[str, Any] = {n: None for n in OPEN if getattr(wanted, n) is None}
     if wanted.resource_pool and wanted.resource_pool.rpartition("/")[2] == pool:
         update["resource_pool"] = wanted.resource_pool
     update["adapters"] = wanted.adapters
@@ -236,6 +238,8 @@ def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: Vsp
     spec.latencySensitivity = vim.LatencySensitivity(level=wanted.latency)
     if wanted.affinity or (config.cpuAffinity and config.cpuAffinity.affinitySet):
         spec.cpuAffinity = vim.vm.AffinityInfo(affinitySet=list(wanted.affinity))
+    if wanted.secure_boot is not None:
+        spec.bootOptions = vim.vm.BootOptions(efiSecureBootEnabled=wanted.secure_boot)
     if wanted.adapters is not None:
         spec.deviceChange = changes(inventory, hardware.device, adapters_of(wanted), host)
     return spec
