@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backend import NodeStatus
     from nearmetal.cluster.diff import Plan
 
-status_options = down_options = add_spec
+down_options = add_spec
 
 _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
 
@@ -111,8 +111,15 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     return ExitCode.DONE
 
 
+def status_options(parser: VerbParser) -> None:
+    """Add the arguments of `status`."""
+    add_spec(parser)
+    parser.option("--tree", "show switches, hosts and nodes as a tree, with all that each has")
+
+
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the nodes; exit code 4 if the cluster is up and differs from its spec."""
+    from nearmetal.cli.tree import tree_lines
     from nearmetal.cluster.apply import plan_up
 
     cluster, spec = open_target(args.spec)
@@ -124,12 +131,18 @@ def on_status(args: argparse.Namespace, view: View) -> int:
         "up": "is up as the spec says",
         "degraded": f"is not as the spec says: `nearmetal plan {args.spec}`",
     }[state]
-    if nodes:
+    data = {"cluster": cluster.name, "state": state, "nodes": [asdict(node) for node in nodes]}
+    lines = [f"cluster {cluster.name} {closing}"]
+    if nodes and args.tree:
+        resources = cluster.backend.details().resources
+        data["resources"] = [
+            {"kind": r.key.kind.value, "name": r.key.name, "values": dict(r.attributes)}
+            for r in resources
+        ]
+        lines = [*tree_lines(nodes, resources), *lines]
+    elif nodes:
         view.table(_COLUMNS, [_node_row(node) for node in nodes])
-    view.result(
-        {"cluster": cluster.name, "state": state, "nodes": [asdict(node) for node in nodes]},
-        [f"cluster {cluster.name} {closing}"],
-    )
+    view.result(data, lines)
     return ExitCode.CHECKS_FAILED if state == "degraded" else ExitCode.DONE
 
 

@@ -25,7 +25,7 @@ import (
 const apiVersion = "8.0.2.0"
 
 // machine is a virtual machine that refuses what vSphere refuses when it is switched on, and whose
-// clones have the extra configuration that was asked for: the simulator drops it.
+// clones have the extra configuration that was asked for, and its firmware: the simulator drops both.
 type machine struct {
 	*simulator.VirtualMachine
 }
@@ -76,7 +76,10 @@ func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) s
 			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
 			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
 				This: ref,
-				Spec: types.VirtualMachineConfigSpec{ExtraConfig: req.Spec.Config.ExtraConfig},
+				Spec: types.VirtualMachineConfigSpec{
+					ExtraConfig: req.Spec.Config.ExtraConfig,
+					Firmware:    m.Config.Firmware,
+				},
 			}).(*methods.ReconfigVM_TaskBody)
 			taskOf(ctx, reconfigured.Res.Returnval)
 			return ref, nil

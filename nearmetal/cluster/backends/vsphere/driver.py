@@ -61,6 +61,8 @@ class VsphereBackend:
         self._pool: ThreadPoolExecutor | None = None
         self._work: list[tuple[str, Future[None]]] = []
         self._removing = False
+        self._whole = False
+        """Whether `observe` leaves out no value of a machine."""
         self._seen: dict[str, list[tuple[Any, VsphereMachine]]] = {}
 
     def _switches(self) -> Switches:
@@ -131,7 +133,7 @@ class VsphereBackend:
             return Observed(tuple(switches), frozenset(unfinished), tuple(notes))
         desired = Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
         wanted = desired.named(VsphereMachine)
-        compares = any(machine.adapters for machine in wanted.values())
+        compares = self._whole or any(machine.adapters for machine in wanted.values())
         names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []))
         read = self._machines(names)
         values = self._session.call("reading the cluster", partial(self._values, read, wanted))
@@ -168,9 +170,18 @@ class VsphereBackend:
                     pool=pools[pool],
                     rules=rules.get(ref, ()),
                     groups=groups,
+                    whole=self._whole,
                 )
             )
         return made
+
+    def details(self) -> Observed:
+        """Observe, with the values that the spec leaves open."""
+        self._whole = True
+        try:
+            return self.observe()
+        finally:
+            self._whole = False
 
     # Creation and change
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -122,11 +122,12 @@ def values_of(
     pool: str,
     rules: tuple[str, ...],
     groups: Mapping[str, str],
+    whole: bool = False,
 ) -> VsphereMachine:
     """Return a machine's values, and None for what its node in the spec leaves open.
 
     `esxi`, `mhz`: its host, and the speed of its processors. `pool`: name of its resource pool.
-    `groups`: names of distributed port groups by their keys.
+    `groups`: names of distributed port groups by their keys. `whole`: leave nothing out.
     """
     options, mark = _options(found), mark_of(found)
     vcpus, sensitivity = found["config.hardware.numCPU"], found.get("config.latencySensitivity")
@@ -162,6 +163,8 @@ def values_of(
         power="on" if found["runtime.powerState"] == "poweredOn" else "off",
         rules=rules,
     )
+    if whole:
+        return now.model_copy(update={"adapters": _described(found[DEVICES], groups)})
     if wanted is None:
         return now.model_copy(update=dict.fromkeys(OPEN))
     update: dict[str, Any] = {n: None for n in OPEN if getattr(wanted, n) is None}
@@ -169,9 +172,12 @@ def values_of(
         update["resource_pool"] = wanted.resource_pool
     update["adapters"] = wanted.adapters
     if wanted.adapters and any(matched(found[DEVICES], adapters_of(wanted), groups)):
-        devices = (device for device in found[DEVICES] if is_adapter(device))
-        update["adapters"] = tuple(describe(device, groups) for device in devices)
+        update["adapters"] = _described(found[DEVICES], groups)
     return now.model_copy(update=update)
+
+
+def _described(devices: Iterable[Any], groups: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(describe(device, groups) for device in devices if is_adapter(device))
 
 
 def adapters_of(machine: VsphereMachine) -> list[VmAdapter]:

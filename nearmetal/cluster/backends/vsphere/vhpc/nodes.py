@@ -196,9 +196,10 @@ def _functions(item: VhpcItem, otherwise: str | None) -> list[dict[str, Any]]:
         return []
     mtu = item.value("allow_guest_mtu_change")
     more = {} if mtu is None else {"guest_mtu": mtu}
+    places: list[str | None] = [*switches] or [otherwise] * len(pfs)
     return [
         {**_on("sriov", group, switch), "pf": pf, **more}
-        for pf, group, switch in zip(pfs, groups, switches or [otherwise] * len(pfs), strict=True)
+        for pf, group, switch in zip(pfs, groups, places, strict=True)
     ]
 
 
