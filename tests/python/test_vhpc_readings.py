@@ -9,18 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nearmetal.cluster.backends.vsphere.vhpc.items import VhpcItem, machines, switches
-from nearmetal.cluster.backends.vsphere.vhpc.text import Sections, read_sections
+from nearmetal.cluster.backends.vsphere.vhpc.text import (
+    MACHINE_KEYS,
+    SWITCH_KEYS,
+    Sections,
+    read_sections,
+)
 
 HERE = Path(__file__).parent / "vhpc"
 FILES = {path.name: path for path in sorted(HERE.rglob("*.conf"))}
 READINGS = json.loads((HERE / "readings.json").read_text())
 RELEASES = ("v0.2.0", "v1.0.3")
+
+DIRECTORIES = ("python", "system")
 
 LISTS = ("device", "dns", "pnic", "host", "pf", "sriov_port_group")
 """Keys whose only value one of the two readings has without a list."""
@@ -206,3 +214,35 @@ def test_values_with_two_percent_signs_have_one() -> None:
 def test_what_the_toolkit_refuses_is_refused(lines: str) -> None:
     _, _, sections = parsed(f"{BASE}{lines}\n")
     assert sections.problems
+
+
+COMMANDS = {
+    *("view", "cluster", "clone", "destroy", "power", "secure_boot", "migrate_vm", "cpumem"),
+    *("latency", "vm_sched_affinity", "numa_affinity", "network", "network_cfg", "passthru"),
+    *("passthru_host", "sriov", "sriov_host", "pvrdma", "vgpu", "post", "get_vm_config"),
+    *("power_policy", "svs", "dvs"),
+}
+"""The commands of release 1.0.3."""
+
+
+def test_the_manual_has_every_command_with_the_tests_of_its_counterpart() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "nearmetal/share/man/nearmetal-import.md").read_text()
+    table = page.partition("### Commands of vhpc-toolkit")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(COMMANDS) == 24
+    assert {row[0].strip("`") for row in rows} == COMMANDS
+    for _, ours, *rest in rows:
+        known = len(rest) == 2
+        assert known != ours.startswith("no counterpart")
+        names = re.findall(r"test_\w+", rest[1]) if known else []
+        assert bool(names) == known
+        for name in names:
+            assert any((root / "tests" / where / f"{name}.py").exists() for where in DIRECTORIES)
+
+
+def test_the_manual_has_every_key() -> None:
+    page = Path(__file__).parents[2] / "nearmetal/share/man/nearmetal-import.md"
+    table = page.read_text().partition("| key | becomes |")[2].partition("\n\n")[0]
+    first = " ".join(line.split(" | ")[0] for line in table.splitlines())
+    assert set(re.findall(r"`(\w+)`", first)) == {*MACHINE_KEYS, *SWITCH_KEYS}
