@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from nearmetal.host.vcenter.session import Session
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 FILES = sorted((Path(__file__).parents[1] / "python" / "vhpc").rglob("*.conf"))
 
@@ -108,9 +108,16 @@ def test_every_file_is_here() -> None:
 
 @pytest.mark.parametrize(
     ("path", "vcenter"),
-    [(path, path) for path in FILES],
+    [
+        pytest.param(
+            path,
+            path,
+            id=path.stem,
+            marks=[pytest.mark.full] if EXPECTED[path.stem][0] > 100 else [],
+        )
+        for path in FILES
+    ],
     indirect=["vcenter"],
-    ids=[path.stem for path in FILES],
 )
 def test_a_file_is_imported_planned_made_and_removed(
     path: Path,
