@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _MAX_BLOCKS = 1000
 
-BLOCKS_HELP = "number of blocks; a block launches each benchmark once per arm; a 95 %% interval needs six; fewer give no ratio"
+BLOCKS_HELP = (
+    "number of blocks; a block launches each benchmark once per arm; a 95 %% interval needs six; fewer give no ratio"
+)
 STUDY_HELP = "study directory, which `study import` makes of logs or of the results of `study run`"
 TIME_HELP = "TIME: UTC time, for example 20260101-120000"
 
