@@ -114,10 +114,12 @@ def on_up(args: argparse.Namespace, view: View) -> int:
 def status_options(parser: VerbParser) -> None:
     """Add the arguments of `status`."""
     add_spec(parser, optional="; without it, print the names of all existing clusters")
+    parser.option("--tree", "show switches, hosts and nodes as a tree, with all that each has")
 
 
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the nodes; exit code 4 if the cluster is up and differs from its spec."""
+    from nearmetal.cli.tree import tree_lines
     from nearmetal.cluster.apply import plan_up
     from nearmetal.cluster.store import Store, state_directory
 
@@ -134,12 +136,18 @@ def on_status(args: argparse.Namespace, view: View) -> int:
         "up": "is up as the spec says",
         "degraded": f"is not as the spec says: `nearmetal plan {args.spec}`",
     }[state]
-    if nodes:
+    data = {"cluster": cluster.name, "state": state, "nodes": [asdict(node) for node in nodes]}
+    lines = [f"cluster {cluster.name} {closing}"]
+    if nodes and args.tree:
+        resources = cluster.backend.details().resources
+        data["resources"] = [
+            {"kind": r.key.kind.value, "name": r.key.name, "values": dict(r.attributes)}
+            for r in resources
+        ]
+        lines = [*tree_lines(nodes, resources), *lines]
+    elif nodes:
         view.table(_COLUMNS, [_node_row(node) for node in nodes])
-    view.result(
-        {"cluster": cluster.name, "state": state, "nodes": [asdict(node) for node in nodes]},
-        [f"cluster {cluster.name} {closing}"],
-    )
+    view.result(data, lines)
     return ExitCode.CHECKS_FAILED if state == "degraded" else ExitCode.DONE
 
 

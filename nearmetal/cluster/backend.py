@@ -90,6 +90,10 @@ class Backend(Protocol):
     def observe(self) -> Observed:
         """Return the resources that exist; reads only."""
 
+    def details(self) -> Observed:
+        """Return what `observe` returns, with the values that no plan compares."""
+        return self.observe()
+
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make one resource, after those that it needs. `finish` may have to wait for it."""
 

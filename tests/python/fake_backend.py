@@ -46,6 +46,8 @@ class FakeBackend:
     def observe(self) -> Observed:
         return Observed(tuple(self.there.values()), frozenset(self.broken))
 
+    details = observe
+
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         self._step(f"+{item.key.name}", item.key)
         self.there[item.key] = item

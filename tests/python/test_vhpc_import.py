@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 from nearmetal.cli.main import main
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.backends.vsphere.vhpc import Imported, Target, import_vhpc
-from nearmetal.cluster.backends.vsphere.vhpc.text import (
-    MACHINE_KEYS,
-    SWITCH_KEYS,
-    parse_range,
-    spread,
-)
+from nearmetal.cluster.backends.vsphere.vhpc.ranges import parse_range, spread
+from nearmetal.cluster.backends.vsphere.vhpc.text import MACHINE_KEYS, SWITCH_KEYS
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import SpecError
 
-FILES = sorted((Path(__file__).parent / "vhpc").glob("*.conf"))
+HERE = Path(__file__).parent / "vhpc"
+FILES = sorted(HERE.rglob("*.conf"))
 TARGET = Target("c", "vc.example.org", "root")
 
 BASE = "[B]\ntemplate: t\n"
@@ -64,8 +61,8 @@ def vms(*lines: str) -> str:
     return "\n".join([BASE, "[_VMS_]", *lines, ""])
 
 
-def test_the_seven_kinds_are_there() -> None:
-    assert len(FILES) == 7
+def test_the_files_are_there() -> None:
+    assert (len(list(HERE.glob("*.conf"))), len(FILES)) == (7, 16)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -132,7 +129,11 @@ def test_scripts_and_passwords_are_told_and_left_out() -> None:
     text = next(path for path in FILES if path.stem == "plain-scripts").read_text()
     result = imported(text)
     told = "\n".join(result.notes)
-    for word in ("scripts/prepare.sh is not run", "guest_password: is left out", "barrier"):
+    for word in (
+        "scripts/prepare.sh is not run: run it over ssh after `up`, as step 1 of 2, on node_a",
+        "scripts/use.sh is not run: run it over ssh after `up`, as step 2 of 2, on node_b",
+        "guest_password: is left out",
+    ):
         assert word in told
     assert "do-not-print-me" not in result.text + told
     spec = spec_of(text)
@@ -162,38 +163,46 @@ device: ['0000:3b:00.0']
 latency: high
 cpu_reservation: 1
 memory_reservation: t
+cores_per_socket: 2
+secure_boot: off
+allow_guest_mtu_change: 1
+svs_name: standard
 cpu_shares: 2000
 memory_shares: 3000
 guest_username: root
 guest_password: secret-word
 script: s.sh
 barrier: 1
+sequence: 2
 sriov_port_group: sp
 pf: 0000:af:00.0
+sriov_dvs_name: isw
 pvrdma_port_group: pp
 vgpu: grid_v100-8q
 power: on
 dvs_name: sw
 mmio_size: 64
 linked: true
-instant: no
+instant: yes
 adapter_number: 1
 [_VMS_]
 v: ALL
 [_SVS_]
-s: host: e1 port_group: x pnic: vmnic1
+s: host: e1 port_group: x pnic: vmnic1 mtu: 9000
 """
 
 
 def test_every_key_is_taken_over_or_told() -> None:
     given = {line.partition(":")[0] for line in EVERY_KEY.splitlines() if ": " in line}
     assert given - {"v", "s"} == MACHINE_KEYS
-    assert {"port_group", "host", "pnic", "datacenter"} == SWITCH_KEYS
+    assert {"port_group", "host", "pnic", "datacenter", "mtu", "name"} == SWITCH_KEYS
     spec = spec_of(EVERY_KEY)
     found = planned(spec)["v"]
     expected: dict[str, Any] = {
         "template": "t",
         "vcpus": "4",
+        "cores_per_socket": "2",
+        "secure_boot": "no",
         "slots": "4",
         "memory": "8 GiB",
         "esxi": "e1",
@@ -211,7 +220,7 @@ def test_every_key_is_taken_over_or_told() -> None:
     assert {key: found[key] for key in expected} == expected
     assert found["adapters"].split("; ") == [
         "vmxnet3 port_group=pg",
-        "sriov port_group=sp switch=sw pf=0000:af:00.0",
+        "sriov port_group=sp switch=isw pf=0000:af:00.0 guest_mtu=true",
         "pvrdma port_group=pp switch=sw",
         "passthrough device=0000:3b:00.0",
         "vgpu profile=grid_v100-8q",
@@ -224,10 +233,109 @@ def test_every_key_is_taken_over_or_told() -> None:
         "hostname": "gh",
     }
     assert (spec.datacenter, spec.folder, spec.compute) == ("d", "f", "k")
+    assert planned(spec)["s"]["mtu"] == "9000"
     told = "\n".join(imported(EVERY_KEY).notes)
-    for key in ("guest_username", "guest_password", "script", "barrier", "adapter_number"):
+    left_out = ("guest_username", "guest_password", "adapter_number", "svs_name", "instant")
+    for key in (*left_out, "script", "sequence"):
         assert f": {key}: " in told
     assert "secret-word" not in told
+
+
+def test_a_machine_with_several_functions_has_each_on_its_switch() -> None:
+    spec, notes = of_file("several-pf")
+    found = planned(spec)
+    assert found["pair4"]["adapters"].split("; ") == [
+        "vmxnet3 port_group=lan",
+        "sriov port_group=left-pg switch=left-switch pf=0000:af:00.0 guest_mtu=true",
+        "sriov port_group=right-pg switch=right-switch pf=0000:3b:00.0 guest_mtu=true",
+    ]
+    assert (found["left-switch"]["mtu"], found["right-switch"]["mtu"]) == ("9000", "1500")
+    assert any("memory_reservation: set to full: sriov needs it" in note for note in notes)
+
+
+def test_the_demonstration_of_release_1_0() -> None:
+    spec, notes = of_file("demo")
+    found = planned(spec)
+    assert {name for name in found if name.startswith("demo-")} == {
+        "demo-head",
+        *(f"demo-compute{i}" for i in range(1, 5)),
+    }
+    one = found["demo-compute3"]
+    assert (one["cores_per_socket"], one["secure_boot"], one["latency"]) == ("4", "yes", "high")
+    assert found["demo-head"]["secure_boot"] == "no"
+    assert found["lan-switch"]["port_groups"] == ""
+    assert found["ib-switch"]["mtu"] == "4096"
+    told = "\n".join(notes)
+    assert "lan-switch: has no port_group: machines use only port groups that others make" in told
+    assert "the numbers of demo-compute{001:004} have no leading zeros" in told
+
+
+def test_the_order_of_scripts_is_told_as_the_toolkit_runs_them() -> None:
+    told = [
+        note for note in of_file("sequence")[1] if ": script: " in note or ": sequence:" in note
+    ]
+    assert [note.partition(": ")[2] for note in told] == [
+        "script: scripts/last.sh is not run: run it over ssh after `up`, as step 1 of 3, on step2",
+        "script: scripts/three.sh is not run: run it over ssh after `up`, as step 2 of 3, on step1",
+        "script: scripts/one.sh is not run: run it over ssh after `up`, as step 3 of 3, on step1",
+        "script: scripts/three.sh is not run: run it over ssh after `up`, as step 3 of 3, on step2",
+        "sequence: vhpc-toolkit sorts the steps as text, and so do these notes: 10, 2",
+    ]
+    told = [note for note in of_file("no-step")[1] if "script" in note]
+    assert any("0 has no effect: there is no script before it" in note for note in told)
+    assert any("hello.sh is not run: run it over ssh after `up`, on 2 machines" in n for n in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("v: B instant:yes", "instant: is left out: vhpc-toolkit makes a full or linked clone"),
+        ("v: B power:no", "power: no means on, as in vhpc-toolkit"),
+        ("v: B mmio_size:64", "mmio_size: has no meaning without a device"),
+        ("v: B device:0000:3b:00.0 mmio_size:100", "set to 256 GiB as in vhpc-toolkit: 100 is not"),
+        ("v: B allow_guest_mtu_change:1", "has no meaning without an SR-IOV adapter"),
+        ("v: B dvs_name:s", "dvs_name: s is left out: no adapter of the machine needs it"),
+        ("v: B sriov_dvs_name:s", "no adapter of the machine needs it"),
+        ("v: B guest_hostname:h", "with DHCP; vhpc-toolkit does so only with ip or is_dhcp"),
+        ("v: B pvrdma_port_group:p dvs_name:s", "memory_reservation: set to full: pvrdma needs it"),
+        ("v: B cpu:0", "cpu: 0 means the processors of the template"),
+    ],
+)
+def test_what_a_spec_does_not_have_is_noted_with_its_line(line: str, what: str) -> None:
+    notes = imported(vms(line)).notes
+    assert any(note.startswith("c.conf:5: ") and what in note for note in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("line", "adapters"),
+    [
+        ("port_group:p dvs_name:s", "vmxnet3 port_group=p switch=s"),
+        (
+            "port_group:p sriov_port_group:v pf:0000:3b:00.0 dvs_name:s",
+            "vmxnet3 port_group=p; sriov port_group=v switch=s pf=0000:3b:00.0",
+        ),
+        (
+            "sriov_port_group:v pf:0000:3b:00.0 pvrdma_port_group:r dvs_name:s",
+            "sriov port_group=v pf=0000:3b:00.0; pvrdma port_group=r switch=s",
+        ),
+    ],
+)
+def test_the_switch_of_a_machine_belongs_to_its_special_adapter(line: str, adapters: str) -> None:
+    spec = spec_of(vms(f"v: B host:e1 {line}"))
+    assert planned(spec)["v"]["adapters"] == adapters
+
+
+def test_the_guest_has_the_name_of_its_machine() -> None:
+    spec = spec_of(vms("Node1: B is_dhcp:1", "7up: B is_dhcp:1", "plain: B is_dhcp:1"))
+    names = [json.loads(planned(spec)[n.name]["guest"])["hostname"] for _, n in spec.nodes]
+    assert names == ["Node1", "7up", "plain"]
+
+
+def test_names_of_every_script_and_500_machines_are_taken_over() -> None:
+    spec, _ = of_file("unicode")
+    assert [n.vm for _, n in spec.nodes] == ["größe1", "größe2", "机器1", "机器2", "узел"]
+    assert len({n.name for _, n in spec.nodes}) == 5
+    assert len(of_file("many")[0].nodes) == 500
 
 
 BAD_RANGES = [
@@ -241,7 +349,7 @@ BAD_RANGES = [
     ("vm{a:b}: B", "is not a range of numbers"),
     ("vm{4:1}: B", "goes down from 4 to 1"),
     ("vm{1:99999}: B", "has 99999 values"),
-    ("vm{1:2}{1:2}: B", "has two ranges"),
+    ("vm{1:2}{1:3}: B", "has two ranges"),
     ("vm{{1:2}: B", "a brace is not closed"),
     ("vm{{1:4}}: B", "each machine has its own name"),
     ("vm{1:4}: B host: e{1:8}", "has 8 values for 4 machines"),
@@ -282,10 +390,28 @@ BAD_FILES = [
     (vms("v: B ip: 10.0.0.300 netmask: 255.0.0.0"), "c.conf:5:", "10.0.0.300"),
     (vms("v: B is_dhcp: no"), "c.conf:5:", "no ip"),
     (vms("v: B datacenter:a", "w: B datacenter:b"), "c.conf:6:", "a cluster has one"),
-    (vms("v: B linked:1 instant:1"), "c.conf:5:", "is linked and instant"),
+    (vms("v: B cluster: ${NAME}"), "c.conf:5:", "a placeholder ${...}; write the value of your"),
+    (vms("v: B cores_per_socket:0"), "c.conf:5:", "cores_per_socket: 0: is out of range"),
+    (vms("v: B latency:low"), "c.conf:5:", "latency: low: is not supported; use 'normal'"),
+    (vms("v: B vgpu:a/b"), "c.conf:5:", "vgpu: a/b: is not a vGPU profile"),
+    (vms("v: B datastore:a/b"), "c.conf:5:", "has a character that vCenter escapes"),
+    (vms("v: B host:a/b"), "c.conf:5:", "host: a/b: has a character that vCenter escapes"),
+    (vms("v: B vm_folder:a//b"), "c.conf:5:", "vm_folder: a//b: is not a name of vCenter"),
+    (vms("v: B", "[_DVS_]", "s: host: e1 mtu: 900"), "c.conf:7:", "mtu: 900: is out of range"),
+    (vms("v: B", "[_DVS_]", "s: pnic: eth0"), "c.conf:7:", "pnic: ['eth0']: is not an uplink"),
+    (
+        vms("v: B pf:0000:3b:00.0 pf:0000:af:00.0 sriov_port_group:p"),
+        "c.conf:5:",
+        "2 pf and 1 sriov_port_group: SR-IOV needs both; write one sriov_port_group for each pf",
+    ),
+    (
+        vms("v: B pf:0000:3b:00.0 sriov_port_group:p sriov_dvs_name:a sriov_dvs_name:b"),
+        "c.conf:5:",
+        "1 pf and 2 sriov_dvs_name: each adapter is on one switch; write one sriov_dvs_name",
+    ),
+    (vms("v: B pf:vmnic4 sriov_port_group:p"), "c.conf:5:", "is not a PCI address"),
     (vms("v: B _VMS_"), "c.conf:5:", "as a macro"),
     (vms("v: B", "[_SVS_]", "s: host: e{{1:2}} port_group: p"), "c.conf:7:", "each host once"),
-    (vms("v: B", "[_DVS_]", "s: host: e1"), "c.conf:7:", "has no port_group"),
     (vms("v: B", "[_DVS_]", "s{1:2}: port_group: p"), "c.conf:7:", "its name has a range"),
     ("[DEFAULT]\ncpu: 1\n" + vms("v: B"), "c.conf:1:", "in every section"),
     (vms("v: B host: %(x)s"), "c.conf:5:", "interpolation of values is not supported"),

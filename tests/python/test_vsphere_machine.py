@@ -38,6 +38,7 @@ machine:
   affinity: [2, 3]
   numa: [0]
   mmio: 64 GiB
+  secure_boot: true
   adapters: [{kind: vmxnet3, port_group: pg}]
   guest: {address: 10.0.0.5-10.0.0.6/24, gateway: 10.0.0.1, domain: x.org}
 hosts: [{name: h1, esxi: e1, nodes: [{name: n1, slots: 4}, {name: n2, resource_pool: a/b}]}]
@@ -86,6 +87,7 @@ def properties(machine: VsphereMachine, **more: Any) -> dict[str, Any]:
         "config.memoryReservationLockedToMax": spec.memoryReservationLockedToMax,
         "config.latencySensitivity": spec.latencySensitivity,
         "config.cpuAffinity": spec.cpuAffinity,
+        "config.bootOptions": spec.bootOptions,
         "config.files.vmPathName": "[ds] n1/n1.vmx",
         DEVICES: [CARD],
     } | more
@@ -113,6 +115,7 @@ def test_every_change_by_hand_is_a_difference() -> None:
         ({"config.hardware.memoryMB": 64}, "memory"),
         ({"config.memoryReservationLockedToMax": False}, "memory_reservation"),
         ({"config.cpuAffinity": None}, "affinity"),
+        ({"config.bootOptions": vim.vm.BootOptions()}, "secure_boot"),
         ({DEVICES: []}, "adapters"),
         ({"name": "other"}, "vm"),
     ):
@@ -192,3 +195,13 @@ def test_a_clone_goes_where_the_plan_says() -> None:
     spec = clone_spec(cast("Any", Places()), template, machine, mark)
     assert spec.location.diskMoveType == "createNewChildDiskBacking"
     assert [option.key for option in spec.config.extraConfig] == [MARK]
+
+
+def test_a_machine_as_a_whole_has_what_its_spec_leaves_open() -> None:
+    bare = wanted()["n1"].model_copy(update=dict.fromkeys(("vcpus", "memory", "adapters", "esxi")))
+    found = properties(bare)
+    assert read(bare, found).vcpus is None
+    whole = read(bare, found, whole=True)
+    assert (whole.vcpus, whole.memory, whole.esxi) == (1, 64 << 20, "e1")
+    assert whole.adapters == ("vmxnet3 port_group=pg",)
+    assert whole.secure_boot is True

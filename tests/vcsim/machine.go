@@ -72,7 +72,7 @@ func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) s
 			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
 			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
 				This: ref,
-				Spec: types.VirtualMachineConfigSpec{ExtraConfig: extra},
+				Spec: types.VirtualMachineConfigSpec{ExtraConfig: extra, Firmware: m.Config.Firmware},
 			}).(*methods.ReconfigVM_TaskBody)
 			taskOf(ctx, reconfigured.Res.Returnval)
 			return ref, nil

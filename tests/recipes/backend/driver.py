@@ -26,6 +26,8 @@ class EmptyBackend:
     def observe(self) -> Observed:
         return Observed()
 
+    details = observe
+
     def status(self) -> list[NodeStatus]:
         return []
 

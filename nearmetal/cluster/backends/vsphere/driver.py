@@ -58,6 +58,8 @@ class VsphereBackend:
         self._workers = Workers(self._session, spec.parallel)
         self._removing = False
         self._notes: list[str] = []
+        self._whole = False
+        """Whether `observe` leaves out no value of a machine."""
         self._seen: dict[str, tuple[Found, VsphereMachine]] = {}
 
     def _switches(self) -> Switches:
@@ -116,6 +118,7 @@ class VsphereBackend:
             (lambda group: places.network(group[0], group[1] or None), groups),
             (places.pool, {machine.resource_pool for _, machine in made} - {None}),
             (places.template, {machine.template or "" for _, machine in made}),
+            (places.efi_template, {m.template or "" for _, m in made if m.secure_boot}),
         )
         for find, wanted in names:
             for name in sorted(wanted):
@@ -166,7 +169,7 @@ class VsphereBackend:
         switches = [part_of(self.spec, Kind.NETWORK, *switch) for switch in found.items()]
         desired = Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
         wanted = desired.named(VsphereMachine)
-        compares = any(machine.adapters for machine in wanted.values())
+        compares = self._whole or any(machine.adapters for machine in wanted.values())
         names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []))
         own, strangers = self._own(names)
         notes = [*notes, *self._notes, *map(self._stranger, strangers)]
@@ -216,9 +219,18 @@ class VsphereBackend:
                     pool=pools[pool],
                     rules=rules.get(ref, ()),
                     groups=groups,
+                    whole=self._whole,
                 )
             )
         return made
+
+    def details(self) -> Observed:
+        """Observe, with the values that the spec leaves open."""
+        self._whole = True
+        try:
+            return self.observe()
+        finally:
+            self._whole = False
 
     # Creation and change
 

@@ -109,6 +109,14 @@ class VsphereInventory:
         known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
         return [known[name] for name in names if name in known]
 
+    def efi_template(self, name: str) -> Any:
+        """Return the template; raises BackendError if its machines do not boot by EFI."""
+        template = self.template(name)
+        if template.config.firmware != "efi":
+            msg = f"template {name!r} boots by BIOS, and secure boot needs EFI"
+            raise BackendError(msg, "use a template with EFI, or leave secure_boot out")
+        return template
+
     def network(self, group: str, switch: str | None) -> Any:
         """Return a port group: of this switch, else the only one of its name."""
         networks = self._all_networks()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,6 +37,7 @@ PROPERTIES = (
     "config.memoryReservationLockedToMax",
     "config.latencySensitivity",
     "config.cpuAffinity",
+    "config.bootOptions",
     "config.files.vmPathName",
     "runtime.host",
     "resourcePool",
@@ -44,7 +45,7 @@ PROPERTIES = (
 
 OPEN = (
     *("esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore", "resource_pool"),
-    "adapters",
+    *("secure_boot", "adapters"),
 )
 """Values that are compared only where the spec has them."""
 
@@ -108,11 +109,12 @@ def values_of(
     pool: str,
     rules: tuple[str, ...],
     groups: Mapping[str, str],
+    whole: bool = False,
 ) -> VsphereMachine:
     """Return a machine's values, and None for what its node in the spec leaves open.
 
     `esxi`, `mhz`: its host, and the speed of its processors. `pool`: name of its resource pool.
-    `groups`: names of distributed port groups by their keys.
+    `groups`: names of distributed port groups by their keys. `whole`: leave nothing out.
     """
     options, mark = _options(found), mark_of(found)
     vcpus, sensitivity = found["config.hardware.numCPU"], found.get("config.latencySensitivity")
@@ -139,6 +141,7 @@ def values_of(
         numa=_numa_of(options.get(NUMA, "")),
         hardware=hardware_of(found["config.version"]),
         mmio=_mmio_of(options),
+        secure_boot=bool(getattr(found.get("config.bootOptions"), "efiSecureBootEnabled", None)),
         p2p=options.get(P2P, "").upper() == "TRUE",
         datastore=str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
         resource_pool=pool,
@@ -146,18 +149,23 @@ def values_of(
         power="on" if found["runtime.powerState"] == "poweredOn" else "off",
         rules=rules,
     )
+    if whole:
+        return now.model_copy(update={"adapters": _described(found[DEVICES], groups)})
     if wanted is None:
         return now.model_copy(update=dict.fromkeys(OPEN))
-    update: dict[str, Any] = {n: None for n in OPEN if not getattr(wanted, n)}
+    update: dict[str, Any] = {n: None for n in OPEN if getattr(wanted, n) is None}
     if wanted.hardware and (now.hardware or 0) > wanted.hardware:
         update["hardware"] = wanted.hardware  # the spec names the least version
     if wanted.resource_pool and wanted.resource_pool.rpartition("/")[2] == pool:
         update["resource_pool"] = wanted.resource_pool
     update["adapters"] = wanted.adapters
     if wanted.adapters and any(matched(found[DEVICES], adapters_of(wanted), groups)):
-        devices = (device for device in found[DEVICES] if is_adapter(device))
-        update["adapters"] = tuple(describe(device, groups) for device in devices)
+        update["adapters"] = _described(found[DEVICES], groups)
     return now.model_copy(update=update)
+
+
+def _described(devices: Iterable[Any], groups: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(describe(device, groups) for device in devices if is_adapter(device))
 
 
 def adapters_of(machine: VsphereMachine) -> list[VmAdapter]:
@@ -211,6 +219,8 @@ def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: Vsp
     spec.latencySensitivity = vim.LatencySensitivity(level=wanted.latency)
     if wanted.affinity or (config.cpuAffinity and config.cpuAffinity.affinitySet):
         spec.cpuAffinity = vim.vm.AffinityInfo(affinitySet=list(wanted.affinity))
+    if wanted.secure_boot is not None:
+        spec.bootOptions = vim.vm.BootOptions(efiSecureBootEnabled=wanted.secure_boot)
     if wanted.adapters is not None:
         spec.deviceChange = changes(inventory, hardware.device, adapters_of(wanted), host)
     return spec

@@ -126,6 +126,7 @@ class VsphereMachine(Values):
     numa: NumaNodes = ()
     hardware: int | None = None
     mmio: Bytes | None = None
+    secure_boot: YesNo | None = None
     p2p: YesNo
     datastore: str | None = None
     resource_pool: str | None = None

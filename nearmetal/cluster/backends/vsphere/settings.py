@@ -240,6 +240,9 @@ class MachineSettings(Model):
         "least virtual hardware version; default: that of the template"
     )
     mmio: Size | None = _optional("64-bit MMIO space, for devices with large memory regions")
+    secure_boot: bool | None = _optional(
+        "whether EFI boots signed code only; default: that of the template"
+    )
     p2p: bool | None = _optional("whether devices may reach each other's memory")
     datastore: Inventory | None = _optional("datastore of its files; default: the template's")
     resource_pool: InventoryPath | None = _optional(

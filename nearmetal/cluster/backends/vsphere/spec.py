@@ -75,8 +75,8 @@ class Switch(Model):
     mtu: Annotated[int, Field(ge=1280, le=9190)] = Field(
         default=1500, description="bytes, 1280 to 9190; at most the limit of the uplinks"
     )
-    port_groups: Annotated[list[PortGroup], Field(min_length=1, max_length=256)] = Field(
-        description="its port groups"
+    port_groups: Annotated[list[PortGroup], Field(max_length=256)] = Field(
+        default_factory=list, description="its port groups; default: none"
     )
 
 

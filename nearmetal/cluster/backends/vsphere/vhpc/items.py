@@ -2,7 +2,7 @@
 """The machines and switches of a cluster file: macros replaced, one item per value of a range.
 
 Words are read from left to right. A later word overrides an earlier one, in a section and in the
-line itself.
+line itself. Of some keys every value counts (APPENDED).
 """
 
 from __future__ import annotations
@@ -12,20 +12,28 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from nearmetal.cluster.backends.vsphere.vhpc.ranges import (
+    PLACEHOLDER,
+    Range,
+    parse_range,
+    spread,
+)
 from nearmetal.cluster.backends.vsphere.vhpc.text import (
+    APPENDED,
     MACHINE_KEYS,
+    ORDER_KEYS,
     RANGE_KEYS,
     RESERVED,
     SECRET_KEYS,
     SWITCH_KEYS,
     KeyValue,
-    Range,
     Sections,
     Value,
-    parse_range,
     read_value,
-    spread,
 )
+
+_BRACES = (*RANGE_KEYS, *SECRET_KEYS, "script")
+"""Keys whose values may have braces."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,17 @@ class VhpcItem:
     given: dict[str, Given] = field(default_factory=dict)
     hosts: list[str] = field(default_factory=list)
     """Of a switch: the hosts in its range."""
-    scripts: dict[str, int] = field(default_factory=dict)
-    """Every script of a machine with its line."""
+    scripts: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """The scripts of a machine with their lines, by step; "": those without a step."""
 
     def value(self, key: str) -> Value | None:
         """Return a value; None for a key that is not given."""
         return self.given[key].value if key in self.given else None
+
+    def items(self, key: str) -> list[str]:
+        """Return the values of a key that may have several; [] for a key that is not given."""
+        value = self.value(key)
+        return value if isinstance(value, list) else []
 
     def text(self, key: str) -> str | None:
         """Return a value as text; None for a key that is not given."""
@@ -105,15 +118,31 @@ def _collect(sections: Sections, entry: KeyValue, known: frozenset[str]) -> Vhpc
             otherwise = f"known here: {', '.join(sorted(known))}"
             hint = "" if sections.full else _like(key, known, otherwise)
             sections.complain(pair.line, f"unknown key {key!r}", "it has no meaning here", hint)
-        elif key not in (*RANGE_KEYS, *SECRET_KEYS) and "{" in pair.value:
+        elif key not in _BRACES and "{" in pair.value:
             hint = f"ranges are for {', '.join(RANGE_KEYS)} and names"
-            sections.complain(pair.line, shown, "this key does not take a range", hint)
+            why = f"this key does not take a range|{hint}"
+            why, _, hint = (PLACEHOLDER if "${" in pair.value else why).partition("|")
+            sections.complain(pair.line, shown, why, hint)
         else:
             with sections.complaining(pair.line, shown):
-                item.given[key] = Given(read_value(key, pair.value), pair.line)
-            if key == "script":
-                item.scripts[pair.value] = pair.line
+                _add(item, key, pair)
     return item
+
+
+def _add(item: VhpcItem, key: str, pair: KeyValue) -> None:
+    """Add a value to an item; raises ValueError "why|hint"."""
+    value = read_value(key, pair.value)
+    if key in APPENDED:
+        value = [*item.items(key), pair.value]
+    item.given[key] = Given(value, pair.line)
+    if key == "script":
+        item.scripts.setdefault("", []).append((pair.value, pair.line))
+    elif key in ORDER_KEYS:
+        before = item.scripts.pop("", None)
+        if before is None:
+            item.note(key, f"{pair.value} has no effect: there is no script before it")
+        else:
+            item.scripts.setdefault(pair.value, []).extend(before)
 
 
 def machines(sections: Sections) -> list[VhpcItem]:
@@ -123,7 +152,7 @@ def machines(sections: Sections) -> list[VhpcItem]:
         item = _collect(sections, entry, MACHINE_KEYS)
         what = f"name {item.name[:60]}"
         with sections.complaining(item.line, what):
-            names = parse_range(item.name)
+            names = _range(item, item.name, item.name)
             if names is not None and names.block:
                 raise ValueError("each machine has its own name|write {x:y} with single braces")
             made += _one_each(item, names)
@@ -135,6 +164,15 @@ def machines(sections: Sections) -> list[VhpcItem]:
     return made
 
 
+def _range(item: VhpcItem, key: str, text: str) -> Range | None:
+    """Return the range in a text, with a note on leading zeros; raises ValueError "why|hint"."""
+    found = parse_range(text)
+    if found is not None and found.padded:
+        text = f"the numbers of {text} have no leading zeros: the first is {found.values[0]}"
+        item.note("range", text, at=key)
+    return found
+
+
 def _one_each(item: VhpcItem, names: Range | None) -> list[VhpcItem]:
     """Return one item per machine of a line."""
     values = names.values if names else (item.name,)
@@ -144,7 +182,7 @@ def _one_each(item: VhpcItem, names: Range | None) -> list[VhpcItem]:
     for key in (key for key in RANGE_KEYS if key in item.given):
         text, line = str(item.given[key].value), item.given[key].line
         with item.sections.complaining(line, f"{key}: {text[:60]} of {item.name}"):
-            found = parse_range(text)
+            found = _range(item, key, text)
             if found is None:
                 continue
             if names is None:
@@ -164,11 +202,12 @@ def switches(sections: Sections, section: str) -> list[VhpcItem]:
             if parse_range(item.name) is not None:
                 raise ValueError("its name has a range|write one line for each switch")
             made.append(item)
+        item.name = item.text("name") or item.name
         text = item.text("host")
         if text is None:
             continue
         with sections.complaining(item.given["host"].line, f"host: {text[:60]} of {item.name}"):
-            hosts = parse_range(text)
+            hosts = _range(item, "host", text)
             if hosts is not None and hosts.block:
                 raise ValueError("a switch takes each host once|write {x:y}")
             item.hosts = list(hosts.values) if hosts else [text]

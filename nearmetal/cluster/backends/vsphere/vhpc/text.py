@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a cluster file: sections, keys with their values, and ranges. Nothing is evaluated.
+"""The text of a cluster file: sections, and keys with their values. Nothing is evaluated.
 
 Sections are read as Python's configparser reads them, which vhpc-toolkit uses: `:` or `=` after a
 key, comments by `#` or `;` at the start of a line, indented lines continue the value before. Names
-may hold a range, so in the sections of machines and switches a `:` within braces ends no key.
+may hold a range, so in the sections of machines and switches a `:` within braces ends no key. Names of
+machines and switches keep their case, as from release 1.0; keys are read in any case.
 
 A file is hostile until read: the length of a value and the number of settings are bounded.
 """
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nearmetal.core.errors import MAX_PROBLEMS, Problem, SpecError
 
@@ -57,11 +59,12 @@ class Sections:
         return len(self.problems) >= MAX_PROBLEMS
 
     def complain(self, line: int, what: str, why: str, hint: str = "") -> None:
-        """Add one problem."""
+        """Add one problem, once."""
+        problem = Problem(self.file, line, 1, what, why, hint)
         if self.full:
             self.more += 1
-        else:
-            self.problems.append(Problem(self.file, line, 1, what, why, hint))
+        elif problem not in self.problems:
+            self.problems.append(problem)
 
     def refuse_problems(self) -> None:
         """Raise SpecError if there is any problem."""
@@ -107,7 +110,7 @@ def split_entry(line: str, *, names: bool) -> tuple[str, str] | None:
 def _header(sections: Sections, line: str, number: int) -> str | None:
     """Return the name of a section; None for an invalid one."""
     name = line[1:].partition("]")[0]
-    if not re.fullmatch(r"\[[^\[\]]+\]", line):
+    if not re.fullmatch(r"\[[^\[\]]+\](\s*[#;].*)?", line):
         sections.complain(number, f"section {line[:40]!r}", "is not [NAME]", "close the bracket")
         return None
     if name == "DEFAULT":
@@ -124,7 +127,7 @@ def read_sections(text: str, file: str) -> Sections:
     sections = Sections(file)
     name: str | None = None
     last_indent, open_entry = 0, False
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(io.StringIO(text, newline=None), 1):
         line = raw.strip()
         if not line or line[0] in "#;":
             continue
@@ -166,10 +169,12 @@ def _join(sections: Sections, name: str, line: str, number: int) -> None:
 
 
 def _add(sections: Sections, name: str, entry: KeyValue) -> None:
-    if "%(" in entry.value:
+    if "%(" in entry.value.replace("%%", ""):
         why = "interpolation of values is not supported"
         sections.complain(entry.line, f"{entry.key}: %(...)", why, "write the value out")
-    first = sections.keys.setdefault((name, entry.key.lower()), entry.line)
+    entry = replace(entry, value=entry.value.replace("%%", "%"))
+    key = entry.key if name in RESERVED else entry.key.lower()
+    first = sections.keys.setdefault((name, key), entry.line)
     if first != entry.line:
         why = f"line {first} has it already"
         sections.complain(entry.line, f"{entry.key!r} twice in [{name}]", why, "remove one")
@@ -178,19 +183,26 @@ def _add(sections: Sections, name: str, entry: KeyValue) -> None:
 
 # Keys and their values
 
+APPENDED = ("script", "pf", "sriov_port_group", "sriov_dvs_name")
+"""Keys of which every value counts. Before release 1.0, only `script` was such a key."""
+
+ORDER_KEYS = ("sequence", "barrier")
+"""The step of the scripts before it; `barrier` is its name before release 1.0."""
+
 _PLACES = {"datacenter", "datastore", "cluster", "host", "vm_folder", "resource_pool"}
-_GUEST = {"guest_username", "guest_password", "guest_hostname", "script", "adapter_number"}
+_GUEST = {"guest_username", "guest_password", "guest_hostname", "adapter_number"}
 _ADDRESS = {"ip", "netmask", "gateway", "domain"}
-_ADAPTERS = {"port_group", "vgpu", "sriov_port_group", "pvrdma_port_group", "pf", "dvs_name"}
-_WHOLE = {"cpu", "cpu_shares", "memory_shares", "mmio_size", "barrier"}
+_ADAPTERS = {"port_group", "vgpu", "pvrdma_port_group", "dvs_name", "svs_name"}
+_WHOLE = {"cpu", "cpu_shares", "memory_shares", "mmio_size", "cores_per_socket", "mtu"}
 _SWITCHES = {"cpu_reservation", "memory_reservation", "is_dhcp", "linked", "instant"}
+_SWITCHES |= {"secure_boot", "allow_guest_mtu_change"}
 _LISTS = {"device", "dns", "pnic"}
 
 MACHINE_KEYS = frozenset(
-    {"template", "latency", "power", "memory", "device", "dns"}
-    | (_PLACES | _GUEST | _ADDRESS | _ADAPTERS | _WHOLE | _SWITCHES)
+    {"template", "latency", "power", "memory", "device", "dns", *APPENDED, *ORDER_KEYS}
+    | (_PLACES | _GUEST | _ADDRESS | _ADAPTERS | _WHOLE | _SWITCHES) - {"mtu"}
 )
-SWITCH_KEYS = frozenset({"port_group", "host", "pnic", "datacenter"})
+SWITCH_KEYS = frozenset({"name", "port_group", "host", "pnic", "datacenter", "mtu"})
 RANGE_KEYS = ("host", "datastore", "ip", "guest_hostname")
 SECRET_KEYS = ("guest_password",)
 """Keys whose values are neither shown nor kept."""
@@ -209,7 +221,7 @@ def read_value(key: str, text: str) -> Value:
             raise ValueError("is not a whole number|write for example 4")
         return int(text)
     if key == "memory":
-        if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text):
+        if not re.fullmatch(r"\d{1,9}(\.\d{0,6})?|\.\d{1,6}", text):
             raise ValueError("is not a number|write gigabytes, for example 16")
         return float(text)
     if key in _SWITCHES:
@@ -235,68 +247,3 @@ def _list(text: str) -> list[str]:
             raise ValueError("is not a list of quoted words|write ['a', 'b']")
         items.append(item)
     return items
-
-
-# Ranges
-
-MAX_VALUES = 1000
-
-_RANGE = re.compile(
-    r"(?P<before>[^{}]*)(?P<open>\{\{?)(?P<first>\d{1,9}):(?P<last>\d{1,9})(?P<close>\}\}?)"
-    r"(?P<after>[^{}]*)"
-)
-
-
-@dataclass(frozen=True)
-class Range:
-    """The values of `{x:y}`, or of `{{x:y}}`: a block, so consecutive machines share a value."""
-
-    values: tuple[str, ...]
-    block: bool
-
-
-def parse_range(text: str) -> Range | None:
-    """Return the range in a text, None for a text without braces; raises ValueError "why|hint"."""
-    if "{" not in text and "}" not in text:
-        return None
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise ValueError(_wrong(text))
-    if len(match["open"]) != len(match["close"]):
-        raise ValueError("opens and closes with different braces|write {1:8}, or {{1:8}}")
-    first, last = int(match["first"]), int(match["last"])
-    if first > last:
-        raise ValueError(f"goes down from {first} to {last}|write {{{last}:{first}}}")
-    if last - first >= MAX_VALUES:
-        raise ValueError(f"has {last - first + 1} values|a range has at most {MAX_VALUES}")
-    values = tuple(f"{match['before']}{i}{match['after']}" for i in range(first, last + 1))
-    return Range(values, block=match["open"] == "{{")
-
-
-def _wrong(text: str) -> str:
-    if text.count("{") != text.count("}"):
-        return "has a brace that is not closed, or not opened|write {1:8}, or {{1:8}}"
-    if "{{{" in text or "}}}" in text:
-        return "has three braces in a row|write {1:8}, or {{1:8}}"
-    inner = re.findall(r"\{([^{}]*)\}", text)
-    if len(inner) > 1:
-        return "has two ranges|a value has one; write the machines in two lines"
-    if inner and re.fullmatch(r"-?\d*:-?\d*", "".join(inner[0].split())):
-        return "lacks a number, has a blank in it, or is negative|write for example {1:8}"
-    return "is not a range of numbers|write {1:8}, or {{1:8}}"
-
-
-def spread(found: Range, nr_machines: int) -> list[str]:
-    """Return one value per machine; raises ValueError "why|hint"."""
-    nr_values = len(found.values)
-    if nr_values > nr_machines:
-        raise ValueError(f"has {nr_values} values for {nr_machines} machines|use a shorter range")
-    if not found.block:
-        return [found.values[i % nr_values] for i in range(nr_machines)]
-    if nr_machines % nr_values:
-        raise ValueError(
-            f"has {nr_values} values for {nr_machines} machines, and each value needs the same "
-            f"number of machines|use a divisor of {nr_machines}, or {{x:y}}, which takes the values in turn"
-        )
-    each = nr_machines // nr_values
-    return [found.values[i // each] for i in range(nr_machines)]
