@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.cluster.backends.local.confine import start_time
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, Site, site
 from tests.system.mpi_jobs import INSTALLED, compile_for
@@ -220,7 +221,9 @@ def test_a_hidden_process_ends_with_the_supervisor(up: tuple[Site, str], mpi: Mp
         assert process.stdout is not None
         for _ in range(6):
             assert process.stdout.readline().startswith("rank "), f"ended: {process.poll()}"
-        kill(place, is_supervisor)
+        # The processes 1 of the job are its children, and have the same words.
+        family = [one.pid for one in processes(place) if is_supervisor(one)]
+        os.kill(min(family, key=start_time), signal.SIGKILL)
         process.communicate(timeout=END_S)
     deadline = time.monotonic() + END_S
     while is_running("sleep", "601"):
