@@ -11,8 +11,9 @@ ends, a node ends, or the time is over. Then nothing of it runs, and its directo
     ├── process 1 of the launcher   confined as a node, in the network of the cluster
     └── per node: process 1         mount and PID namespace of the job within the node
 
-The launcher reaches nodes by door.py. Each place has its own /dev/shm and /tmp, and all of them have the same new file system at /run/job,
-the TMPDIR of the ranks. They have no name elsewhere: the kernel frees them with the last process.
+The launcher reaches nodes by door.py. Each place has its own /dev/shm and /tmp, and all of them
+have the same new file system at /run/job, the TMPDIR of the ranks. They have no name elsewhere: the
+kernel frees them with the last process.
 Every process 1 reads a pipe that only the supervisor writes: a killed supervisor ends the ranks.
 
 Prints one JSON line when the places exist: {"pid": N} or {"error": "..."}.
