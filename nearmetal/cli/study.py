@@ -30,7 +30,7 @@ REJECT        the whole interval is worse than the limit
 INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six launches
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
-INVALID       physics forbids a value of the point, which is in no sum
+INVALID       a value of the point is physically impossible; the point is left out
 The primary endpoints (=) make the headline: one metric per test, for a short and for a long
 message, at the largest scale; nearmetal-study(1) has the rule. All other points are detail.
 The exit code 0 means that no point is REJECT or INVALID, and not that every point is ACCEPT."""

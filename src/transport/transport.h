@@ -322,7 +322,7 @@ struct nm_quarantine_ops {
 	 * a link exists. If WHO is unknown or has ended here already, it calls nothing. In every
 	 * case WHO cannot connect here again. Until this call, send() to WHO may return 0 for
 	 * packets that WHO does not take; `sent` counts them. The transport may also notice the end
-	 * first, and calls quarantined() then. Never called within this transport's progress().
+	 * first, and calls quarantined() then. Never called within its own progress() or finish().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
 };
@@ -334,7 +334,7 @@ struct nm_quarantine_ops {
 #define NM_TRANSPORT_LOOPBACK 0x01u /* reaches this endpoint itself and no other */
 #define NM_TRANSPORT_NETWORK 0x02u  /* reaches any endpoint whose address has a network part */
 #define NM_TRANSPORT_OPTIONAL 0x04u /* most machines do not have it: its absence is not reported */
-#define NM_TRANSPORT_WATCHES 0x08u  /* notices the end of its sources without check_alive() */
+#define NM_TRANSPORT_WATCHES 0x08u  /* notices the end of sources and links without check_alive() */
 #define NM_TRANSPORT_SILENT 0x10u   /* packets ring no doorbell; sleep() adds none */
 
 /* One per line of base/channel.h: const struct nm_transport_kind nm_CODE_kind, CODE as there. */
