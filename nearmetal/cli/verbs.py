@@ -52,10 +52,11 @@ _TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. The nodes of a
-cluster are containers of this machine or virtual machines; a YAML file, the spec, describes them.
-For each pair of ranks nearmetal tests its channels and uses the first that passes: self (the rank
-itself), shm (shared memory of one kernel), segment (memory that the virtual machines of one host
-share), net (network). It reports the channels that carried the messages.
+cluster are isolated containers of this machine, or virtual machines; a YAML file, the spec,
+describes them. The MPI loads the provider of nearmetal, a plug-in of libfabric. For each pair of
+ranks it tests its channels and uses the first that passes: self (the rank itself), shm (shared
+memory of one kernel), segment (memory that the virtual machines of one host share), net (TCP, or
+RDMA). nearmetal reports the channels that carried the messages.
 """
 
 
