@@ -249,9 +249,11 @@ def test_a_guest_is_asked_before_its_power_is_cut(  # noqa: PLR0917 - parameters
     gone(text, tmp_path)
 
 
+@pytest.mark.full
 def test_a_task_of_a_killed_up_is_waited_for_and_its_machine_kept(
     slow: Simulator, tmp_path: Path
 ) -> None:
+    """Not in CI: the simulator at times never ends a clone whose client has gone."""
     text = slow.head("adopted") + BODY
     session = slow.session()
     # Each of the two clones has begun, or one.
@@ -274,24 +276,39 @@ def cloning(session: Session) -> bool:
     )
 
 
-def test_an_interrupt_names_the_tasks_that_continue(slow: Simulator, tmp_path: Path) -> None:
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(slow.head("stopped") + BODY)
-    environ = {**os.environ, "NEARMETAL_STATE_DIR": str(tmp_path / "state")}
+def interrupt_while_cloning(slow: Simulator, spec: Path, state: Path) -> None:
+    """Interrupt `up` while vCenter clones, and check what it says."""
+    environ = {**os.environ, "NEARMETAL_STATE_DIR": str(state)}
     command = [sys.executable, "-m", "nearmetal", "up", str(spec)]
+    session = slow.session()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
-        session = slow.session()
         while not cloning(session):
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
         _, said = process.communicate(timeout=60)
+    session.close()
     assert time.monotonic() - began < SLOW_MS / 1000
     assert process.returncode == 128 + signal.SIGINT
     assert "node n0: cloning continues in vCenter" in said
     assert "waits for them" in said
+
+
+@pytest.mark.full
+def test_up_after_an_interrupt_completes_the_cluster(slow: Simulator, tmp_path: Path) -> None:
+    """Not in CI, for the same reason."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(slow.head("stopped") + BODY)
+    interrupt_while_cloning(slow, spec, tmp_path / "state")
     raised(spec.read_text(), tmp_path)
     assert plan_of(spec.read_text(), tmp_path).empty
+    session = slow.session()
     assert sorted(machines_of(session.content, "stopped")) == ["n0", "n1"]
-    gone(spec.read_text(), tmp_path)
     session.close()
+    gone(spec.read_text(), tmp_path)
+
+
+def test_an_interrupt_names_the_tasks_that_continue(slow: Simulator, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(slow.head("named") + BODY)
+    interrupt_while_cloning(slow, spec, tmp_path / "state")
