@@ -54,7 +54,7 @@ def under_attack(cluster: Cluster, node: str, *argv: str) -> Iterator[dict[str, 
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-    assert told.startswith("{"), f"{argv}: {told}\n{errors}"
+    assert told.startswith("{"), f"{argv}: {told}\n{errors} rc={process.returncode}"
     report.update(json.loads(told))
 
 

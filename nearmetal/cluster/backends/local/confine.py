@@ -144,7 +144,7 @@ FAMILIES = (1, 2, 10, 16)
 are doors into the kernel that MPI does not need (AF_PACKET, AF_ALG)."""
 
 STATUS = struct.Struct("i")
-"""The answer of the door: the wait status of the command."""
+"""What is said at the door: the descriptor of the request, and the wait status of the command."""
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -365,7 +365,14 @@ def ask(node: str, command: str) -> NoReturn:
         stream.write(b"\0".join([os.fsencode(node), os.fsencode(command), *environment()]))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.connect(DOOR)
-        socket.send_fds(door, [b"+"], [0, 1, 2, request])
+        try:
+            socket.send_fds(door, [STATUS.pack(request)], [0, 1, 2, request])
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            # Other processes of the user hold the limit of descriptors in flight: the supervisor
+            # fetches them.
+            door.send(STATUS.pack(request))
         answer = door.recv(STATUS.size)
     if len(answer) != STATUS.size:
         raise OSError(0, "the supervisor of the job has ended")

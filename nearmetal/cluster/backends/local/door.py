@@ -7,6 +7,9 @@ place (`MPI_Comm_spawn` with `host=localhost`). So the launcher is confined as t
 enter a node. Its remote shell sends NODE, a command, its environment and its three streams through
 a socket (`confine.ask`). The supervisor starts the command in the job's place in that node,
 confined, and sends back how it ended. It ends the command if the remote shell ends.
+
+The kernel bounds the descriptors of a user in unread messages, and any process of the user can use
+that up. A remote shell that cannot send its descriptors names one, and the supervisor fetches them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from nearmetal.cluster.backends.local import confine, init
@@ -25,10 +29,18 @@ MAX_REQUEST = 8 << 20
 NR_GIVEN = 4
 """Descriptors of a request: three streams, and a file with the words."""
 
+SYS_PIDFD_GETFD = 438
+
+LAUNCHER = ".launcher"
+"""The name of the launcher's place."""
+
 ASK_S = 10.0
 GRACE_S = 2.0
 
 SHELL = 'cd "${NEARMETAL_WORKDIR:-/tmp}" 2>/dev/null || cd /tmp; exec /bin/sh -c "$1"'
+
+CREDENTIALS = struct.Struct("iII")
+"""struct ucred: pid, uid, gid."""
 
 STANDARD = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 """Signals that the supervisor ignores and a program does not."""
@@ -78,7 +90,9 @@ def only(client: socket.socket) -> socket.socket:
 def serve(client: socket.socket, places: Mapping[str, Place]) -> None:
     """Run the command of a client, and report its end."""
     client.settimeout(ASK_S)
-    _, given, _, _ = socket.recv_fds(client, 1, NR_GIVEN)
+    words, given, _, _ = socket.recv_fds(client, confine.STATUS.size, NR_GIVEN)
+    if not given and len(words) == confine.STATUS.size:
+        given = fetch(client, (0, 1, 2, confine.STATUS.unpack(words)[0]), places[LAUNCHER])
     if len(given) != NR_GIVEN:
         return
     request = os.pread(given[-1], MAX_REQUEST, 0).split(b"\0")
@@ -95,6 +109,24 @@ def serve(client: socket.socket, places: Mapping[str, Place]) -> None:
     if process not in dict(poll.poll()):
         end(child, process)
     client.send(confine.STATUS.pack(os.waitpid(child, 0)[1]))
+
+
+def fetch(client: socket.socket, numbers: Sequence[int], place: Place) -> list[int]:
+    """Return descriptors of the process that called, by their numbers there. Raises OSError."""
+    credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid: int = CREDENTIALS.unpack(credentials)[0]
+    process = os.pidfd_open(pid)
+    # The caller may have ended, and another process may have its number.
+    if os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink(f"/proc/{place.pid}/ns/mnt"):  # noqa: PTH115
+        raise OSError(0, "the caller is not in the place of the launcher")
+    found = [
+        confine.check(
+            confine.libc.syscall(SYS_PIDFD_GETFD, process, number, 0), "fetch a descriptor"
+        )
+        for number in numbers
+    ]
+    os.close(process)
+    return found
 
 
 def start(request: list[bytes], given: list[int], places: Mapping[str, Place]) -> NoReturn:

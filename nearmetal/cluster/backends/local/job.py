@@ -29,7 +29,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -45,16 +44,13 @@ TMP = "/run/job"
 
 PRIVATE = ("/dev/shm", "/tmp")  # noqa: S108 - mount points
 
-LAUNCHER, DOOR = ".launcher", ".door"
-"""Records of the job that are not of a node."""
+DOOR = ".door"
+"""A record of the job that is not of a node."""
 SYS_OPEN_TREE, SYS_MOVE_MOUNT = 428, 429
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 KINDS = ("uts", "ipc", "net", "pid", "mnt")
 """The namespaces of a node. All of them belong to the cluster's user namespace, which is ours."""
-
-_CREDENTIALS = struct.Struct("iII")
-"""struct ucred: pid, uid, gid."""
 
 PF_EXITING = 4
 """Among the flags of a process in /proc/PID/stat (include/linux/sched.h)."""
@@ -212,12 +208,12 @@ def start_place(
     tell.close()
     with ready:
         # The kernel translates the sender's pid into one of our namespace.
-        words, more, _, _ = ready.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
+        words, more, _, _ = ready.recvmsg(4096, socket.CMSG_SPACE(door.CREDENTIALS.size))
     os.waitpid(between, 0)
     if words != b"ok" or not more:
         reason = words.decode("utf-8", "replace") or "process 1 of the job ended early"
         raise OSError(0, f"{name}: {reason}")
-    first: int = _CREDENTIALS.unpack(more[0][2])[0]
+    first: int = door.CREDENTIALS.unpack(more[0][2])[0]
     place = door.Place(first, confine.start_time(first), frozenset(os.sched_getaffinity(0)))
     init.write_file(record(name), f"{first} {place.begin}\n")
     return os.pidfd_open(first), place
@@ -336,10 +332,10 @@ def make_places(
     """Make all places of the job; note their processes 1 as soon as they exist."""
     lifeline = os.pipe()
     own_mounts(config)
-    first, launcher = start_place(LAUNCHER, lifeline, partial(make_launcher, config))
+    first, launcher = start_place(door.LAUNCHER, lifeline, partial(make_launcher, config))
     inits.append(first)
     watched[first] = "process 1 of the launcher has ended"
-    made = {LAUNCHER: launcher}
+    made = {door.LAUNCHER: launcher}
     for name, shm_bytes in config["nodes"].items():
         node, first, made[name] = start_node(name, shm_bytes, lifeline)
         inits.append(first)
