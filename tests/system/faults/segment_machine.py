@@ -238,6 +238,9 @@ class Machine:
             header = PART.unpack_from(self.all, start)
             if part == self.part or header[0] != PART_MAGIC or header[6] > 64:
                 continue
+            # An attack may have written these words; beyond the parts the file has holes.
+            if header[7] + header[5] * SLOT_SIZE > self.part_size:
+                continue
             for slot in range(header[5]):
                 at = start + header[7] + slot * SLOT_SIZE
                 control, off, size, ident = SLOT.unpack_from(self.all, at)
@@ -252,11 +255,14 @@ class Machine:
         """Yield all that lies in a mailbox: the cell's head, and its bytes."""
         start = self.start_of(one.part)
         header = PART.unpack_from(self.all, start)
+        if header[8] + (one.slot + 1) * header[6] * CELL_SIZE > self.part_size:
+            return
         for cell in range(header[6]):
             at = start + header[8] + (one.slot * header[6] + cell) * CELL_SIZE
             head = self.all[at : at + CELL_BYTES]
             sequence, length = head[:8], struct.unpack_from("<I", head, 32)[0]
-            data = self.all[at + CELL_BYTES : at + CELL_BYTES + length]
+            # An attack may have written the length, and the file ends with holes.
+            data = self.all[at + CELL_BYTES : at + CELL_BYTES + min(length, 257)]
             # Its owner may have written the next letter into the cell meanwhile.
             is_whole = self.all[at : at + 8] == sequence != bytes(8)
             if is_whole and HEAD.size <= length <= 256:
@@ -292,6 +298,8 @@ class Machine:
         for one in self.victims():
             start = self.start_of(one.part) + one.window_off
             head = WINDOW.unpack_from(self.all, start)
+            if one.window_off + head[8] + 64 * LANE_SIZE > self.part_size:
+                continue
             for lane in range(min(head[4], 64)):
                 at = start + head[8] + lane * LANE_SIZE
                 step_ = struct.unpack_from("<H", self.all, at + READER_STEP)[0]
