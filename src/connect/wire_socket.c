@@ -106,12 +106,13 @@ static void admit(struct nm_sessions *sessions, int fd)
 	close(fd);
 }
 
-static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
+/* Accept at most MOST callers. */
+static void accept_some(struct nm_sessions *sessions, struct dir_wire *wire, unsigned int most)
 {
-	struct dir_wire *wire = nm_container_of(watch, struct dir_wire, watch);
-	int fd, nr;
+	unsigned int nr;
+	int fd;
 
-	for (nr = 0; nr < MAX_ADMISSIONS; nr++) {
+	for (nr = 0; nr < most; nr++) {
 		fd = accept4(wire->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		if (fd >= 0) {
 			admit(sessions, fd);
@@ -129,6 +130,11 @@ static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
 		wire->paused = true;
 		return;
 	}
+}
+
+static void accept_callers(struct nm_sessions *sessions, struct nm_watch *watch)
+{
+	accept_some(sessions, nm_container_of(watch, struct dir_wire, watch), MAX_ADMISSIONS);
 }
 
 /* Note the file of the own socket. */
@@ -237,6 +243,9 @@ static NM_COLD void restore_name(struct nm_sessions *sessions, struct dir_wire *
 		    "another process removed or replaced socket %s in %.80s; it was restored",
 		    wire->name, wire->dir.path);
 	nm_sessions_unwatch(sessions, wire->listener);
+	/* No more callers come there. Those in its queue are sound, most likely, and are not lost. */
+	shutdown(wire->listener, SHUT_RD);
+	accept_some(sessions, wire, NM_LISTEN_BACKLOG);
 	close(wire->listener);
 	wire->listener = fd;
 	note_name(wire);

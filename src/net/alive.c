@@ -350,6 +350,13 @@ static int look_at_line(struct net *net, struct nm_net_peer *peer)
 	return err;
 }
 
+/* The way is blocked, as far as this kernel knows. */
+static bool is_silence(int err)
+{
+	return err == EINPROGRESS || err == ETIMEDOUT || err == EHOSTUNREACH ||
+	       err == ENETUNREACH || err == EHOSTDOWN || err == ENETDOWN;
+}
+
 /*
  * The queue of the lifeline may be full of strangers. A new connection is then left unanswered, as
  * if the host had vanished. Port 0 shows the difference: no process can listen there, so the kernel
@@ -362,14 +369,8 @@ static bool kernel_answers(struct net *net, struct nm_net_peer *peer)
 
 	if (err != EINPROGRESS)
 		close_fd(&peer->witness);
-	return !err || err == ECONNREFUSED || err == ECONNRESET;
-}
-
-/* The way is blocked, as far as this kernel knows. */
-static bool is_silence(int err)
-{
-	return err == EINPROGRESS || err == ETIMEDOUT || err == EHOSTUNREACH ||
-	       err == ENETUNREACH || err == EHOSTDOWN || err == ENETDOWN;
+	/* A lack of own descriptors says nothing of the peer, so it is not its silence. */
+	return !is_silence(err);
 }
 
 static void lose_silent(struct net *net, struct nm_net_peer *peer)

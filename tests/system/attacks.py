@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.system.mpi_jobs import Cluster, Job
 
 RUNDIR = "/run/nearmetal"
+RANKS = 4
 CONNECT_S = 5
 """NEARMETAL_CONNECT_MS, unless a job sets it: no message may take longer than this."""
 
@@ -39,7 +40,8 @@ class Endured:
 def under_attack(cluster: Cluster, node: str, *argv: str) -> Iterator[dict[str, Any]]:
     """Run the adversary ARGV in a node; the mapping has its report after the end."""
     stop = f"{RUNDIR}/stop"
-    cluster.site.ok("exec", cluster.spec, node, "--", "rm", "-f", stop)
+    left = [stop, f"{RUNDIR}/go", *(f"{RUNDIR}/at-{rank}" for rank in range(RANKS))]
+    cluster.site.ok("exec", cluster.spec, node, "--", "rm", "-f", *left)
     report: dict[str, Any] = {}
     with cluster.site.start("exec", cluster.spec, node, "--", *argv) as process:
         try:
@@ -65,11 +67,15 @@ def endure(
     node: str = "n1",
     options: tuple[str, ...] = (),
     program: Path | None = None,
+    beside: Cluster | None = None,
 ) -> Endured:
-    """Run mpi_rounds on 4 ranks beside an adversary; all its numbers must be right, and in time."""
+    """Run mpi_rounds on 4 ranks beside an adversary; all its numbers must be right, and in time.
+
+    BESIDE: the same cluster, for commands of the adversary.
+    """
     program = program or cluster.site.directory / mpi.value
-    with under_attack(cluster, node, *argv) as report:
-        job = cluster.ok(mpi.value, 4, program, timeout=150, options=options)
+    with under_attack(beside or cluster, node, *argv) as report:
+        job = cluster.ok(mpi.value, RANKS, program, timeout=150, options=options)
     assert "every number was right" in job.output, job.end_of_output()
     slowest = re.search(r"slowest round: ([0-9.]+) s", job.output)
     assert slowest is not None, job.end_of_output()

@@ -117,8 +117,10 @@ class Place:
         options = ("--env", knob) if first.connect_ms else ()
         limited = LimitedSite(**vars(self.cluster.site), group=self.group.path)
         within = Cluster(limited, self.cluster.spec)
-        program = self.program(mpi, *(["any"] if first.wildcards else []))
-        return endure(within, mpi, *command, options=options, program=program)
+        words = ["any"] if first.wildcards else []
+        program = self.program(mpi, f"attacked={RUNDIR}", *words)
+        # The adversary's own memory is not the ranks'.
+        return endure(within, mpi, *command, options=options, program=program, beside=self.cluster)
 
 
 @pytest.fixture(scope="module")

@@ -403,6 +403,43 @@ NM_TEST(replaced_and_removed_names_are_restored)
 	NM_CHECK_EQ(unlink(aside), 0);
 }
 
+/* Callers that wait in the queue of the socket that was replaced are answered all the same. */
+NM_TEST(callers_of_a_replaced_name_are_answered)
+{
+	struct place b = place_create(5000);
+	unsigned int nr_answered = 0;
+	char path[512], aside[512];
+
+	path_of(&b.who, "", path);
+	path_of(&b.who, "-aside", aside);
+	for (int turn = 0; turn < 10; turn++) {
+		struct sockaddr_un address = {.sun_family = AF_UNIX};
+		bool is_restored = false;
+
+		NM_CHECK_EQ(rename(path, aside), 0);
+		NM_CHECK(snprintf(address.sun_path, sizeof(address.sun_path), "%s", aside) <
+			 (int)sizeof(address.sun_path));
+		while (!is_restored) {
+			int line = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+			char answer[512];
+
+			NM_CHECK(line >= 0);
+			is_restored =
+				connect(line, (struct sockaddr *)&address, sizeof(address)) < 0;
+			if (!is_restored) {
+				NM_CHECK_EQ(send(line, "?", 1, MSG_NOSIGNAL), 1);
+				NM_CHECK(recv(line, answer, sizeof(answer), 0) > 0);
+				nr_answered++;
+			}
+			close(line);
+		}
+		NM_CHECK_EQ(access(path, F_OK), 0);
+	}
+	NM_CHECK(nr_answered > 10);
+	place_destroy(&b);
+	NM_CHECK_EQ(unlink(aside), 0);
+}
+
 /* A socket does not replace a directory as it replaces other files. */
 NM_TEST(a_directory_in_the_place_of_a_socket_is_removed)
 {

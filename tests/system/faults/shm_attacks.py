@@ -46,6 +46,7 @@ def main() -> None:
     threads = [
         threading.Thread(target=ATTACKS[name].run, args=(view,)) for name, view in views.items()
     ]
+    threads.append(threading.Thread(target=scene.start_ranks))
     print("ready", flush=True)  # noqa: T201
     for thread in threads:
         thread.start()

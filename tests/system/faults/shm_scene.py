@@ -27,6 +27,10 @@ LAST_S = 200
 HOLD_S = 0.6
 """How long callers wait at most while the attacker learns and prepares."""
 MIN_KNOWN = 4
+RANKS = 4
+IDLE_S, TAKES_S = 0.3, 10
+"""How long the ranks wait before they meet: for an attack that begins, and for one that takes their
+names, which a busy machine may hold up."""
 
 
 def seqpacket() -> socket.socket:
@@ -61,6 +65,7 @@ class Scene:
         self.numbers: list[int] = []
         self.begins: list[float] = []
         self.released = threading.Event()
+        self.takes, self.took = threading.Event(), threading.Event()
         self.lock = threading.Lock()
         self.scouting = threading.Lock()
         self.held: list[object] = []
@@ -89,6 +94,19 @@ class Scene:
     def did(self, what: str, nr: int = 1) -> None:
         """Count what was done."""
         self.counts[what] += nr
+
+    def ranks_wait(self) -> bool:
+        """Tell whether all ranks wait to meet each other: see mpi_rounds.c."""
+        return all((self.directory / f"at-{rank}").exists() for rank in range(RANKS))
+
+    def start_ranks(self) -> None:
+        """Let the ranks meet, as soon as an attack has taken their names, or does not."""
+        for _ in self.turns():
+            if self.ranks_wait():
+                if self.takes.wait(IDLE_S):
+                    self.took.wait(TAKES_S)
+                (self.directory / "go").touch()
+                return
 
     def rundirs(self) -> list[Path]:
         """Return the rundirs of jobs."""
@@ -137,10 +155,14 @@ class Scene:
 
     def replace_all(self, handler: Handler | None, backlog: int = 128) -> None:
         """Take the names of all ranks that have them at the moment."""
+        self.takes.set()
+        wait = self.ranks_wait()
         for path in self.sockets():
             with contextlib.suppress(OSError):
                 self.replace(path, handler, backlog)
                 self.did("names taken")
+        if wait:
+            self.took.set()
 
     def owner_of(self, path: Path) -> socket.socket:
         """Call the owner of a name, wherever its present socket is."""

@@ -3,8 +3,10 @@
  * For a second or two, messages around a ring and a sum over all, in rounds. Rank 0 says that every
  * number was right, how long the slowest round of any rank took, and how much more memory any rank
  * had at its end. Words: `any`: every other round receives from any source. `meet`: before the
- * rounds each rank meets only one other, so its identity is seen there.
+ * rounds each rank meets only one other, so its identity is seen there. `attacked=DIR`: before the
+ * rounds rank N makes the file DIR/at-N and waits until there is a file DIR/go.
  */
+#include <fcntl.h>
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 enum { ROUNDS = 400, NUMBERS = 700, PAUSE_US = 4000, START_US = 300000 };
+enum { LOOK_US = 2000, MAX_LOOKS = 10000 };
 
 static void expect(long long got, long long wanted, int round)
 {
@@ -39,6 +42,30 @@ static bool has_word(int argc, char **argv, const char *word)
 	return false;
 }
 
+/* Peers meet at their first message: until then others may do something to their names. */
+static void await_others(int argc, char **argv, int rank)
+{
+	static const char word[] = "attacked=";
+	const char *directory = NULL;
+	char path[512];
+	int fd;
+
+	for (int i = 1; i < argc; i++)
+		if (strncmp(argv[i], word, sizeof(word) - 1) == 0)
+			directory = argv[i] + sizeof(word) - 1;
+	if (!directory) {
+		usleep(START_US);
+		return;
+	}
+	snprintf(path, sizeof(path), "%s/at-%d", directory, rank);
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	if (fd >= 0)
+		close(fd);
+	snprintf(path, sizeof(path), "%s/go", directory);
+	for (int i = 0; i < MAX_LOOKS && access(path, F_OK); i++)
+		usleep(LOOK_US);
+}
+
 int main(int argc, char **argv)
 {
 	const bool takes_any = has_word(argc, argv, "any");
@@ -54,8 +81,7 @@ int main(int argc, char **argv)
 		MPI_Sendrecv(&rank, 1, MPI_INT, (rank + size / 2) % size, 0, &met, 1, MPI_INT,
 			     (rank + size / 2) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 	memory = most_memory();
-	/* Peers meet at their first message: until then others may do something to their names. */
-	usleep(START_US);
+	await_others(argc, argv, rank);
 	for (int round = 0; round < ROUNDS; round++) {
 		int shift = 1 + round % (size - 1), from = (rank + size - shift) % size;
 		int source = takes_any && round % 2 ? MPI_ANY_SOURCE : from;
