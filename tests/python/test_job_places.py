@@ -192,7 +192,7 @@ def test_a_job_ends_with_its_run_or_with_its_time(
     made = places(machines, new_name("job"), ("n1",))
     made.make(Wanted())
     (made.tmp / "file").touch()
-    with guard(made, deadline_s) as watch, sleeper(made) as rank:
+    with sleeper(made) as rank, guard(made, deadline_s) as watch:
         assert watch.stdin is not None
         assert watch.stderr is not None
         if deadline_s is None:

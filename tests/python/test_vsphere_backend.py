@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import time
 from http.client import HTTPException
 from pathlib import Path
 
@@ -127,9 +128,12 @@ def test_a_task_without_progress_is_left_and_a_slow_one_is_waited_for() -> None:
 def test_an_interrupt_leaves_the_task_and_names_it() -> None:
     session = Connected(Vcenter(server="vc", user="u"))
     workers = Workers(session, 2)
-    workers.begin("node n1", lambda: session.wait("cloning", lambda: EndlessTask(7)))
-    workers.begin("node n2", lambda: session.wait("marking", lambda: EndlessTask(7)))
+    first, second = EndlessTask(7), EndlessTask(7)
+    workers.begin("node n1", lambda: session.wait("cloning", lambda: first))
+    workers.begin("node n2", lambda: session.wait("marking", lambda: second))
     workers.begin("node n3", lambda: session.wait("cloning", lambda: EndlessTask(7)))
+    while not (first.progress and second.progress):
+        time.sleep(0.01)
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:

@@ -31,5 +31,8 @@ def up() -> Iterator[Cluster]:
 @pytest.mark.parametrize("mpi", list(INSTALLED), ids=lambda mpi: mpi.value)
 def test_who_replaces_the_sockets_of_a_job_spoils_nothing(up: Cluster, mpi: Mpi) -> None:
     script = up.site.directory / ADVERSARY.name
-    endured = endure(up, mpi, "python3", str(script), RUNDIR)
+    program = up.site.directory / f"attacked-{mpi.value}"
+    program.write_text(f"#!/bin/sh\nexec {up.site.directory / mpi.value} attacked={RUNDIR}\n")
+    program.chmod(0o755)
+    endured = endure(up, mpi, "python3", str(script), RUNDIR, program=program)
     assert endured.job.sent["shm"] > 1000, endured.job.sent

@@ -197,15 +197,18 @@ def test_a_job_that_its_launcher_ends_has_no_wrong_result(intel: Lab) -> None:
     assert killing.job.code not in (0, TIMED_OUT), killing
 
 
+@pytest.mark.full
+@pytest.mark.timeout(600)
 def test_intel_mpi_ignores_errors(intel: Lab) -> None:
     """The reason for the default: with errors alone, survivors get wrong results as successes.
 
-    If a release of Intel MPI passes these, nm_on_loss_reason() can go.
+    If a release of Intel MPI passes these, nm_on_loss_reason() can go. Not in CI: it is a test of
+    Intel MPI, and a matter of chance.
     """
-    for seed in range(1, 9):
+    for seed in range(1, 13):
         options = ("--env", "NEARMETAL_ON_LOSS=error")
         killing = intel.kill(Mpi.IMPI, 2, "allreduce", seed, *options)
         assert EXIT_CODE not in killing.job.output
         if any(record.wrong for record in killing.records):
             return
-    pytest.fail("no wrong result in 8 jobs")
+    pytest.fail("no wrong result in 12 jobs")

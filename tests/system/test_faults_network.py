@@ -289,4 +289,5 @@ def test_strangers_at_a_lifeline_leave_descriptors_to_the_program(
             held = b.fds() - before
             seen += [held] if held > 0 else []
     assert seen, "no stranger was taken out of the queue"
-    assert max(seen) <= limit // 8
+    # It may have opened its own lifeline meanwhile.
+    assert max(seen) <= limit // 8 + 1

@@ -42,6 +42,7 @@ shutdown: 2
 hosts:
   - {{name: h0, esxi: DC0_C0_H0, nodes: [{{name: n0}}, {{name: n1}}]}}
 """
+ONE_BY_ONE = f"{BODY}parallel: 1\n"
 SLOW_MS = 8000
 """How long a clone takes in the slow vCenter."""
 
@@ -283,6 +284,7 @@ def interrupt_while_cloning(slow: Simulator, spec: Path, state: Path) -> None:
     session = slow.session()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as process:
         while not cloning(session):
+            assert process.poll() is None, process.communicate()[1]
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
         began = time.monotonic()
@@ -298,7 +300,7 @@ def interrupt_while_cloning(slow: Simulator, spec: Path, state: Path) -> None:
 def test_up_after_an_interrupt_completes_the_cluster(slow: Simulator, tmp_path: Path) -> None:
     """Not in CI, for the same reason."""
     spec = tmp_path / "spec.yaml"
-    spec.write_text(slow.head("stopped") + BODY)
+    spec.write_text(slow.head("stopped") + ONE_BY_ONE)
     interrupt_while_cloning(slow, spec, tmp_path / "state")
     raised(spec.read_text(), tmp_path)
     assert plan_of(spec.read_text(), tmp_path).empty
@@ -310,5 +312,5 @@ def test_up_after_an_interrupt_completes_the_cluster(slow: Simulator, tmp_path: 
 
 def test_an_interrupt_names_the_tasks_that_continue(slow: Simulator, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
-    spec.write_text(slow.head("named") + BODY)
+    spec.write_text(slow.head("named") + ONE_BY_ONE)
     interrupt_while_cloning(slow, spec, tmp_path / "state")

@@ -306,11 +306,15 @@ def two_exchanges_of_one_identity(m: Machine) -> Turns:
                 Call(m, end, who, one, known[one.id], lane=lane)
                 for lane, end in enumerate((me, me, also, also))
             ]
+            began = False
             for _ in range(200):
-                if not sum(call.advance() and call.state < GO for call in pairs):
+                going_on = sum(call.advance() and call.state < GO for call in pairs)
+                begins = not began and any(call.state >= GO for call in pairs)
+                began |= begins
+                yield int(begins)
+                if not going_on:
                     break
-                yield 0
-            yield 1
+            yield int(not began)
         yield 0
 
 

@@ -108,6 +108,8 @@ def answered(m: Machine, last: int) -> Iterator[tuple[Call, Answer] | None]:
         call.publish(call.start, op=READ, length=24, tag=1)
         for _ in range(100):
             back.advance()
+            if back.state >= last:
+                break
             yield None
         if back.nr:
             yield call, back
