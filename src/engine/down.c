@@ -185,7 +185,7 @@ void nm_peer_disown(struct nm_engine *engine, struct nm_peer *peer, const struct
 		return;
 	nm_peer_down(engine, peer, 0, "another process had taken its name");
 	nm_recv_discard(engine, peer);
-	peer->index = UINT64_MAX;
+	nm_unexpected_list(peer, UINT64_MAX);
 	/* It keeps its slot in the table: the search for those after it goes on there. */
 	memset(&peer->who, 0, sizeof(peer->who));
 	memcpy(peer->who.place, &unique, sizeof(unique));

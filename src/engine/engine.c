@@ -138,8 +138,8 @@ void nm_engine_resolve(struct nm_engine *engine)
 
 		if (!peer || !nm_peer_is_source(peer) || peer->index != UINT64_MAX)
 			continue;
-		peer->index =
-			engine->config.resolve(engine->config.resolve_arg, &peer->who, &address);
+		nm_unexpected_list(peer, engine->config.resolve(engine->config.resolve_arg,
+								&peer->who, &address));
 		peer->was_known |= peer->index != UINT64_MAX;
 		if (peer->index == UINT64_MAX)
 			engine->nr_unresolved++;
@@ -154,7 +154,7 @@ void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who)
 
 	if (!peer || peer->index == UINT64_MAX)
 		return;
-	peer->index = UINT64_MAX;
+	nm_unexpected_list(peer, UINT64_MAX);
 	engine->nr_unresolved += nm_peer_is_source(peer);
 }
 
@@ -165,7 +165,7 @@ uint64_t nm_peer_index(const struct nm_peer *peer)
 
 void nm_peer_set_index(struct nm_peer *peer, uint64_t index)
 {
-	peer->index = index;
+	nm_unexpected_list(peer, index);
 }
 
 /* Stop reading from buffers that are the user's again; answers that wait are still sent. */

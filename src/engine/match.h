@@ -55,7 +55,6 @@ struct nm_unexpected {
 	uint32_t stored;    /* bytes in payload */
 	uint8_t flags;	    /* NM_PKT_ */
 	bool rendezvous;    /* the payload is still at the sender */
-	bool unlisted;	    /* the address vector did not have the source when it came */
 	bool lost;	    /* claimed, and then the sender went away with the payload */
 	uint8_t payload[];
 };

@@ -122,6 +122,12 @@ struct nm_peer *nm_peer_table_find(const struct nm_peer_table *table,
 struct nm_peer *nm_peer_table_get(struct nm_peer_table *table, const struct nm_identity *who,
 				  bool *ret_new);
 
+/* The address vector does not have it. */
+static inline bool nm_peer_is_unlisted(const struct nm_peer *peer)
+{
+	return peer->index == UINT64_MAX;
+}
+
 static inline void nm_peer_set_state(struct nm_peer *peer, enum nm_peer_state state)
 {
 	nm_state_check(nm_peer_transitions, peer->state, state);

@@ -55,7 +55,8 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 		nm_peer_receives_on(peer, from->kind->channel);
 	peer->source_channels |= bit_of(from);
 	if (peer->index == UINT64_MAX && engine->config.resolve)
-		peer->index = engine->config.resolve(engine->config.resolve_arg, who, &address);
+		nm_unexpected_list(
+			peer, engine->config.resolve(engine->config.resolve_arg, who, &address));
 	peer->was_known |= peer->index != UINT64_MAX;
 	if (peer->index == UINT64_MAX)
 		engine->nr_unresolved++;

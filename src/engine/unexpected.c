@@ -3,6 +3,7 @@
  *   messages of a peer take a 64th of unexpected_max here    -> PACE keep
  *   half of that is gone again                               -> PACE free
  *   they take unexpected_max                                 -> PACE stop, and the peer is given up
+ *   the same for all peers without an address together, at smaller limits
  */
 #include "engine/unexpected.h"
 
@@ -17,7 +18,9 @@
 /* Of the memory of this process. */
 #define MEMORY_PART 8
 /* Of unexpected_max, for all peers together that the address vector does not have. */
-#define STRANGERS_PART 16
+#define STRANGERS_PART 4
+/* Of that, before the bytes stay at the senders. Many of them may send at the same time. */
+#define STRANGERS_KEEP_PART 16
 /* A peer that takes nothing in cannot receive the reason; it is given up this part later. */
 #define UNTOLD_PART 8
 /* More than one round of progress brings; after a round the peer can be informed. */
@@ -71,7 +74,7 @@ static uint64_t strangers_max(const struct nm_engine *engine)
 /* The limit for messages of PEER. */
 static uint64_t limit_of(const struct nm_engine *engine, const struct nm_peer *peer)
 {
-	return peer->index == UINT64_MAX ? strangers_max(engine) : engine->unexpected_max;
+	return nm_peer_is_unlisted(peer) ? strangers_max(engine) : engine->unexpected_max;
 }
 
 bool nm_unexpected_has_room(struct nm_engine *engine, struct nm_peer *peer, size_t bytes)
@@ -96,23 +99,46 @@ static struct nm_peer *find_largest_stranger(struct nm_engine *engine)
 	for (size_t i = 0; i <= engine->peers.mask; i++) {
 		struct nm_peer *peer = engine->peers.slots[i];
 
-		if (peer && peer->index == UINT64_MAX && peer->held_bytes &&
+		if (peer && nm_peer_is_unlisted(peer) && peer->held_bytes &&
 		    (!largest || peer->held_bytes > largest->held_bytes))
 			largest = peer;
 	}
 	return largest;
 }
 
-/* Any process can have many names, so all strangers together have one limit. */
+/*
+ * Any process can have many names, so all strangers together have one limit. A sound program can have
+ * strangers, too: Open MPI inserts an address when it first sends there. So each is informed.
+ */
 static NM_COLD void make_room(struct nm_engine *engine)
 {
 	struct nm_peer *peer = find_largest_stranger(engine);
 
-	if (!peer)
+	if (!peer || (peer->state != NM_PEER_DOWN &&
+		      has_room_still(engine, peer, engine->unlisted_bytes - strangers_max(engine))))
 		return;
-	if (peer->state != NM_PEER_DOWN)
-		nm_unexpected_give_up(engine, peer);
 	nm_recv_discard(engine, peer);
+}
+
+/* More than a part of what PEER may have here; or of what all strangers may have, if it is one. */
+static bool is_much(const struct nm_engine *engine, const struct nm_peer *peer, unsigned int part)
+{
+	return peer->held_bytes > limit_of(engine, peer) / KEEP_PART / part ||
+	       (nm_peer_is_unlisted(peer) &&
+		engine->unlisted_bytes > strangers_max(engine) / STRANGERS_KEEP_PART / part);
+}
+
+static void set_pace(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->asked == NM_PACE_FREE && is_much(engine, peer, 1)) {
+		nm_log_once(NM_LOG_INFO, "a peer sends faster than this endpoint receives: the "
+					 "peer now keeps the bytes");
+		peer->asked = NM_PACE_KEEP;
+		say(engine, peer, NM_PACE_KEEP);
+	} else if (nm_unlikely(peer->asked == NM_PACE_KEEP) && !is_much(engine, peer, 2)) {
+		peer->asked = NM_PACE_FREE;
+		say(engine, peer, NM_PACE_FREE);
+	}
 }
 
 void nm_unexpected_add(struct nm_engine *engine, struct nm_unexpected *m)
@@ -120,22 +146,14 @@ void nm_unexpected_add(struct nm_engine *engine, struct nm_unexpected *m)
 	struct nm_peer *peer = m->source;
 
 	peer->held_bytes += block_of(m);
-	m->unlisted = peer->index == UINT64_MAX;
-	if (nm_unlikely(m->unlisted)) {
+	if (nm_unlikely(nm_peer_is_unlisted(peer))) {
 		engine->unlisted_bytes += block_of(m);
 		if (engine->unlisted_bytes > strangers_max(engine)) {
 			make_room(engine);
 			return;
 		}
 	}
-	if (nm_likely(peer->asked != NM_PACE_FREE ||
-		      peer->held_bytes <= limit_of(engine, peer) / KEEP_PART))
-		return;
-	nm_log_once(
-		NM_LOG_INFO,
-		"a peer sends faster than this endpoint receives: the peer now keeps the bytes");
-	peer->asked = NM_PACE_KEEP;
-	say(engine, peer, NM_PACE_KEEP);
+	set_pace(engine, peer);
 }
 
 void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *m)
@@ -143,13 +161,19 @@ void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *
 	struct nm_peer *peer = m->source;
 
 	peer->held_bytes -= block_of(m);
-	if (nm_unlikely(m->unlisted))
+	if (nm_unlikely(nm_peer_is_unlisted(peer)))
 		engine->unlisted_bytes -= block_of(m);
-	if (nm_likely(peer->asked != NM_PACE_KEEP ||
-		      peer->held_bytes > limit_of(engine, peer) / KEEP_PART / 2))
-		return;
-	peer->asked = NM_PACE_FREE;
-	say(engine, peer, NM_PACE_FREE);
+	if (nm_unlikely(peer->asked == NM_PACE_KEEP))
+		set_pace(engine, peer);
+}
+
+void nm_unexpected_list(struct nm_peer *peer, uint64_t index)
+{
+	bool is_listed = index != UINT64_MAX;
+
+	if (peer->held_bytes && nm_peer_is_unlisted(peer) == is_listed)
+		peer->engine->unlisted_bytes += is_listed ? -peer->held_bytes : peer->held_bytes;
+	peer->index = index;
 }
 
 static void set_keeps(struct nm_peer *peer, bool keeps)

@@ -3,8 +3,9 @@
  * Memory for messages that came before their receive. Above a 64th of unexpected_max, the peer is
  * asked to send only envelopes for all but tiny messages. At unexpected_max the peer is given up
  * (docs/design/protocol.md, "Messages that nobody receives"). This limit is the knob, but an eighth
- * of the memory at most. All peers that the address vector does not have share a sixteenth of it:
- * when they exceed it, the one with most is given up, and its messages are dropped.
+ * of the memory at most. All peers that the address vector does not have share a quarter of it:
+ * above a sixteenth of that they are asked to send envelopes only, and when they exceed it, the one
+ * with most is given up, and its messages are dropped.
  */
 #ifndef NM_ENGINE_UNEXPECTED_H
 #define NM_ENGINE_UNEXPECTED_H
@@ -25,6 +26,8 @@ void nm_unexpected_init(struct nm_engine *engine);
 /* M was queued, or is about to be freed. Both may find the peer dead; the first may free M. */
 void nm_unexpected_add(struct nm_engine *engine, struct nm_unexpected *m);
 void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *m);
+/* The address vector has PEER at INDEX from now on; UINT64_MAX: it does not have it. */
+void nm_unexpected_list(struct nm_peer *peer, uint64_t index);
 /* Too many messages of PEER are held here, and PEER was informed: give it up. */
 void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 

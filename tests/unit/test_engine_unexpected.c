@@ -30,18 +30,22 @@ static void send_now(struct mesh *mesh, const char *bytes, size_t len, uint64_t 
 		mesh_step(mesh);
 }
 
-static void receive(struct mesh *mesh, uint64_t tag, size_t len)
+static void receive_from(struct mesh *mesh, struct nm_peer *source, uint64_t tag, size_t len)
 {
 	char in[BYTES_MAX];
 	struct nm_completion c;
 
-	NM_CHECK_EQ(recv_from(mesh, 1, mesh_peer(mesh, 1, 0), in, sizeof(in), tag, 0, TAGGED, in),
-		    0);
+	NM_CHECK_EQ(recv_from(mesh, 1, source, in, sizeof(in), tag, 0, TAGGED, in), 0);
 	c = mesh_wait(mesh, 1);
 	NM_CHECK_EQ(c.err, 0);
 	NM_CHECK_EQ(c.tag, tag);
 	NM_CHECK_EQ(c.len, len);
 	check_filled(in, len, tag);
+}
+
+static void receive(struct mesh *mesh, uint64_t tag, size_t len)
+{
+	receive_from(mesh, mesh_peer(mesh, 1, 0), tag, len);
 }
 
 /* Fill the receiver with messages until it asks the sender to keep the bytes of those to come. */
@@ -465,7 +469,15 @@ NM_TEST(paces_that_do_not_exist)
 	}
 }
 
-static void flood(struct mesh *mesh, unsigned int from, unsigned int nr)
+/* NR messages from node FROM to node 1. What nodes 2 and 3 may take there is STRANGERS_MAX together. */
+enum { STRANGERS_MAX = 1 << 20, UNTOLD_MAX = 4 << 20 };
+
+static uint64_t held_by_strangers(struct mesh *mesh)
+{
+	return mesh_peer(mesh, 1, 2)->held_bytes + mesh_peer(mesh, 1, 3)->held_bytes;
+}
+
+static void flood(struct mesh *mesh, unsigned int from, unsigned int nr, uint64_t most)
 {
 	const struct nm_packet packet = {
 		.op = NM_OP_EAGER, .flags = NM_PKT_TAGGED, .len = BYTES_MAX, .tag = 7};
@@ -475,33 +487,96 @@ static void flood(struct mesh *mesh, unsigned int from, unsigned int nr)
 	while (nr--) {
 		mesh_forge(mesh, from, 1, &packet, bytes);
 		mesh_step(mesh);
-		NM_CHECK(mesh_peer(mesh, 1, 2)->held_bytes + mesh_peer(mesh, 1, 3)->held_bytes <=
-			 1 << 20);
+		NM_CHECK(held_by_strangers(mesh) <= most);
 	}
+}
+
+static struct mesh *mesh_with_strangers(void)
+{
+	const struct mesh_options options = {.nr_nodes = 4};
+	struct mesh *mesh;
+
+	setenv("NEARMETAL_UNEXPECTED_MAX", "4M", 1);
+	mesh = mesh_create(&options);
+	mesh_take_out(mesh, 2);
+	mesh_take_out(mesh, 3);
+	return mesh;
 }
 
 /* A process can have many names. The one with most messages goes, and its messages go with it. */
 NM_TEST(strangers_share_one_limit)
 {
-	const struct mesh_options options = {.nr_nodes = 4};
-	struct mesh *mesh;
+	struct mesh *mesh = mesh_with_strangers();
 	char in[8];
 
-	setenv("NEARMETAL_UNEXPECTED_MAX", "16M", 1);
-	mesh = mesh_create(&options);
-	mesh_take_out(mesh, 2);
-	mesh_take_out(mesh, 3);
 	recv_from(mesh, 1, NULL, in, sizeof(in), 8, 0, TAGGED, NULL);
-	flood(mesh, 0, 300);
-	flood(mesh, 2, 500);
+	flood(mesh, 0, 300, 0);
+	flood(mesh, 2, 500, STRANGERS_MAX);
 	NM_CHECK(!look(mesh, 1, 2).down);
-	flood(mesh, 3, 450);
+	flood(mesh, 3, 450, STRANGERS_MAX + NM_UNEXPECTED_BLOCK + BYTES_MAX);
+	mesh_settle(mesh);
 	NM_CHECK(look(mesh, 1, 2).down);
-	NM_CHECK_EQ(mesh_peer(mesh, 1, 2)->held_bytes, 0);
+	NM_CHECK_HAS(look(mesh, 2, 1).reason.text, "it takes no more");
 	NM_CHECK(!look(mesh, 1, 3).down);
 	/* Neither other peers nor a receive from any source notice it. */
 	NM_CHECK(mesh_quiet(mesh, 1));
 	for (int i = 0; i < 300; i++)
 		receive(mesh, 7, BYTES_MAX);
+	mesh_destroy(mesh);
+}
+
+/* Nobody answers the calls of these. */
+NM_TEST(strangers_that_take_nothing_share_one_limit)
+{
+	struct mesh *mesh = mesh_with_strangers();
+
+	send_to(mesh, 1, 2, "hello", 5, 1, NM_TAGGED, NULL);
+	send_to(mesh, 1, 3, "hello", 5, 1, NM_TAGGED, NULL);
+	mesh_settle(mesh);
+	mesh_block(mesh, 1, 2, true);
+	mesh_block(mesh, 1, 3, true);
+	flood(mesh, 2, 3500, STRANGERS_MAX + UNTOLD_MAX + NM_UNEXPECTED_BLOCK + BYTES_MAX);
+	flood(mesh, 3, 3500, STRANGERS_MAX + UNTOLD_MAX + NM_UNEXPECTED_BLOCK + BYTES_MAX);
+	NM_CHECK(look(mesh, 1, 2).down || look(mesh, 1, 3).down);
+	mesh_destroy(mesh);
+}
+
+/* Open MPI inserts an address late. Sound senders are asked to keep their bytes long before. */
+NM_TEST(sound_strangers_keep_their_bytes)
+{
+	struct mesh *mesh = mesh_with_strangers();
+	char bytes[BYTES_MAX];
+
+	fill(bytes, BYTES_MAX, 7);
+	for (int i = 0; i < 1500; i++)
+		for (unsigned int from = 2; from < 4; from++) {
+			send_to(mesh, from, 1, bytes, BYTES_MAX, 7, NM_TAGGED, NULL);
+			mesh_step(mesh);
+		}
+	mesh_settle(mesh);
+	NM_CHECK(!look(mesh, 1, 2).down);
+	NM_CHECK(!look(mesh, 1, 3).down);
+	NM_CHECK(!look(mesh, 2, 1).down);
+	for (int i = 0; i < 3000; i++)
+		receive_from(mesh, NULL, 7, BYTES_MAX);
+	NM_CHECK_EQ(held_by_strangers(mesh), 0);
+	NM_CHECK_EQ(mesh_node(mesh, 1)->engine->unlisted_bytes, 0);
+	mesh_destroy(mesh);
+}
+
+/* What a peer has here is no stranger's any more when the program inserts its address. */
+NM_TEST(messages_of_a_peer_that_is_inserted_late)
+{
+	struct mesh *mesh = mesh_with_strangers();
+	struct nm_engine *engine = mesh_node(mesh, 1)->engine;
+	struct nm_peer *peer;
+
+	flood(mesh, 2, 100, STRANGERS_MAX);
+	peer = mesh_peer(mesh, 1, 2);
+	NM_CHECK_EQ(engine->unlisted_bytes, peer->held_bytes);
+	nm_peer_set_index(peer, 2);
+	NM_CHECK_EQ(engine->unlisted_bytes, 0);
+	nm_engine_forget(engine, &peer->who);
+	NM_CHECK_EQ(engine->unlisted_bytes, peer->held_bytes);
 	mesh_destroy(mesh);
 }
