@@ -60,10 +60,14 @@ static void drop_ended(struct nm_sessions *sessions, const struct nm_identity *w
 		nm_handshake_close(sessions, in);
 }
 
-/* An identity stays in the table, and a process can call under any number of them. */
+/*
+ * An identity stays in the table, and a process can call under any number of them. In a segment each
+ * machine has its own bound (share.h), so that none can use up what the others need.
+ */
 static bool is_full(struct nm_sessions *sessions, const struct nm_identity *who)
 {
-	return sessions->nr_sessions >=
+	return !sessions->config.segment &&
+	       sessions->nr_sessions >=
 		       SESSIONS_PER_LANE * sessions->config.window->geometry.nr_lanes &&
 	       !nm_session_get(sessions, who, false);
 }

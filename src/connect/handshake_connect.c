@@ -127,6 +127,7 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
 	}
 	if (err)
 		return err;
+	call->turn_ns = nm_clock_ns();
 	/* The window may be there since a call in its name, with any label. */
 	if (__atomic_load_n(&call->session->state, __ATOMIC_RELAXED) == NM_SESSION_NEW)
 		call->session->label = call->label;
@@ -236,6 +237,7 @@ static int call_again(struct nm_sessions *sessions, struct nm_handshake **call, 
 {
 	struct nm_identity who = (*call)->session->who;
 	uint64_t deadline_ns = (*call)->deadline_ns, turn_ns = (*call)->turn_ns;
+	bool is_prolonged = (*call)->is_prolonged;
 	int err;
 
 	nm_handshake_close(sessions, *call);
@@ -244,14 +246,20 @@ static int call_again(struct nm_sessions *sessions, struct nm_handshake **call, 
 		return err;
 	(*call)->deadline_ns = deadline_ns;
 	(*call)->turn_ns = turn_ns;
+	(*call)->is_prolonged = is_prolonged;
 	(*call)->call_ns = nm_clock_ns() + pause_ns;
 	return not_now(ret_reason);
+}
+
+static uint64_t turn_of(const struct nm_sessions *sessions)
+{
+	return sessions->config.connect_ms * NM_NS_PER_MS / TURN_SHARE;
 }
 
 /* End the turn of the call that waits longest for an answer. False: all are young. */
 static bool end_turn(struct nm_sessions *sessions, uint64_t now)
 {
-	uint64_t turn_ns = sessions->config.connect_ms * NM_NS_PER_MS / TURN_SHARE;
+	uint64_t turn_ns = turn_of(sessions);
 	struct nm_handshake *handshake, *oldest = NULL;
 	struct nm_reason why;
 
@@ -292,6 +300,11 @@ static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 	if (err == -EAGAIN)
 		return now < call->deadline_ns ? not_now(ret_reason) :
 						 timed_out(sessions, ret_reason);
+	/* A caller that was away gives the peer time to answer all the same, once. */
+	if (!err && !call->is_prolonged && call->deadline_ns < now + turn_of(sessions)) {
+		call->deadline_ns = now + turn_of(sessions);
+		call->is_prolonged = true;
+	}
 	if (!err)
 		err = say_hello(sessions, call, ret_reason);
 	return err ? err : not_now(ret_reason);

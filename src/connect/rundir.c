@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 
+#define LISTEN_BACKLOG 1024
 #define MAX_REAPED_ENTRIES 8192
 
 /* The default rundir is here; any user may take its name first. */
@@ -303,7 +304,7 @@ int nm_rundir_listen(const struct nm_rundir *dir, const char *name, bool by_forc
 		dir_failed(ret_reason, dir->path, "cannot bind a socket in it", err);
 		goto err_close;
 	}
-	if (fchmodat(dir->fd, hidden, 0600, 0) < 0 || listen(fd, NM_LISTEN_BACKLOG) < 0) {
+	if (fchmodat(dir->fd, hidden, 0600, 0) < 0 || listen(fd, LISTEN_BACKLOG) < 0) {
 		err = dir_failed(ret_reason, dir->path, "cannot listen in it", -errno);
 		unlinkat(dir->fd, hidden, 0);
 		goto err_close;

@@ -54,8 +54,6 @@ void nm_socket_name(const uint8_t id[6], char ret_name[NM_SOCKET_NAME_LEN]);
 socklen_t nm_rundir_address(const struct nm_rundir *dir, const char *name,
 			    struct sockaddr_un *ret_address);
 
-/* Callers that wait in the queue of a socket at most. */
-#define NM_LISTEN_BACKLOG 1024
 /*
  * Listen under NAME. The socket gets this name only when it is ready. Returns the descriptor, or
  * -errno with a reason; -EADDRINUSE: a process listens there already. BY_FORCE: a file of that name

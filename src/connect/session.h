@@ -128,10 +128,11 @@ void nm_sessions_destroy(struct nm_sessions *sessions);
  * Make the direction `out` of the session with WHO. The first call begins a handshake and waits
  * for at most 200 ms: half as long after each peer that was slower, down to 1 ms, and 12.5 ms
  * longer after each that answered in time, but never more than half of connect_ms. Each later call
- * only looks, until the result is there: connect_ms after the first at the latest. Handshakes with
- * several peers go on side by side, without the caller. Returns 0, and the session is UP; -EAGAIN:
- * not yet; -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: the direction exists already;
- * -ENOSPC, -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
+ * only looks, until the result is there: connect_ms after the first at the latest, or an eighth of
+ * connect_ms after the first look at which the peer could be called. Handshakes with several peers
+ * go on side by side, without the caller. Returns 0, and the session is UP; -EAGAIN: not yet;
+ * -EHOSTUNREACH: WHO cannot be reached here; -EISCONN: the direction exists already; -ENOSPC,
+ * -ENOMEM, -EMFILE: no resources; always with a reason. No trace on failure.
  */
 int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
 			struct nm_session **ret_session, struct nm_reason *ret_reason);

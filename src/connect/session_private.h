@@ -71,10 +71,12 @@ struct nm_handshake {
 	uint64_t awaited; /* the caller's `reaching` while this side waits for a change */
 	uint64_t deadline_ns;
 	uint64_t call_ns;   /* CALLING: when to try next */
+	bool is_prolonged;  /* a late call got an eighth of connect_ms after its deadline */
 	uint64_t turn_ns;   /* a call: when it last got its turn; 0: not yet */
 	struct nm_step bye; /* kind 0: no BYE came */
-	/* in a segment: the exchange that carries it, and its end */
+	/* in a segment: the exchange that carries it, its caller's part, and its end */
 	struct nm_exchange *exchange;
+	uint32_t part;
 	struct nm_reason ended_why;
 	bool ended_in_order;
 	/* LOST: how the peer ended it; FAILED: why there is no direction */

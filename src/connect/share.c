@@ -50,20 +50,22 @@ bool nm_share_allows(const struct nm_share *share, uint32_t part)
 	return nr_used + nr_kept < share->nr_lanes;
 }
 
-static void count(const struct nm_vmseg_wire *wire, struct nm_share *share)
+/*
+ * A caller that hung up holds its lane until the endpoint's thread takes it back. No lane is kept for
+ * the own machine's endpoints, which come over another channel, if there is one.
+ */
+static void count(const struct nm_sessions *sessions, uint32_t own_part, struct nm_share *share)
 {
 	struct nm_vmseg_peer peer;
 	uint64_t cursor = 0;
 
-	while (nm_vmseg_next(wire->segment, &cursor, &peer))
-		share->parts[peer.address.part].nr_endpoints += peer.state == NM_VMSEG_RUN;
-	for (const struct nm_exchange *exchange = wire->exchanges; exchange;
-	     exchange = exchange->next) {
-		const struct nm_handshake *handshake = exchange->handshake;
-
-		share->parts[exchange->peer.address.part].nr_lanes +=
-			handshake && handshake->role == NM_ROLE_READER && handshake->has_lane;
-	}
+	while (nm_vmseg_next(nm_vmseg_wire_of(sessions)->segment, &cursor, &peer))
+		share->parts[peer.address.part].nr_endpoints +=
+			peer.state == NM_VMSEG_RUN && peer.address.part != own_part;
+	for (const struct nm_handshake *handshake = sessions->handshakes; handshake;
+	     handshake = handshake->next)
+		if (handshake->role == NM_ROLE_READER && handshake->has_lane)
+			share->parts[handshake->part].nr_lanes++;
 }
 
 int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_reason *ret_reason)
@@ -81,7 +83,7 @@ int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_
 			      wire->nr_met[part], part);
 		return -ENOSPC;
 	}
-	count(wire, &share);
+	count(sessions, facts->part, &share);
 	if (!nm_share_allows(&share, part)) {
 		nm_reason_set(ret_reason,
 			      "part %u has %u of the %u lanes of %.60s, and the rest is for "

@@ -2,6 +2,7 @@
 /* Sessions in a directory of one kernel: pathname sockets, and windows passed as descriptors. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -245,7 +246,7 @@ static NM_COLD void restore_name(struct nm_sessions *sessions, struct dir_wire *
 	nm_sessions_unwatch(sessions, wire->listener);
 	/* No more callers come there. Those in its queue are sound, most likely, and are not lost. */
 	shutdown(wire->listener, SHUT_RD);
-	accept_some(sessions, wire, NM_LISTEN_BACKLOG);
+	accept_some(sessions, wire, UINT_MAX);
 	close(wire->listener);
 	wire->listener = fd;
 	note_name(wire);

@@ -317,8 +317,10 @@ static struct nm_exchange *welcome(struct nm_sessions *sessions,
 	NM_FAULT("talk-welcome");
 	/* If it is refused, the caller reads the reason. */
 	exchange->handshake = nm_sessions_admit(sessions, ends[0]);
-	if (exchange->handshake)
+	if (exchange->handshake) {
 		exchange->handshake->exchange = exchange;
+		exchange->handshake->part = from->part;
+	}
 	return exchange;
 }
 

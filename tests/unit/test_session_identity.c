@@ -442,6 +442,38 @@ NM_TEST(callers_of_a_replaced_name_are_answered)
 	NM_CHECK_EQ(unlink(aside), 0);
 }
 
+/* The queue of the peer is full, and the caller looks again only after its time. */
+NM_TEST(a_caller_that_was_away_reaches_its_peer)
+{
+	struct place a = place_create(200), b = place_with_lease(LONG_LEASE_MS);
+	int listener = replace_socket(&b.who), fillers[8];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct nm_session *session;
+	struct nm_reason why;
+	char path[512];
+	int nr = 0, err;
+
+	path_of(&b.who, "", path);
+	NM_CHECK(snprintf(address.sun_path, sizeof(address.sun_path), "%s", path) <
+		 (int)sizeof(address.sun_path));
+	NM_CHECK_EQ(listen(listener, 0), 0);
+	do {
+		fillers[nr] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		NM_CHECK(fillers[nr] >= 0);
+		err = connect(fillers[nr++], (struct sockaddr *)&address, sizeof(address));
+	} while (!err);
+	NM_CHECK_EQ(errno, EAGAIN);
+	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EAGAIN);
+	nm_test_sleep_ms(250);
+	while (nr > 0)
+		close(fillers[--nr]);
+	put_socket_back(&b.who, listener);
+	NM_CHECK_EQ(place_call(a.sessions, &b.who, &session, &why), 0);
+	place_expect(&b, NM_SESSION_SOURCE);
+	place_destroy(&a);
+	place_destroy(&b);
+}
+
 /* A socket does not replace a directory as it replaces other files. */
 NM_TEST(a_directory_in_the_place_of_a_socket_is_removed)
 {
