@@ -53,6 +53,15 @@ struct place place_create(uint32_t connect_ms)
 	return place;
 }
 
+struct place place_with_lease(uint32_t lease_ms)
+{
+	struct place place = {.lease_ms = lease_ms};
+	struct nm_reason why;
+
+	NM_CHECK_EQ(place_try(&place, nm_test_dir(), 5000, &why), 0);
+	return place;
+}
+
 void place_destroy(struct place *place)
 {
 	nm_sessions_destroy(place->sessions);
@@ -143,6 +152,34 @@ int raw_listen(const struct nm_identity *who)
 	NM_CHECK(fd >= 0);
 	nm_rundir_close(&dir);
 	return fd;
+}
+
+void socket_path(const struct nm_identity *who, const char *suffix, char ret_path[512])
+{
+	char name[NM_SOCKET_NAME_LEN];
+
+	nm_socket_name(who->id, name);
+	snprintf(ret_path, 512, "%s/%s%s", nm_test_dir(), name, suffix);
+}
+
+int replace_socket(const struct nm_identity *who)
+{
+	char name[512], aside[512];
+
+	socket_path(who, "", name);
+	socket_path(who, "-aside", aside);
+	NM_CHECK_EQ(rename(name, aside), 0);
+	return raw_listen(who);
+}
+
+void put_socket_back(const struct nm_identity *who, int listener)
+{
+	char name[512], aside[512];
+
+	socket_path(who, "", name);
+	socket_path(who, "-aside", aside);
+	close(listener);
+	NM_CHECK_EQ(rename(aside, name), 0);
 }
 
 int raw_accept(int listener)

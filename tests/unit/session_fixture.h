@@ -21,6 +21,12 @@ struct place {
 struct place place_create(uint32_t connect_ms);
 /* The same without checks: 0 or -errno. */
 int place_try(struct place *place, const char *dir, uint32_t connect_ms, struct nm_reason *ret_why);
+/* A place that looks for its name in the rundir each LEASE_MS. */
+struct place place_with_lease(uint32_t lease_ms);
+/* It would restore its name at its next beat, in the middle of the attack. */
+#define LONG_LEASE_MS 3000
+/* Tests that need the beat. It comes after the attack has begun, also on a busy machine. */
+#define SHORT_LEASE_MS 1500
 void place_destroy(struct place *place);
 /* Wait for the next event and check its kind. */
 struct nm_session *place_expect(struct place *place, enum nm_session_event kind);
@@ -39,6 +45,11 @@ int raw_connect(const struct place *place);
 /* A raw listener under the name of WHO, in the case's directory. */
 int raw_listen(const struct nm_identity *who);
 int raw_accept(int listener);
+/* The path of the socket of WHO, with SUFFIX. */
+void socket_path(const struct nm_identity *who, const char *suffix, char ret_path[512]);
+/* Listen in the place of WHO, whose socket is set aside, and undo that. */
+int replace_socket(const struct nm_identity *who);
+void put_socket_back(const struct nm_identity *who, int listener);
 /* A hello as VISITOR would send it to OWNER. */
 struct nm_greeting raw_hello(const struct place *visitor, const struct place *owner, uint32_t lane);
 /* Show CHALLENGE and STEP (NM_LANE_) of a link to OWNER in a lane, as VISITOR would. */
