@@ -103,12 +103,17 @@ NO_SETUP = Setup()
 IN_ONE_NODE = "in one node"
 PARTLY_IN_ONE_NODE = "partly in one node"
 USUAL_WINDOW = "64"
+DERIVED = "derived"
+"""In the datatype of a setup: a message has gaps that are not sent."""
 USUAL_DATATYPES = ("", "MPI_CHAR", "MPI_BYTE")
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one test. `nodes` is their number, if the log shows the node of each rank."""
+    """The rows of one test. `nodes` is their number, if the log shows the node of each rank.
+
+    `launch` counts from 0 in a log that collects the results of several launches.
+    """
 
     test: str
     line: int
@@ -117,6 +122,7 @@ class Table:
     setup: Setup = NO_SETUP
     processes: int | None = None
     nodes: int | None = None
+    launch: int = 0
 
     @property
     def variant(self) -> str:
@@ -128,14 +134,19 @@ class Table:
 
         A count with more than three digits before its zeros is the result of a fixed time.
         """
-        count = f"{row.values.get('iterations', 0):.0f}"
-        chosen = count != "0" and len(count.rstrip("0")) <= CHOSEN_DIGITS
-        if self.setup.iterations or not chosen:
+        count = row.values.get("iterations", 0)
+        if self.setup.iterations or not is_chosen(count):
             return self.setup
-        return self.setup._replace(iterations=count)
+        return self.setup._replace(iterations=f"{count:.0f}")
 
 
 CHOSEN_DIGITS = 3
+
+
+def is_chosen(iterations: float) -> bool:
+    """Return whether a number of iterations looks as if a user chose it."""
+    count = f"{iterations:.0f}"
+    return count != "0" and len(count.rstrip("0")) <= CHOSEN_DIGITS
 
 
 @dataclass(frozen=True)

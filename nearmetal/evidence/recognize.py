@@ -1,62 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""The program that printed a text, from the text alone; never from a file's name.
-
-A pattern looks at one line: `[^\S\n]` is a blank, because `\s` would try all following empty lines
-at each of them. So the work is linear in the size of the text.
-"""
+"""The program that printed a text, from the text alone; never from a file's name."""
 
 from __future__ import annotations
 
 import re
 
 from nearmetal.evidence.parse.reader import check_lines, fail
+from nearmetal.evidence.prefixes import find_prefix
+from nearmetal.evidence.signatures import NOT_READ, SIGNATURES, formats_of
 
 MAX_LOG_BYTES = 64 << 20
-
-_B = r"[^\S\n]"
-
-SIGNATURES: dict[str, tuple[tuple[str, ...], str]] = {
-    "nearmetal-bench": (("# nearmetal-bench ",), r"^# nearmetal-bench "),
-    "osu": (("OSU ",), rf"^#{_B}*OSU (?:MPI|UPC|OpenSHMEM|NCCL)\S* .*Test{_B}+v\d"),
-    "imb": (("MPI Benchmarks",), rf"^#{_B}+Intel\(R\) MPI Benchmarks"),
-    "netpipe": (("Now starting",), rf"^Now starting the main loop{_B}*$"),
-    "perftest": (
-        (" Test\n", " Test\r\n", '"test_info"'),
-        (
-            rf"^{_B}+(?:RDMA_Write|RDMA_Read|Send|Atomic\S*|Write|Read)\b.* Test{_B}*$"
-            rf'|^{_B}*"test_info"{_B}*:'
-        ),
-    ),
-    "hpcc": (("HPC Challenge",), r"^This is the DARPA/DOE HPC Challenge Benchmark"),
-    "hpl": (("HPLinpack ",), r"^HPLinpack \d"),
-    "hpcg": (("HPCG-Benchmark",), rf"^HPCG-Benchmark{_B}*$"),
-    "stream": (("STREAM version",), r"^STREAM version \$Revision"),
-    "graph500": (("TEPS:", "SCALE:"), rf"^(?:bfs{_B}+)?harmonic_mean_TEPS:|^SCALE:{_B}+\d+{_B}*$"),
-    "npb": (("NAS Parallel",), rf"^{_B}*NAS Parallel Benchmarks "),
-    "gromacs": (
-        ("GROMACS", "mdrun", "(ns/day)"),
-        rf"^{_B}*:-\) GROMACS|^Finished mdrun on|^GROMACS version:|^{_B}+\(ns/day\)\s",
-    ),
-    "lammps": (("LAMMPS (", "Loop time"), r"^LAMMPS \(|^Loop time of \S+ on \d+ procs"),
-    "namd": (("Info: ",), r"^Info: NAMD \d|^Info: Benchmark time: "),
-    "openfoam": (("ExecutionTime",), rf"^ExecutionTime = \S+ s{_B}+ClockTime"),
-    "wrf": (("Timing for main", "WRF V"), rf"^Timing for main: time |^{_B}*WRF V\S+ MODEL"),
-    "qe": (("PWSCF",), rf"^{_B}*Program PWSCF v|^{_B}*PWSCF{_B}*:{_B}.*(?:WALL|wall time)"),
-    "matrix": (("src,dst", "rank_a,"), r"^(?:src,dst|rank_a,rank_b),"),
-    "clck": (("Cluster Checker",), rf"^{_B}*Intel(?:\(R\)|®)?{_B}+Cluster Checker \d"),
-}
-"""By format: words of which a text must have one, and the pattern. A text may match several formats:
-HPCC also prints HPL and STREAM. The words are only for speed: most texts match one format."""
-
-CONTAINS = {"hpcc": {"hpl", "stream"}}
-
-NOT_READ = {
-    "GPCNet": ("Isolated Network Tests", rf"^Network Tests v\d+\.\d+{_B}*$"),
-    "nccl-tests": ("# nThread", r"^# nThread \d+ nGpus \d+"),
-    "a performance log of ReFrame": ("|reframe ", r"\|reframe \d"),
-    "the MPI library's version only": ("Open MPI", r"\AOpen MPI v?\d"),
-}
-"""Formats that are known by name, but not read: a word of the text, and a pattern."""
 
 CRASHES = (
     "Segmentation fault",
@@ -98,13 +51,9 @@ def decode(raw: bytes, file: str) -> str:
 
 def recognize(text: str, file: str) -> str:
     """Return the format; raises LogError unless exactly one fits."""
-    found = [
-        name
-        for name, (words, pattern) in SIGNATURES.items()
-        if any(word in text for word in words) and re.search(pattern, text, re.MULTILINE)
-    ]
-    for name in list(found):
-        found = [other for other in found if other not in CONTAINS.get(name, ())]
+    found = formats_of(text)
+    if not found and (prefix := find_prefix(text)):
+        found = formats_of(prefix.without(text))
     if len(found) == 1:
         return found[0]
     if found:

@@ -45,11 +45,12 @@ ALIASES = {
     "hpl": ("rate", "time"),
     "imb": ("time", "bandwidth", "rate"),
     "lammps": ("loop_time", "speed", "hours_per_ns", "steps", "atom_steps"),
+    "nccl": ("time", "bandwidth", "bus_bandwidth"),
     "namd": ("speed", "days_per_ns"),
     "netpipe": ("time", "bandwidth"),
     "npb": ("rate", "time", "rate_per_process", "rate_per_thread"),
     "osu": ("bandwidth", "rate"),
-    "perftest": ("bandwidth", "rate"),
+    "perftest": ("latency", "transactions", "bandwidth", "rate"),
     "stream": ("bandwidth", "time_min"),
 }
 """By program, metrics that it computes from one measured time: the first is judged."""

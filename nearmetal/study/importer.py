@@ -283,9 +283,10 @@ class Importer:
     def _check_launch(self, source: SourceFile, log: Log) -> None:
         """Raise LogError if another file is the same launch of the same test."""
         for table in log.tables:
+            launch = (source.launch or 0) + table.launch
             what = (
                 source.arm,
-                source.launch,
+                launch,
                 source.nodes,
                 table.processes or source.ranks,
                 table.test,
@@ -295,7 +296,7 @@ class Importer:
             other = self._launches.setdefault(hash(what), source.path)
             if other != source.path:
                 raise LogError(
-                    f"{source.path}:{table.line}: {table.test} of launch {source.launch} of "
+                    f"{source.path}:{table.line}: {table.test} of launch {launch} of "
                     f"{source.arm} is already in {other}: one of the labels is wrong",
                     "correct the labels",
                 )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
+from nearmetal.evidence.model import DERIVED
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.model import Arm, Cell, Point
 
@@ -165,6 +166,8 @@ def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
     bandwidths: dict[tuple[object, ...], Cell] = {}
     for cell in cells:
         key = (cell.arm, *cell.point[:6], cell.point.setup)
+        if DERIVED in cell.point.setup.datatype:
+            continue  # the rate counts messages of which a part is sent
         if cell.point.unit is Unit.MESSAGES_PER_SECOND and cell.point.metric == "rate":
             rates[key] = cell
         elif cell.point.unit is Unit.MEGABYTES_PER_SECOND and cell.point.metric == "bandwidth":

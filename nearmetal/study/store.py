@@ -47,7 +47,7 @@ _UNITS = frozenset(unit.value for unit in Unit)
 
 _PARTS = tuple(f'"{name}"' for name in Setup._fields)
 _FACT_COLUMNS = (
-    "index UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
+    "index UINTEGER, launch UINTEGER, line UINTEGER, test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, "
     f"nodes UINTEGER, {', '.join(f'{name} VARCHAR' for name in Setup._fields)}, "
     "metric VARCHAR, unit VARCHAR, value DOUBLE"
 )
@@ -67,7 +67,7 @@ _TYPES = {
 """The columns of each table: a study from another person may have others."""
 
 _JOINED = f"""
-    SELECT s.run, s.launch, s.block, s.arm, s.format AS program, f.test,
+    SELECT s.run, s.launch + f.launch AS launch, s.block, s.arm, s.format AS program, f.test,
         coalesce(f.variant, '') AS variant, f.size, f.ranks,
         CASE WHEN s.nodes IS NOT NULL THEN coalesce(f.nodes, s.nodes) END AS nodes,
         f.metric, coalesce(f.unit, '') AS unit,
@@ -188,7 +188,7 @@ class Writer:
                 line, values = row
                 size = int(values["size"]) if "size" in values else None
                 setup = table.setup_of(row)
-                names = (index, line, table.test, table.variant)
+                names = (index, table.launch, line, table.test, table.variant)
                 place = (*names, size, ranks, table.nodes, *setup)
                 rows += [
                     (*place, metric, units[metric], value)

@@ -155,7 +155,7 @@ def test_netpipe_without_rows_and_unknown_formats() -> None:
     with pytest.raises(LogError, match="no row"):
         parse_log("Now starting the main loop\n", "n", "netpipe")
     with pytest.raises(LogError, match="unknown log format"):
-        parse_log("", "n", "gpcnet")
+        parse_log("", "n", "mpptest")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from nearmetal.core.errors import LogError, NearmetalError, SpecError
 from nearmetal.evidence import parse_log
 from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.parse.reader import MAX_LINE, MAX_LINES, MAX_ROWS, Reader
-from nearmetal.evidence.recognize import NOT_READ, SIGNATURES, decode, recognize, refuse_crash
+from nearmetal.evidence.recognize import decode, recognize, refuse_crash
+from nearmetal.evidence.signatures import NOT_READ, SIGNATURES
 from nearmetal.study.claims import lint
 from nearmetal.study.labels import MAX_RULES, Labels
 from nearmetal.study.pattern import MAX_MARKS, Pattern
@@ -32,11 +33,16 @@ from tests.python.test_evidence_parse import GOOD as OWN
 from tests.python.test_evidence_parse import IMB, NETPIPE, RMA
 from tests.python.test_study_formats import (
     GOOD,
+    OSU,
+    OSU_DERIVED,
     OSU_FULL,
     OSU_ONE_SIDED,
     OSU_STATISTICS,
+    OSU_VARIED,
     PERFTEST_JSON,
     PERFTEST_LAT,
+    PERFTEST_TIME,
+    REFRAME_3,
 )
 
 LITTLE_S = 0.05
@@ -64,13 +70,20 @@ PIECES = [
     "x\n",
 ]
 
+TAGS = ("0: ", "[1,0]<stdout>: ", "2026-01-01T00:00:00Z [0] ")
+
 SAMPLES = [
     *GOOD.values(),
     OSU_FULL,
     OSU_ONE_SIDED,
     OSU_STATISTICS,
+    OSU_VARIED,
+    OSU_DERIVED,
     PERFTEST_LAT,
     PERFTEST_JSON,
+    PERFTEST_TIME,
+    REFRAME_3,
+    *("".join(f"{tag}{line}\n" for line in OSU.splitlines()) for tag in TAGS),
     OWN,
     IMB,
     RMA,

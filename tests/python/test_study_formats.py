@@ -177,6 +177,92 @@ Databases used: user_plus_2021.0.db
  6. IMB PINGPONG:
  [IMB pingpong bandwidth: 12.407 GB/s and latency: 1.050 mcseconds.][nodes:compute-[02-03]]
 """
+NCCL = """$ mpirun -np 2 ./all_reduce_perf -b 8 -e 16
+# nccl-tests version 2.17.6 nccl-headers=22501 nccl-library=22501
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid   1946 on n1 device  0 [0x00] A100
+#  Rank  1 Group  0 Pid   1947 on n2 device  0 [0x00] A100
+n1:1946:1946 [0] NCCL INFO NCCL_PROTO set by environment to simple
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           8             2     float     sum      -1    30.50    0.25    0.50      0    31.50    0.26    0.51      0
+          16             4     float     sum      -1    32.50    0.75    1.50      0    33.50    0.76    1.51    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 1.005
+#
+"""
+GPCNET = """NetworkLoad Tests v1.3
+  Test with 8 MPI ranks (4 nodes)
+  2 nodes running Network Tests
+  2 nodes running Congestion Tests (min 1 nodes per congestor)
++------------------------------------------------------------------------------+
+|                            Isolated Network Tests                            |
++---------------------------------+--------------+--------------+--------------+
+|                            Name |          Avg |          99% |        Units |
++---------------------------------+--------------+--------------+--------------+
+|          RR Two-sided Lat (8 B) |          2.5 |          4.5 |         usec |
++---------------------------------+--------------+--------------+--------------+
+| RR Two-sided BW+Sync (131072 B) |       4061.5 |       2829.5 |   MiB/s/rank |
++---------------------------------+--------------+--------------+--------------+
+
++------------------------------------------------------------------------------+
+|                 Network Tests running with Congestion Tests                  |
++---------------------------------+--------------+--------------+--------------+
+|                            Name |          Avg |          99% |        Units |
++---------------------------------+--------------+--------------+--------------+
+|          RR Two-sided Lat (8 B) |          3.5 |          9.5 |         usec |
++---------------------------------+--------------+--------------+--------------+
+
++------------------------------------------------------------------------------+
+|          Network Tests running with Congestion Tests - Key Results           |
++---------------------------------+--------------------------------------------+
+|                            Name |                   Congestion Impact Factor |
++---------------------------------+----------------------+---------------------+
+|                                 |                  Avg |                 99% |
++---------------------------------+----------------------+---------------------+
+|          RR Two-sided Lat (8 B) |                 1.4X |                2.1X |
++---------------------------------+----------------------+---------------------+
+"""
+REFRAME = """result|job_completion_time|descr|env_vars|environ|jobid|num_cpus_per_task|num_tasks|partition|copy_value|copy_unit|copy_ref|copy_lower_thres|copy_upper_thres|name|system
+pass|2026-02-21T22:51:16||{}|gnu|65|null|4|compute|21116.5|MB/s|20000|-0.1|None|stream %size=9|lab
+pass|2026-02-22T22:51:16||{}|gnu|66|null|4|compute|21216.5|MB/s|20000|-0.1|None|stream %size=9|lab
+"""
+REFRAME_3 = """2026-08-19T17:49:24|reframe 3.9.2|gmx_1400k on lab:ib using gcc|jobid=7|num_tasks=32|speed=0.729|ref=0 (l=null, u=null)|ns/day
+2026-08-19T17:49:24|reframe 3.9.2|gmx_1400k on lab:ib using gcc|jobid=7|num_tasks=32|wall=2369.5|ref=0 (l=null, u=null)|s
+2026-08-20T17:49:24|reframe 3.9.2|gmx_1400k on lab:ib using gcc|jobid=8|num_tasks=32|speed=0.735|ref=0 (l=null, u=null)|ns/day
+"""
+OSU_VARIED = """# OSU MPI Multiple Bandwidth / Message Rate Test v5.8
+# [ pairs: 2 ] [ window size: varied ]
+
+# Uni-directional Bandwidth (MB/sec)
+#                1          64
+1              1.00       64.00
+2              2.00      128.00
+
+# Message Rate Profile
+#                1          64
+1        1000000.00 64000000.00
+2        1000000.00 64000000.00
+"""
+OSU_DERIVED = """# OSU MPI Latency Test v7.4
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)     Transmit Size
+1                       1.50                 1
+2                       1.50                 1
+4                       1.75                 2
+"""
+PERFTEST_TIME = """
+                    Send Latency Test
+ Mtu             : 4096[B]
+ #bytes        #iterations       t_avg[usec]    tps average
+Conflicting CPU frequency values detected: 917.203000 != 2153.728000. CPU Frequency is not max.
+ 2             1577611            1.90           262864.28
+"""
 GOOD = {
     "osu": OSU,
     "perftest": PERFTEST,
@@ -192,6 +278,9 @@ GOOD = {
     "openfoam": OPENFOAM,
     "wrf": WRF,
     "qe": QE,
+    "nccl": NCCL,
+    "gpcnet": GPCNET,
+    "reframe": REFRAME,
     "matrix": MATRIX,
     "clck": CLCK,
 }
@@ -255,6 +344,32 @@ def test_a_format_is_recognized_by_its_content(name: str, text: str) -> None:
         (WRF, "wrf", "first_step", [3.0], Unit.SECONDS, 8),
         (QE, "pwscf", "wall_time", [85.25], Unit.SECONDS, 4),
         (MATRIX, "all_pairs", "latency", [1.25, 1.20], Unit.MICROSECONDS, 2),
+        (NCCL, "nccl_all_reduce", "time", [30.5, 32.5, 31.5, 33.5], Unit.MICROSECONDS, 2),
+        (
+            NCCL,
+            "nccl_all_reduce",
+            "bus_bandwidth",
+            [0.5, 1.5, 0.51, 1.51],
+            Unit.GIGABYTES_PER_SECOND,
+            2,
+        ),
+        (GPCNET, "gpcnet_rr_two_sided_lat", "latency_p99", [4.5, 9.5], Unit.MICROSECONDS, 8),
+        (GPCNET, "gpcnet_rr_two_sided_lat", "impact", [1.4], Unit.COUNT, 8),
+        (
+            GPCNET,
+            "gpcnet_rr_two_sided_bw+sync",
+            "bandwidth",
+            [4061.5],
+            Unit.MEBIBYTES_PER_SECOND,
+            8,
+        ),
+        (REFRAME, "stream", "copy", [21116.5, 21216.5], Unit.MEGABYTES_PER_SECOND, 4),
+        (REFRAME_3, "gmx_1400k", "speed", [0.729, 0.735], Unit.NANOSECONDS_PER_DAY, 32),
+        (OSU_VARIED, "osu_mbw_mr", "bandwidth", [1, 2, 64, 128], Unit.MEGABYTES_PER_SECOND, 4),
+        (OSU_VARIED, "osu_mbw_mr", "rate", [1e6, 1e6, 6.4e7, 6.4e7], Unit.MESSAGES_PER_SECOND, 4),
+        (OSU_DERIVED, "osu_latency", "transmitted", [1, 1, 2], Unit.BYTES, 2),
+        (PERFTEST_TIME, "send_latency", "latency", [1.9], Unit.MICROSECONDS, 2),
+        (PERFTEST_TIME, "send_latency", "transactions", [262864.28], Unit.MESSAGES_PER_SECOND, 2),
         (CLCK, "clck_dgemm", "rate", [3081.05], Unit.GIGAFLOPS, None),
         (CLCK, "clck_hpcg_4_node", "rate", [169.95], Unit.GIGAFLOPS, None),
         (CLCK, "clck_imb_pingpong", "latency", [1.05], Unit.MICROSECONDS, None),
@@ -373,6 +488,68 @@ DAMAGE = [
     (WRF, "SUCCESS COMPLETE WRF", "", "the output stops before its end"),
     (WRF, "2.00000 elapsed", "2.00000 elap", "a damaged step"),
     (QE, "1m25.25s WALL", "", "0 total times"),
+    (NCCL, "      0    31.50", "      3    31.50", "f:14: 3 wrong values"),
+    (NCCL, "0 OK", "7 FAILED", "f:16: 7 values out of bounds"),
+    (NCCL, "# Out of bounds values : 0 OK\n", "", "the output stops before its end"),
+    (
+        NCCL,
+        "(us)  (GB/s)  (GB/s)            (us)",
+        "(ms)  (GB/s)  (GB/s)            (us)",
+        "f:13: units",
+    ),
+    (NCCL, "busbw #wrong     time", "busbw #wrong     took", "f:12: unknown column 'took'"),
+    (NCCL, "    0.26    0.51      0\n", "    0.26    0.51\n", "f:14: 12 values for 13 columns"),
+    (NCCL, "n1:1946:1946", "n1: Test NCCL failure all_reduce.cu:44", "the test failed"),
+    (
+        NCCL,
+        "# Out of",
+        "           4             1     float     sum      -1 1 1 1 0 1 1 1 0\n# Out of",
+        "f:16: size 4 after 16",
+    ),
+    (NCCL, "# Out of", "# nThread 1 nGpus 1\n# Out of", "f:16: another run begins"),
+    (GPCNET, "         2.5 |", "         2.5 ", "f:10: 1 values for 2 columns"),
+    (GPCNET, "       usec |\n+", "       msec |\n+", "f:10: unknown unit 'msec'"),
+    (
+        GPCNET,
+        "          99% |        Units",
+        "          98% |        Units",
+        "unknown column '98%'",
+    ),
+    (GPCNET, "Isolated Network Tests ", "Isolated Network Trial ", "unknown part"),
+    (GPCNET, "                1.4X |", "                 1.4 |", "they must end in X"),
+    (GPCNET, "2.1X |\n", "2.1X\n", "the row has no end"),
+    (REFRAME, "|21116.5|MB/s", "|21116,5|MB/s", "f:2: '21116,5' is not a number"),
+    (
+        REFRAME,
+        "|20000|-0.1|None|stream %size=9|lab\n",
+        "|20000|-0.1|None|stream\n",
+        "f:2: 15 values for 16",
+    ),
+    (
+        REFRAME,
+        "|66|null|4|compute",
+        "|66|null|4|fast",
+        "f:3: lab:fast after lab:compute, two partitions",
+    ),
+    (REFRAME, "copy_value", "copy", "no column of a figure"),
+    (
+        REFRAME_3,
+        "jobid=7|num_tasks=32|speed",
+        "jobid=7|num_tasks=32|wall",
+        "f:2: wall stands twice",
+    ),
+    (REFRAME_3, "|speed=0.735", "", "f:3: no figure in the line"),
+    (REFRAME_3, "2026-08-20", "oh\n2026-08-20", "f:3: 'oh' is no line of a performance log"),
+    (REFRAME_3, "speed=0.735", "speed=nan", "f:3: 'nan' is not a measured value"),
+    (
+        OSU_VARIED,
+        "#                1          64\n1  ",
+        "#                1          1\n1  ",
+        "f:5: a window size",
+    ),
+    (OSU_VARIED, "2.00      128.00", "2.00", "f:7: 2 values for 3 columns"),
+    (OSU_DERIVED, "Transmit Size", "Transmit Sizes", "f:3: unknown column"),
+    (PERFTEST_TIME, "tps average", "tps mean", "f:4: unknown column"),
     (MATRIX, "0,1,1.20,11001.5\n", "", "2 are needed: the output is cut off"),
     (MATRIX, "0,1,1.20", "1,0,1.20", "stands twice"),
     (MATRIX, "lat_us", "lat_ms", "unknown column 'lat_ms'"),
@@ -400,7 +577,7 @@ def test_damage_is_told_with_file_and_line(text: str, old: str, new: str, expect
         (OSU.encode("utf-16"), "UTF-16? save it as UTF-8"),
         (b"hello\n", "f:1: the format is unknown"),
         ((OSU + LAMMPS).encode(), "f:1: it holds the output of osu and lammps"),
-        (b"# nThread 1 nGpus 1 minBytes 8\n", "f:1: this is nccl-tests, which is not read"),
+        (b"Open MPI v4.1.4\n", "f:1: this is the MPI library's version only, which is not read"),
     ],
 )
 def test_what_is_no_log_is_refused_with_the_reason(raw: bytes, expected: str) -> None:
@@ -410,7 +587,17 @@ def test_what_is_no_log_is_refused_with_the_reason(raw: bytes, expected: str) ->
 
 
 def test_two_outputs_of_one_program_are_not_mixed_up() -> None:
-    for name in ("lammps", "gromacs", "stream", "npb", "graph500", "hpcc", "qe"):
+    for name in (
+        "lammps",
+        "gromacs",
+        "stream",
+        "npb",
+        "graph500",
+        "hpcc",
+        "qe",
+        "gpcnet",
+        "reframe",
+    ):
         assert error(GOOD[name] + GOOD[name]), name
 
 

@@ -6,14 +6,19 @@ from __future__ import annotations
 from nearmetal.evidence.model import Log
 from nearmetal.evidence.parse import (
     applications,
+    gpcnet,
     hpc,
     imb,
+    nccl,
     node_sets,
     osu,
     own,
     point_to_point,
+    reframe,
 )
 from nearmetal.evidence.parse.reader import Reader, fail
+from nearmetal.evidence.prefixes import find_prefix
+from nearmetal.evidence.signatures import shows
 
 PARSERS: dict[str, type[Reader]] = {
     reader.format: reader
@@ -35,6 +40,9 @@ PARSERS: dict[str, type[Reader]] = {
         applications.OpenFoam,
         applications.Wrf,
         applications.QuantumEspresso,
+        nccl.Nccl,
+        gpcnet.GpcNet,
+        reframe.Reframe,
         node_sets.Matrix,
         node_sets.ClusterChecker,
     )
@@ -46,6 +54,8 @@ def parse_log(text: str, file: str, log_format: str) -> Log:
     reader = PARSERS.get(log_format)
     if reader is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")
+    if not shows(log_format, text) and (prefix := find_prefix(text, log_format)):
+        text = prefix.of_one_rank(text, file, log_format)
     log = reader.parse(text, file)
     if not text.endswith("\n") and not reader.ends_in_figures:
         last = text.count("\n") + 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from nearmetal.evidence.model import Column, Row, Setup, Unit
+from nearmetal.evidence.model import DERIVED, Column, Row, Setup, Table, Unit
 from nearmetal.evidence.parse.reader import (
     CRASHED,
     MIXED,
@@ -18,8 +18,15 @@ from nearmetal.evidence.parse.reader import (
 )
 
 VALIDATION = Column("validation", Unit.COUNT)
+TRANSMITTED = Column("transmitted", Unit.BYTES)
+SIZE = Column("size", Unit.BYTES)
+GRIDS = {
+    "Uni-directional Bandwidth (MB/sec)": Column("bandwidth", Unit.MEGABYTES_PER_SECOND),
+    "Message Rate Profile": Column("rate", Unit.MESSAGES_PER_SECOND),
+}
+"""Titles of the tables of `osu_mbw_mr -V`, with a column for each window size."""
 OSU_COLUMNS = {
-    "Size": Column("size", Unit.BYTES),
+    "Size": SIZE,
     "Latency(us)": Column("latency", Unit.MICROSECONDS),
     "Avg Latency(us)": Column("latency", Unit.MICROSECONDS),
     "Min Latency(us)": Column("latency_min", Unit.MICROSECONDS),
@@ -38,6 +45,7 @@ OSU_COLUMNS = {
     "Max Comm.(us)": Column("communication_max", Unit.MICROSECONDS),
     "Overlap(%)": Column("overlap", Unit.PERCENT),
     "Validation": VALIDATION,
+    "Transmit Size": TRANSMITTED,
 }
 for _tail in ("50", "90", "95", "99"):
     OSU_COLUMNS |= {
@@ -66,6 +74,8 @@ PAIRWISE = re.compile(r"osu_(?:latency|bw|bibw|(?:put|get|acc|get_acc|fop|cas)_\
 
 DEFAULT_LAST = {"latency": 4 << 20, "bw": 4 << 20, "bibw": 4 << 20, "mbw_mr": 4 << 20}
 LARGEST_FIRST_SIZE = 4096
+
+VARIED = "window sizes varied"
 
 _TITLE = re.compile(r"#\s*OSU (MPI|UPC\+\+|UPC|OpenSHMEM|NCCL)(\S*)\s")
 _VERSION = re.compile(r"v(\d.*)")
@@ -120,7 +130,7 @@ class Osu(Reader):
     """
 
     format = "osu"
-    version = 2
+    version = 3
     ends_in_figures = True
 
     def __init__(self, text: str, file: str) -> None:
@@ -130,6 +140,9 @@ class Osu(Reader):
         self.called: dict[str, None] = {}
         """Options of the command that stands before a test."""
         self.pairs: int | None = None
+        self.grid: Column | None = None
+        """What a table with a column for each window size has."""
+        self.windows: tuple[str, ...] = ()
 
     def take(self, text: str) -> None:
         """Read one line: a row, a comment of the benchmark, or a launcher's line."""
@@ -169,7 +182,7 @@ class Osu(Reader):
                 "two versions are mixed in one file",
             )
         self.test = _program(kind, title)
-        self.pairs = None
+        self.pairs = self.grid = None
         self.flags, self.called = self.called, {}
         accelerator = re.search(r"-(\w+)$", kind)
         modes = (accelerator[1].lower() if accelerator else "", "" if library == "MPI" else library)
@@ -222,6 +235,22 @@ class Osu(Reader):
         self.setup = self.setup._replace(
             synchronization=", ".join(filter(None, (before, match[2])))
         )
+
+    @on(r"#\s*(" + "|".join(map(re.escape, GRIDS)) + r")\s*$")
+    def _on_grid(self, match: re.Match[str]) -> None:
+        self._close()
+        self.grid = GRIDS[match[1]]
+
+    @on(r"#\s+(\d[\d\s]*)$")
+    def _on_windows(self, match: re.Match[str]) -> None:
+        if self.grid is None:
+            self.remark(match.string)
+            return
+        self._close()
+        self.windows = tuple(match[1].split())
+        if len(set(self.windows)) < len(self.windows):
+            raise self.fail("a window size stands twice", "the header is damaged")
+        self.open_table((SIZE, *(Column(w, self.grid.unit) for w in self.windows)))
 
     @on(r"#\s*Window(?: size)?:\s*(\S+)")
     def _window(self, match: re.Match[str]) -> None:
@@ -285,8 +314,36 @@ class Osu(Reader):
             text = f"{self.test} ends at {last:.0f} B, not at its default of {usual} B"
             self.remarks.append((self.rows[-1].line, f"{text}: a shorter run, or it was cut off"))
         processes = 2 * self.pairs if self.pairs else self.rank_map.size or None
-        setup = self.setup._replace(flags=self.flag_words())
-        self.close_table(setup, 2 if PAIRWISE.match(self.test) else processes)
+        setup = self.setup._replace(flags=self.flag_words(), datatype=self._sent())
+        if self.windows:
+            self._close_grid(setup, processes)
+        else:
+            self.close_table(setup, 2 if PAIRWISE.match(self.test) else processes)
+
+    def _sent(self) -> str:
+        """Return the datatype of the rows; of a derived one (`-D`), the log shows what it sends."""
+        known = self.setup.datatype
+        if TRANSMITTED not in (self.columns or ()):
+            return known
+        size, sent = (self.rows[-1].values[c.metric] for c in (SIZE, TRANSMITTED))
+        share = f"{DERIVED}, {sent / size:.3g} of it sent" if size else DERIVED
+        return ", ".join(filter(None, (known, share)))
+
+    def _close_grid(self, setup: Setup, processes: int | None) -> None:
+        """Keep one table for each window size of the table that is open."""
+        grid = self.grid or SIZE
+        tables = []
+        for window in self.windows:
+            rows = tuple(
+                Row(r.line, {SIZE.metric: r.values[SIZE.metric], grid.metric: r.values[window]})
+                for r in self.rows
+            )
+            own = setup._replace(
+                window=window, flags="; ".join(filter(None, (setup.flags, VARIED)))
+            )
+            tables.append(Table(self.test, self.opened, (SIZE, grid), rows, own, processes))
+        self.keep(*tables)
+        self.columns, self.rows, self.windows = None, [], ()
 
     def _check_last_row(self) -> None:
         """Refuse a last line that lost its end: it has fewer digits than the line before."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nearmetal.evidence.model import Column, Log, Row, Setup, Table, Unit
+from nearmetal.evidence.model import Column, Log, Row, Setup, Table, Unit, is_chosen
 from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown, stop
 
 PERFTEST_COLUMNS = {
@@ -30,6 +30,7 @@ PERFTEST_COLUMNS = {
     "99.9% percentile[usec]": Column("latency_p999", Unit.MICROSECONDS),
     "99%[usec]": Column("latency_p99", Unit.MICROSECONDS),
     "99.9%[usec]": Column("latency_p999", Unit.MICROSECONDS),
+    "tps average": Column("transactions", Unit.MESSAGES_PER_SECOND),
     "CPU_Util[%]": Column("cpu", Unit.PERCENT),
 }
 """MB/sec of older versions are 2^20 bytes, as MiB/sec of newer versions; Gb/sec are 10^9 bits."""
@@ -41,6 +42,7 @@ JSON_LATENCY = {
     },
     "t_99": PERFTEST_COLUMNS["99%[usec]"],
     "t_99_9": PERFTEST_COLUMNS["99.9%[usec]"],
+    "tps_average": PERFTEST_COLUMNS["tps average"],
 }
 _JSON_OPTIONS = (
     "number of qps",
@@ -71,6 +73,9 @@ _SETTING = re.compile(r"[A-Za-z][\w .*/-]{1,30}$")
 _NAME_WIDTH = 16
 """perftest pads names to this width; warnings and addresses have no blank before their colon."""
 _UNSET = ("OFF", "Unsupported", "")
+FIXED_TIME = "for a fixed time"
+_NOT_MEASURED = ("bandwidth_peak",)
+"""Figures that are 0 if perftest did not measure them, as with a fixed time (`-D`)."""
 
 
 def _flags(settings: Mapping[str, str]) -> str:
@@ -86,6 +91,21 @@ def _test(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
 
 
+def _without_unmeasured(row: Row) -> Row:
+    left_out = [name for name in _NOT_MEASURED if row.values.get(name) == 0]
+    return Row(row.line, {n: v for n, v in row.values.items() if n not in left_out})
+
+
+def _setup(rows: Sequence[Row], columns: Iterable[Column], settings: Mapping[str, str]) -> Setup:
+    """Return the configuration. A run of a fixed time measures no peak and no distribution."""
+    names = {column.metric for column in columns}
+    no_peak = "bandwidth_peak" in names and not any("bandwidth_peak" in r.values for r in rows)
+    counted = any(is_chosen(row.values.get("iterations", 0)) for row in rows)
+    flags = "; ".join(filter(None, (_flags(settings), "no peak" if no_peak and counted else "")))
+    timed = "transactions" in names or (no_peak and not counted)
+    return Setup(iterations=FIXED_TIME if timed else "", flags=flags)
+
+
 class Perftest(Reader):
     """perftest: the text of ib_{send,write,read,atomic}_{bw,lat}.
 
@@ -93,7 +113,7 @@ class Perftest(Reader):
     """
 
     format = "perftest"
-    version = 3
+    version = 4
     title = ""
 
     def __init__(self, text: str, file: str) -> None:
@@ -152,7 +172,7 @@ class Perftest(Reader):
             if column.metric == "latency_stdev" and _NAN.fullmatch(words[at]):
                 words, columns = words[:at] + words[at + 1 :], columns[:at] + columns[at + 1 :]
                 break
-        found = self.row(words, columns)
+        found = _without_unmeasured(self.row(words, columns))
         size = found.values["size"]
         before = self.by_size.setdefault(size, found)
         if before.values != found.values:
@@ -168,7 +188,7 @@ class Perftest(Reader):
         if self.columns is None or not self.by_size:
             raise self.fail(f"{self.title} printed no row", CRASHED)
         self.rows = list(self.by_size.values())
-        self.close_table(Setup(flags=_flags(self.header)), 2)
+        self.close_table(_setup(self.rows, self.columns, self.header), 2)
 
 
 class PerftestJson(Reader):
@@ -205,10 +225,10 @@ class PerftestJson(Reader):
             if not isinstance(v, dict | list)
         }
         title = header.get("test", "").removesuffix("_Test").replace("_", " ")
-        row = Row(line, {column.metric: value for column, value in found})
+        row = _without_unmeasured(Row(line, {column.metric: value for column, value in found}))
         columns = tuple(column for column, _ in found)
         settings = {name: value for name, value in header.items() if name in _JSON_OPTIONS}
-        setup = Setup(flags=_flags(settings))
+        setup = _setup([row], columns, settings)
         table = Table(_test(title), line, columns, (row,), setup, 2)
         return Log(self.file, self.format, header, (table,))
 

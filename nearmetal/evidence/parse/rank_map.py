@@ -138,7 +138,7 @@ class Locator:
             flags=table.setup.flags or self._flags,
             placement=placement,
         )
-        nodes = summary.nodes if whole else None
+        nodes = summary.nodes if whole else table.nodes
         return replace(table, setup=setup, processes=ranks, nodes=nodes)
 
 
@@ -156,7 +156,7 @@ def told_apart(tables: Sequence[Table], places: Sequence[Mapping[int, str]]) -> 
 
     The nodes of a pair distinguish them if the log names them, else the number of the table.
     """
-    keys = [(t.test, t.setup, t.processes, t.columns) for t in tables]
+    keys = [(t.test, t.setup, t.processes, t.columns, t.launch) for t in tables]
     pairs = [
         " and ".join(hosts[rank] for rank in (0, 1) if rank in hosts)
         if table.processes == 2  # noqa: PLR2004 - a pair

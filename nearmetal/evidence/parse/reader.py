@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import NO_SETUP, Column, Log, Row, Setup, Table
 from nearmetal.evidence.parse.rank_map import Locator, RankMap, told_apart
+from nearmetal.evidence.prefixes import SKIPPED
 
 MAX_LINE = 1 << 16
 """Characters of one line."""
@@ -175,6 +176,8 @@ class Reader:
         """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
+            if text == SKIPPED:
+                continue
             self.rank_map.busy = bool(self.rows)
             self.rank_map.take(text)
             self.take(text)
@@ -200,10 +203,10 @@ class Reader:
             raise self.fail(f"more than {MAX_FLAGS} options", MIXED)
         self.flags[words] = None
 
-    def keep(self, table: Table) -> None:
-        """Keep a table, with the map of ranks that stands before it."""
-        self.tables.append(table)
-        self._places.append(self.rank_map.close())
+    def keep(self, *tables: Table) -> None:
+        """Keep tables of one run, with the map of ranks that stands before them."""
+        self.tables += tables
+        self._places += [self.rank_map.close()] * len(tables)
 
     def take(self, text: str) -> None:
         """Read one line."""
