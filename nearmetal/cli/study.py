@@ -239,7 +239,12 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
 
     arms = found[0].arms
     columns = ["", "test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
-    view.table(columns, [_comparison_row(one) for one in found])
+    rows = [_comparison_row(one) for one in found]
+    if len({tuple(row[1:4]) for row in rows}) < len(rows):
+        columns.insert(2, "variant")
+        for row, one in zip(rows, found, strict=True):
+            row.insert(2, one.point.variant)
+    view.table(columns, rows)
     counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     headline = conclude(found)

@@ -25,6 +25,8 @@ PIECES = {
     "open_mpi": rf"\[\d{{1,9}},RANK\](?:\[[^\]\n]{{1,255}}\])?{_STREAM} ?",
     # Hydra -l; Open MPI 5, --output rank
     "rank": rf"\[RANK\](?:{_STREAM})?{_END}",
+    # Ray, and tools on top of it
+    "ray": r"\((?:[\w.-]{1,80}, )?(?:rank=\d{1,7}, )?pid=\d{1,9}(?:, ip=[\w.:]{1,60})?\) ",
     # kubectl logs --timestamps, the logs of a container runtime, CI, loggers
     "iso": (
         rf"\[?\d{{4}}-\d\d-\d\d[T ]{_CLOCK}(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)?\]?"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.model import Setup
@@ -190,6 +191,14 @@ def test_runs_of_nccl_in_one_file_keep_their_own_settings() -> None:
     assert [t.setup.pair for t in read(NCCL + NCCL).tables][:1] == ["n1 and n2, table 1 of 2"]
 
 
+def test_a_plugin_may_choose_the_protocol() -> None:
+    chosen = NCCL.replace(
+        "NCCL INFO NCCL_PROTO set by environment to simple",
+        'NCCL INFO NET/OFI Setting NCCL_PROTO to "LL"',
+    )
+    assert "NCCL_PROTO LL" in read(chosen).tables[0].setup.flags
+
+
 def test_a_job_that_failed_is_left_out_and_one_that_was_slow_is_not() -> None:
     slow = REFRAME.replace("21116.5", "11116.5").replace("pass|2026-02-21", "fail|2026-02-21")
     log = read(slow)
@@ -209,6 +218,33 @@ def test_a_figure_without_value_or_with_a_foreign_unit_is_left_out() -> None:
         log = read(REFRAME.replace(ours, theirs))
         assert len(log.tables) == 1
         assert any(text.startswith(words) for _, text in log.remarks)
+
+
+BOTH = """format: 1
+run: both
+arms:
+  metal: {platform: bare metal, fabric: IB, placement: far}
+  vm: {platform: VM, fabric: IB, placement: far}
+sources:
+  - {path: "{arm}-{launch}.log", nodes: 2, repeated: true}
+"""
+
+
+def test_a_verdict_names_the_variant_where_two_rows_have_one_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").mkdir()
+    for arm in ("metal", "vm"):
+        for launch in range(1, 7):
+            (tmp_path / "logs" / f"{arm}-{launch}.log").write_text(NCCL)
+    labels = tmp_path / "labels.yaml"
+    labels.write_text(BOTH)
+    import_study([tmp_path / "logs"], labels, tmp_path / "study", Unwatched())
+    assert main(["study", "judge", str(tmp_path / "study"), "metal", "vm", "--margin", "5"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    found = [line for line in lines if "nccl_all_reduce" in line and " 16 " in line]
+    assert len(found) == 2
+    assert ["sum, in place, float" in line for line in found].count(True) == 1
 
 
 JOBS = """format: 1
@@ -270,6 +306,7 @@ TAGS = {
     "Open MPI 5, tag and timestamp": "[Thu Nov 26 18:04:35 2026][1,{rank}]<stdout>: ",
     "Open MPI 4, tag and timestamp": "Thu Nov 26 18:04:35 2026[1,{rank}]<stdout>:",
     "Hydra -l": "[{rank}] ",
+    "Ray and Open MPI 4": "(head, rank=0, pid=3808) [1,{rank}]<stdout>:",
     "a container and srun": "2026-01-31T12:34:56.789012345Z stdout F {rank}: ",
 }
 STAMPS = {
@@ -279,6 +316,7 @@ STAMPS = {
     "Open MPI 5, timestamp": "[Thu Nov 26 18:04:35 2026]<stdout>: ",
     "Open MPI 4, timestamp": "Thu Nov 26 18:04:35 2026<stdout>:",
     "ts": "Nov 26 18:04:35 ",
+    "Ray": "(worker1, rank=1, pid=2769, ip=10.100.10.12) ",
     "a clock": "[18:04:35] ",
     "seconds": "[   12.345678] ",
 }

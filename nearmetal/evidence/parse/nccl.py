@@ -111,7 +111,7 @@ class Nccl(Reader):
     def _library(self, match: re.Match[str]) -> None:
         self.header.setdefault("version", f"NCCL {match[1]}")
 
-    @on(rf".*NCCL INFO NCCL_({TUNED}) set by environment to (\S+?)\.?\s*$")
+    @on(rf".*(?:INFO|Setting) NCCL_({TUNED}) (?:set by environment )?to \"?(\w+)")
     def _tuned(self, match: re.Match[str]) -> None:
         self.flag(f"NCCL_{match[1]} {match[2]}")
 
