@@ -26,6 +26,7 @@ from tests.python.test_study_formats import (
     OSU,
     OSU_DERIVED,
     OSU_VARIED,
+    PERFTEST_JSON,
     PERFTEST_LAT,
     PERFTEST_TIME,
     REFRAME,
@@ -134,6 +135,32 @@ def test_a_peak_that_was_not_measured_is_no_figure() -> None:
     assert table.setup_of(table.rows[0]).iterations == "for a fixed time"
 
 
+def test_a_file_of_a_fixed_time_says_so() -> None:
+    timed = PERFTEST_JSON.replace('"n_iterations": 5000', '"n_iterations": 5132777').replace(
+        '"BW_peak": 94.90', '"BW_peak": 0.00'
+    )
+    (table,) = read(timed).tables
+    assert table.setup.iterations == "for a fixed time"
+    assert "bandwidth_peak" not in table.rows[0].values
+    latency = """{
+"test_info": {"test": "Send_Lat_Test"},
+"results": {"MsgSize": 2, "n_iterations": 1577611, "t_avg": 1.90, "tps_average": 262864.28}
+}
+"""
+    (table,) = read(latency).tables
+    assert table.rows[0].values["transactions"] == pytest.approx(262864.28)
+    assert table.setup.iterations == "for a fixed time"
+
+
+def test_ports_of_a_run_of_a_fixed_time_are_columns() -> None:
+    head = "BW average[MiB/sec]   MsgRate[Mpps]"
+    both = "BW Port1[MiB/sec]   MsgRate Port1[Mpps]   BW Port2[MiB/sec]   MsgRate Port2[Mpps]"
+    (table,) = read(
+        TIMED.replace(head, f"{head}   {both}").replace("0.174400", "0.174400 5450 0.1 5450 0.0744")
+    ).tables
+    assert table.rows[0].values["bandwidth_port2"] == pytest.approx(5450.0)
+
+
 def test_the_rate_of_messages_with_gaps_breaks_no_physics() -> None:
     def cell(metric: str, unit: Unit, value: float, datatype: str) -> Cell:
         setup = Setup(datatype=datatype)
@@ -165,6 +192,8 @@ WHOLE, SPLIT = ("           2", "           4"), ("           1", "           2"
         (" none", " 0", SPLIT, True, "gather_or_scatter"),
         (" none", "-1", SPLIT, True, "all_gather_or_alltoall"),
         ("     ", "-1", SPLIT, True, "all_gather_or_alltoall"),
+        (" none", "-1", SPLIT, False, "hypercube"),
+        (" none", "-1", WHOLE, False, "sendrecv"),
     ],
 )
 def test_a_test_without_a_name_has_the_name_that_its_columns_show(

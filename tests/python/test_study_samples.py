@@ -19,6 +19,8 @@ WRF = "apps/wrf/stackhpc_csd3_roce_conus12km_56ranks_rsl.error.0000"
 HPCC = "hpcc/pkb_hpcc-sample.txt"
 ALL_TO_ALL = "osu/pkb_ialltoall_full.txt"
 GPC = "gpcnet/superbench_network_test.log"
+LOAD = "gpcnet/superbench_network_load.log"
+ALLREDUCE = "nccl/superbench_allreduce.log"
 NCCL = "nccl/pkb_nccl_output.txt"
 PERFLOG = "perflog/reframe3_ib_gromacs_1400k_1.log"
 MIBS = Unit.MEBIBYTES_PER_SECOND
@@ -142,6 +144,7 @@ WRITTEN_DOWN = [
     (WRF, "wrf", None, "first_step", S, 0.62982, 40),
     (GPC, "gpcnet_rr_two_sided_lat", 8, "latency", MS, 10000.0, 15),
     (GPC, "gpcnet_multiple_alltoall", 4096, "bandwidth_p99", MIBS, 10000.0, 29),
+    (LOAD, "gpcnet_multiple_allreduce", 8, "impact_p99", Unit.COUNT, 0.0, 96),
     (PERFLOG, "Gromacs_1400k_1", None, "ns_per_day", Unit.NANOSECONDS_PER_DAY, 0.729, 1),
 ]
 
@@ -269,6 +272,36 @@ def test_both_places_of_nccl_are_read() -> None:
     assert last == [(20, 1752724.0), (20, 1763386.0)]
 
 
+@pytest.mark.parametrize(
+    ("file", "test", "last"),
+    [
+        (ALLREDUCE, "nccl_all_reduce", [(231.76, 48), (231.93, 48)]),
+        ("nccl/superbench_alltoall.log", "nccl_alltoall", [(220.79, 47), (223.56, 47)]),
+    ],
+)
+def test_an_old_version_of_nccl_tests_is_read(
+    file: str, test: str, last: list[tuple[float, int]]
+) -> None:
+    """It prints neither the name of the test nor an operation of a test that has none."""
+    tables = read(file).tables
+    found = [
+        (row.values["bus_bandwidth"], row.line)
+        for table in tables
+        for row in table.rows
+        if row.values["size"] == 1 << 31
+    ]
+    assert {table.test for table in tables} == {test}
+    assert found == last
+
+
+def test_parts_of_a_network_under_load_are_told_apart() -> None:
+    tables = read(LOAD).tables
+    modes = {t.setup.mode for t in tables if t.test == "gpcnet_alltoall"}
+    assert "congestors alone" in modes
+    assert "with congestors, RR Two-sided Lat" in modes
+    assert len(modes) == len([t for t in tables if t.test == "gpcnet_alltoall"]) == 4
+
+
 def test_each_job_of_a_performance_log_is_a_launch() -> None:
     found = [
         (table.launch, row.values["ns_per_day"])
@@ -293,7 +326,9 @@ def test_a_short_run_is_remarked() -> None:
 if SAMPLES.is_dir():
 
     def test_an_excerpt_has_lines_of_its_log_and_nothing_else() -> None:
-        for path in (p for p in LOGS.rglob("*") if p.is_file()):
+        found = [p for p in LOGS.rglob("*") if (SAMPLES / p.relative_to(LOGS)).is_file()]
+        assert len(found) > 150
+        for path in found:
             whole = (SAMPLES / path.relative_to(LOGS)).read_bytes().split(b"\n")
             for number, line in enumerate(path.read_bytes().split(b"\n")):
                 assert line in {b"", whole[number]}, (path, number + 1)

@@ -227,20 +227,33 @@ class Nccl(Reader):
             raise self.fail(f"{word} wrong values", "the data arrived wrong: the run is invalid")
 
     def _name(self, place: _Series) -> str:
-        """Return the name of the test; of a log that does not name it, what its columns show."""
+        """Return the name of the test; of a log that does not name it, what its columns show.
+
+        Versions before 2022 have columns only for what a test has; later ones have all for each.
+        """
         if self.test:
             return self.test
         reduces, rooted = place.redop != "none", place.root >= 0
         whole = self.whole_size[f"{place.redop} {place.root}"]
         if rooted:
             return "reduce" if reduces else "broadcast" if whole else "gather_or_scatter"
-        if not reduces:
-            return "sendrecv" if whole else "all_gather_or_alltoall"
-        if not whole:
+        if reduces and not whole:
             return "reduce_scatter"
+        if reduces:
+            exact = "root" not in self.names or self._quotient(place) > FACTOR_SHOWS
+            return "all_reduce" if exact else "all_reduce_or_sendrecv"
+        if whole:
+            return "sendrecv"
+        if abs(1 - self._quotient(place)) * 2 * max(self.ranks, 1) < 1:
+            return "hypercube"
+        if "redop" not in self.names:
+            return "all_gather"
+        return "alltoall" if "root" not in self.names else "all_gather_or_alltoall"
+
+    def _quotient(self, place: _Series) -> float:
+        """Return the bus bandwidth of the largest size, divided by the other bandwidth."""
         last = self.places[place][-1].values
-        multiple = last["bus_bandwidth"] > FACTOR_SHOWS * last["bandwidth"]
-        return "all_reduce" if multiple else "all_reduce_or_sendrecv"
+        return last["bus_bandwidth"] / last["bandwidth"] if last["bandwidth"] else 0
 
     def _close_run(self) -> None:
         order = [SIZE, *NCCL_COLUMNS.values()]

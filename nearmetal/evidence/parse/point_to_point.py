@@ -34,6 +34,12 @@ PERFTEST_COLUMNS = {
     "CPU_Util[%]": Column("cpu", Unit.PERCENT),
 }
 """MB/sec of older versions are 2^20 bytes, as MiB/sec of newer versions; Gb/sec are 10^9 bits."""
+for _port in "12":
+    PERFTEST_COLUMNS |= {
+        f"BW Port{_port}[MiB/sec]": Column(f"bandwidth_port{_port}", Unit.MEBIBYTES_PER_SECOND),
+        f"BW Port{_port}[Gb/sec]": Column(f"bandwidth_port{_port}", Unit.GIGABITS_PER_SECOND),
+        f"MsgRate Port{_port}[Mpps]": Column(f"rate_port{_port}", Unit.MEGAMESSAGES_PER_SECOND),
+    }
 
 JSON_LATENCY = {
     **{
