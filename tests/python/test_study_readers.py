@@ -220,6 +220,12 @@ def test_runs_of_nccl_in_one_file_keep_their_own_settings() -> None:
     assert [t.setup.pair for t in read(NCCL + NCCL).tables][:1] == ["n1 and n2, table 1 of 2"]
 
 
+def test_each_run_of_nccl_has_its_own_version() -> None:
+    found = read(NCCL + NCCL.replace("version 2.17.6", "version 2.18.0")).tables
+    versions = [table.setup.version for table in found]
+    assert versions == ["2.17.6, NCCL 22501"] * 2 + ["2.18.0, NCCL 22501"] * 2
+
+
 def test_a_plugin_may_choose_the_protocol() -> None:
     chosen = NCCL.replace(
         "NCCL INFO NCCL_PROTO set by environment to simple",
@@ -376,6 +382,12 @@ def test_a_row_of_another_rank_is_never_a_row(tag: str) -> None:
     assert "of rank 1, rank 0 prints the results" in why_refused(text)
     loose = tagged(OSU, tag) + "8                       18.25\n"
     assert "of no rank, rank 0 prints the results" in why_refused(loose)
+
+
+@pytest.mark.parametrize("tag", [*TAGS.values(), *STAMPS.values()], ids=[*TAGS, *STAMPS])
+def test_a_run_with_tags_is_not_lost_behind_one_without(tag: str) -> None:
+    for text in (OSU + tagged(OSU, tag), tagged(OSU, tag) + OSU):
+        assert "stands before a title, another title has none" in why_refused(text)
 
 
 @pytest.mark.parametrize("tag", TAGS.values(), ids=TAGS)

@@ -17,7 +17,7 @@ from nearmetal.evidence.parse import (
     reframe,
 )
 from nearmetal.evidence.parse.reader import Reader, fail
-from nearmetal.evidence.prefixes import find_prefix
+from nearmetal.evidence.prefixes import EVERY_RANK, find_prefix
 from nearmetal.evidence.signatures import shows
 
 PARSERS: dict[str, type[Reader]] = {
@@ -54,7 +54,10 @@ def parse_log(text: str, file: str, log_format: str) -> Log:
     reader = PARSERS.get(log_format)
     if reader is None:
         raise fail(file, 1, f"unknown log format {log_format!r}", f"known: {', '.join(PARSERS)}")
-    if not shows(log_format, text) and (prefix := find_prefix(text, log_format)):
+    if prefix := find_prefix(text, log_format):
+        if shows(log_format, text) and log_format not in EVERY_RANK:
+            why = "another title has none: two outputs are in one file, split it"
+            raise fail(file, prefix.title, "the rank or the time stands before a title", why)
         text = prefix.of_one_rank(text, file, log_format)
     log = reader.parse(text, file)
     if not text.endswith("\n") and not reader.ends_in_figures:

@@ -264,6 +264,7 @@ class Nccl(Reader):
             groups = f"{len(self.groups)} groups" if len(self.groups) > 1 else ""
             redop = place.redop if place.redop != "none" else ""
             setup = Setup(
+                version=self.header.get("version", ""),
                 mode=", ".join(filter(None, (redop, root, groups))),
                 buffers=place.buffers,
                 datatype=place.datatype,

@@ -65,6 +65,15 @@ class Identity(NamedTuple):
         return cls(test, parameters, place, environment)
 
 
+class ReframeJob(NamedTuple):
+    """One job of a test: a launch, from 0 in the order of the log."""
+
+    test: str
+    setup: Setup
+    launch: int
+    ranks: int | None
+
+
 class Reframe(Reader):
     """ReFrame 3 (a line of each figure) and 4 (a header, then a line of each job).
 
@@ -78,7 +87,7 @@ class Reframe(Reader):
         super().__init__(text, file)
         self.names: tuple[str, ...] = ()
         self.jobs: dict[tuple[str, str], int] = {}
-        self.seen: dict[tuple[int, str, Setup, str], int] = {}
+        self.seen: dict[tuple[ReframeJob, str], int] = {}
         self.place = ""
 
     def take(self, text: str) -> None:
@@ -114,25 +123,23 @@ class Reframe(Reader):
         self.place = place
         self.header["partition"] = place
 
-    def _keep(self, test: str, setup: Setup, figure: tuple[str, str, str], launch: int) -> None:
-        name, word, unit = figure
+    def _keep(self, job: ReframeJob, name: str, word: str, unit: str) -> None:
         if unit not in REFRAME_UNITS:
             self.remark(f"{name}: the unit {unit!r} is not known, left out")
             return
         if word in UNSET:
             self.remark(f"{name}: no value, left out")
             return
-        key = (launch, test, setup, name)
-        if key in self.seen:
-            raise self.fail(
-                f"{name} stands twice", f"the other is in line {self.seen[key]}: {MIXED}"
-            )
-        self.seen[key] = self.line
+        before = self.seen.setdefault((job, name), self.line)
+        if before != self.line:
+            raise self.fail(f"{name} stands twice", f"the other is in line {before}: {MIXED}")
         self.count()
         column = Column(name, REFRAME_UNITS[unit])
         row = Row(self.line, {name: self.number(word)})
-        self.keep(Table(test, self.line, (column,), (row,), setup, self.processes, launch=launch))
-        self.processes = None
+        table = Table(
+            job.test, self.line, (column,), (row,), job.setup, job.ranks, launch=job.launch
+        )
+        self.keep(table)
 
     def _figure_of_3(self, fields: list[str]) -> None:
         """Read a line such as `TIME|reframe 3.1|TEST on SYSTEM:PART using ENV|jobid=1|VAR=2|s|...`."""
@@ -156,10 +163,8 @@ class Reframe(Reader):
                 tags += field.split(",")  # in any order
         if figure is None:
             raise self.fail("no figure in the line", "the line is cut off or damaged")
-        setup = self._setup(who, tags)
-        launch = self._launch(fields[0], job)
-        self.processes = ranks
-        self._keep(who.test, setup, (figure[1].strip(), figure[2], unit), launch)
+        made = ReframeJob(who.test, self._setup(who, tags), self._launch(fields[0], job), ranks)
+        self._keep(made, figure[1].strip(), figure[2], unit)
 
     def _setup(self, who: Identity, options: Sequence[str]) -> Setup:
         """Return the configuration of a job; refuses another partition."""
@@ -190,10 +195,9 @@ class Reframe(Reader):
         launch = self._launch(by_name["job_completion_time"], job)
         tasks = by_name.get("num_tasks", "null")
         ranks = None if tasks in UNSET else self.whole(tasks)
+        made = ReframeJob(who.test, setup, launch, ranks)
         for figure in figures:
-            self.processes = ranks
-            unit = by_name.get(f"{figure}_unit", "")
-            self._keep(who.test, setup, (figure, by_name[f"{figure}_value"], unit), launch)
+            self._keep(made, figure, by_name[f"{figure}_value"], by_name.get(f"{figure}_unit", ""))
 
     def _identity(self, by_name: Mapping[str, str]) -> Identity:
         info = Identity.of(by_name.get("info", ""))
@@ -228,7 +232,6 @@ class Reframe(Reader):
 
     def end(self) -> None:
         """Check that there are figures."""
-        self.processes = None
         if not self.tables:
             raise self.fail("no figure of a job", "all failed, or have no known unit")
         self.header["jobs"] = str(len(self.jobs))
