@@ -44,13 +44,14 @@ PIECES = {
 }
 """Before a line, by name; RANK is the number of the process. No part can match without an end."""
 
+_STREAM_MARK = "]<std"
 MAX_PIECES = 3
 RANK = r"\d{1,7}"
 EVERY_RANK = ("perftest", "matrix", "netpipe")
 """Formats whose results more than one process prints."""
 
-SKIPPED = "\0"
-"""Stands for a line that is not part of the output. No log has this character."""
+ASIDE = "\0"
+"""Stands before a line that is not of the rank with the results. No log has this character."""
 
 _PIECE = re.compile("|".join(f"(?P<{n}>{p.replace('RANK', RANK)})" for n, p in PIECES.items()))
 _ROW = re.compile(r"\s*[-+.]?\d[\d.eE+-]*(?:\s+[-+.]?\d[\d.eE+-]*)+\s*$")
@@ -76,15 +77,20 @@ class LinePrefix(NamedTuple):
         return "\n".join(self._split(line)[1] for line in text.split("\n"))
 
     def _split(self, line: str) -> tuple[int | None, str]:
-        """Return the rank, if there is one, and what it printed."""
+        """Return the rank, if there is one, and what it printed.
+
+        Open MPI 4 writes the rank also within a line, where one of its buffers ends.
+        """
         match = self.pattern.match(line)
         if match is None:
             return None, line
-        rank = match.groupdict().get("rank")
-        return int(rank) if rank else None, line[match.end() :]
+        rank, rest = match.groupdict().get("rank"), line[match.end() :]
+        if rank and _STREAM_MARK in rest:
+            rest = self.pattern.sub(lambda inner: "" if inner["rank"] == rank else inner[0], rest)
+        return int(rank) if rank else None, rest
 
     def of_one_rank(self, text: str, file: str, log_format: str) -> str:
-        """Return what the rank with the title printed, and the lines of others that are no results.
+        """Return the text without its prefixes. Lines of ranks without results begin with ASIDE.
 
         Raises LogError if two ranks print results of a program in which one rank does.
         """
@@ -101,8 +107,6 @@ class LinePrefix(NamedTuple):
         rank, rest = self._split(line)
         if voice is None or rank == voice:
             return rest
-        if not rest.strip():
-            return SKIPPED if line else rest
         if rank is not None and shows(log_format, rest + "\n"):
             raise LogError(
                 f"{place}: rank {rank} prints a title, as rank {voice} does, the ranks did not find "
@@ -114,7 +118,7 @@ class LinePrefix(NamedTuple):
                 f"{place}: {rest.strip()[:80]!r} of {who}, rank {voice} prints the results: "
                 "two outputs are mixed"
             )
-        return rest
+        return rest if rank is None and rest else ASIDE + rest
 
 
 def find_prefix(text: str, log_format: str = "") -> LinePrefix | None:

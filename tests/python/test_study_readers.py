@@ -13,7 +13,7 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.model import Setup
-from nearmetal.evidence.prefixes import PIECES
+from nearmetal.evidence.prefixes import EVERY_RANK, PIECES
 from nearmetal.study.importer import import_study
 from nearmetal.study.model import Cell, Observation, Point
 from nearmetal.study.physics import rate_disagrees
@@ -408,6 +408,43 @@ def test_an_empty_line_of_another_rank_ends_no_table() -> None:
     lines.insert(rows[0], "1: ")
     found = [len(table.rows) for table in read("\n".join(lines)).tables]
     assert found == [len(table.rows) for table in read(IMB).tables]
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name not in EVERY_RANK])
+def test_lines_of_another_rank_at_any_place_change_no_number(name: str) -> None:
+    plain = read(GOOD[name])
+    lines = tagged(GOOD[name], "{rank}: ").split("\n")[:-1]
+    said = ["1: a warning", "1: # a comment", "1: Size of 3", "1: ", "1: | x | y |", "1: End"]
+    mixed = [other for at, line in enumerate(lines) for other in (line, said[at % len(said)])]
+    found = read("\n".join(mixed) + "\n")
+    assert [(t.test, t.setup, [row.values for row in t.rows]) for t in found.tables] == [
+        (t.test, t.setup, [row.values for row in t.rows]) for t in plain.tables
+    ]
+
+
+OPEN_MPI = [tag for tag in TAGS.values() if "<stdout>" in tag]
+
+
+@pytest.mark.parametrize("tag", OPEN_MPI)
+def test_a_line_that_the_launcher_cut_is_whole_again(tag: str) -> None:
+    whole = "2                       4.50"
+    again, other = (tag.format(rank=rank) for rank in (0, 1))
+    for at in (1, 12, len(whole) - 1):
+        cut = tagged(OSU, tag).replace(whole, whole[:at] + again + whole[at:])
+        assert read(cut).tables == read(OSU).tables
+        mixed = tagged(OSU, tag).replace(whole, whole[:at] + other + "x")
+        assert why_refused(mixed).startswith("f:5: ")
+
+
+def test_a_failure_that_another_rank_reports_counts() -> None:
+    for text, line, words in (
+        (IMB, "Error Bcast, size = 4, sample #0", "the data arrived wrong"),
+        (OSU, "DATA VALIDATION ERROR: osu_bw", "the data arrived wrong"),
+        (NCCL, "n2: Test NCCL failure all_reduce.cu:44", "the test failed"),
+        (GOOD["hpl"], "||Ax-b|| ... FAILED", "the residual check failed"),
+    ):
+        other = f"1: {'1: ' if text is IMB else ''}{line}\n"
+        assert words in why_refused(tagged(text, "{rank}: ") + other)
 
 
 def test_both_sides_of_perftest_may_print() -> None:

@@ -72,7 +72,7 @@ class Gromacs(Reader):
 
     @on(r"(?:\s+Time:\s|Performance:)(.*)")
     def _row(self, match: re.Match[str]) -> None:
-        names = re.split(r"\s{2,}", self.lines[self.line - 2].strip()) if self.line > 1 else []
+        names = re.split(r"\s{2,}", self.before.strip())
         for name in names:
             self.known(name, GROMACS_COLUMNS, "column", self.line - 1)
         words = match[1].split()

@@ -41,8 +41,7 @@ class Imb(Reader):
 
     def take(self, text: str) -> None:
         """Read one line: a header, a comment, or a row."""
-        if _IMB_WRONG.match(text):
-            raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")
+        self._check(text)
         first = text.split(maxsplit=1)[:1]
         head = bool(first and self.test) and first[0] in IMB_COLUMNS
         if head or not first or text.startswith("#"):
@@ -64,6 +63,15 @@ class Imb(Reader):
                 why = "the data arrived wrong: the run is invalid"
                 raise self.fail(f"{found.values['defects']:g} defects", why)
             self.rows.append(found)
+
+    def aside(self, text: str) -> None:
+        """Every rank reports the errors that it finds."""
+        self._check(text)
+        super().aside(text)
+
+    def _check(self, text: str) -> None:
+        if _IMB_WRONG.match(text):
+            raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")
 
     _end = flag("ended", END)
 

@@ -163,6 +163,11 @@ class Osu(Reader):
             self._launcher(text)
             self.remark(text)
 
+    def aside(self, text: str) -> None:
+        """Read a line of another rank as one of a launcher."""
+        self._launcher(text)
+        super().aside(text)
+
     def _launcher(self, text: str) -> None:
         if "DATA VALIDATION ERROR" in text:
             raise self.fail(shown(text.strip()), "the data arrived wrong: the run is invalid")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.model import NO_SETUP, Column, Log, Row, Setup, Table
 from nearmetal.evidence.parse.rank_map import Locator, RankMap, told_apart
-from nearmetal.evidence.prefixes import SKIPPED
+from nearmetal.evidence.prefixes import ASIDE
 
 MAX_LINE = 1 << 16
 """Characters of one line."""
@@ -74,6 +74,8 @@ class LineRule(NamedTuple):
 
     pattern: re.Pattern[str]
     method: Callable[[Any, re.Match[str]], None]
+    stops: bool = False
+    """Whether such a line refuses the text, also if another rank prints it."""
 
 
 def on(
@@ -109,7 +111,7 @@ def stop(pattern: str, why: str, what: str = "") -> LineRule:
     def refuse(reader: Reader, match: re.Match[str]) -> None:
         raise reader.fail(what or shown(match.string.strip()), why)
 
-    return LineRule(re.compile(pattern), refuse)
+    return LineRule(re.compile(pattern), refuse, stops=True)
 
 
 def options(
@@ -142,6 +144,8 @@ class Reader:
 
     line = 0
     """Number of the current line, from 1; after the last line, the number of lines."""
+    before = ""
+    """The line before the current one, without lines of other ranks."""
     processes: int | None = None
     """Number of processes, for the tables that do not have their own number."""
     test = ""
@@ -176,11 +180,14 @@ class Reader:
         """Read all lines, then check the whole."""
         for line, text in enumerate(self.lines, 1):
             self.line = line
-            if text == SKIPPED:
-                continue
+            said = text.removeprefix(ASIDE)
             self.rank_map.busy = bool(self.rows)
-            self.rank_map.take(text)
-            self.take(text)
+            self.rank_map.take(said)
+            if said is text:
+                self.take(text)
+                self.before = text
+            else:
+                self.aside(said)
         self.end()
         if any(t.processes and t.processes > MAX_COUNT for t in self.tables) or (
             self.processes and self.processes > MAX_COUNT
@@ -210,10 +217,18 @@ class Reader:
 
     def take(self, text: str) -> None:
         """Read one line."""
-        for pattern, method in self.rules:
+        for pattern, method, _ in self.rules:
             if match := pattern.match(text):
                 method(self, match)
                 return
+
+    def aside(self, text: str) -> None:
+        """Read one line of a rank that does not print the results: it may say that the run failed."""
+        for pattern, method, stops in self.rules:
+            if stops and (match := pattern.match(text)):
+                method(self, match)
+        if text.strip():
+            self.remark(text)
 
     def end(self) -> None:
         """Check the whole after the last line, which is then the current line."""
