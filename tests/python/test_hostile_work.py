@@ -29,20 +29,22 @@ from nearmetal.evidence.signatures import NOT_READ, SIGNATURES
 from nearmetal.study.claims import lint
 from nearmetal.study.labels import MAX_RULES, Labels
 from nearmetal.study.pattern import MAX_MARKS, Pattern
+from tests.python.study_logs import (
+    OSU_DERIVED,
+    OSU_VARIED,
+    PERFTEST_TIME,
+    REFRAME_3,
+)
 from tests.python.test_evidence_parse import GOOD as OWN
 from tests.python.test_evidence_parse import IMB, NETPIPE, RMA
 from tests.python.test_study_formats import (
     GOOD,
     OSU,
-    OSU_DERIVED,
     OSU_FULL,
     OSU_ONE_SIDED,
     OSU_STATISTICS,
-    OSU_VARIED,
     PERFTEST_JSON,
     PERFTEST_LAT,
-    PERFTEST_TIME,
-    REFRAME_3,
 )
 
 LITTLE_S = 0.05

@@ -18,19 +18,21 @@ from nearmetal.study.importer import import_study
 from nearmetal.study.model import Cell, Observation, Point
 from nearmetal.study.physics import rate_disagrees
 from nearmetal.study.store import Study
-from tests.python.test_study_cells import RATE, WRITE, Unwatched, cells, read, why_refused
-from tests.python.test_study_formats import (
-    GOOD,
+from tests.python.study_logs import (
     GPCNET,
     NCCL,
-    OSU,
     OSU_DERIVED,
     OSU_VARIED,
-    PERFTEST_JSON,
-    PERFTEST_LAT,
     PERFTEST_TIME,
     REFRAME,
     REFRAME_3,
+)
+from tests.python.test_study_cells import RATE, WRITE, Unwatched, cells, read, why_refused
+from tests.python.test_study_formats import (
+    GOOD,
+    OSU,
+    PERFTEST_JSON,
+    PERFTEST_LAT,
 )
 
 IMB = (Path(__file__).parent / "golden" / "logs" / "imb-mpi1.txt").read_text()
