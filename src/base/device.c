@@ -6,8 +6,6 @@
 
 #include "base/log.h"
 
-#define ADDRESS_MASK ((UINT64_C(1) << NM_DEVICE_SHIFT) - 1)
-
 static const struct nm_device_ops *plugged[NM_DEVICE_MAX + 1];
 
 int nm_device_plug(unsigned int number, const struct nm_device_ops *ops)
@@ -36,9 +34,9 @@ bool nm_device_is_one_range(const void *address, size_t len)
 	return first >> NM_DEVICE_SHIFT == last >> NM_DEVICE_SHIFT;
 }
 
-static const struct nm_device_ops *ops_of(const void *address)
+const struct nm_device_ops *nm_device_ops_of(const void *address)
 {
-	unsigned int number = (uintptr_t)address >> NM_DEVICE_SHIFT & NM_DEVICE_MAX;
+	unsigned int number = nm_device_number(address);
 	const struct nm_device_ops *ops = nm_device_plugged(number);
 
 	if (!ops)
@@ -49,20 +47,19 @@ static const struct nm_device_ops *ops_of(const void *address)
 	return ops;
 }
 
-void nm_device_get(void *to, const void *from, size_t len)
+int nm_device_get(void *to, const void *from, size_t len)
 {
-	const struct nm_device_ops *ops = ops_of(from);
+	const struct nm_device_ops *ops = nm_device_ops_of(from);
+	int err = ops ? ops->get(to, nm_device_address(from), len) : -EFAULT;
 
-	if (ops)
-		ops->get(to, (uintptr_t)from & ADDRESS_MASK, len);
-	else
-		memset(to, 0, len); /* not what lay there before, which may be another peer's */
+	if (err < 0)
+		memset(to, 0, len);
+	return err;
 }
 
-void nm_device_put(void *to, const void *from, size_t len)
+int nm_device_put(void *to, const void *from, size_t len)
 {
-	const struct nm_device_ops *ops = ops_of(to);
+	const struct nm_device_ops *ops = nm_device_ops_of(to);
 
-	if (ops)
-		ops->put((uintptr_t)to & ADDRESS_MASK, from, len);
+	return ops ? ops->put(nm_device_address(to), from, len) : -EFAULT;
 }

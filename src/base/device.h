@@ -3,11 +3,11 @@
  * User memory that loads and stores of this processor do not reach, for example of a GPU. Its
  * addresses are *marked*: bit 63 is set, which no user address of the host has; the next six bits
  * are the number of the device's interface, and 57 bits are its own. Marked addresses stand in
- * iovecs like any other; arithmetic within a buffer keeps the mark. All copies of a user's bytes
- * use the functions of user_copy.h. The only other code that looks at marks hands addresses to the
- * kernel.
+ * iovecs like any other; arithmetic within a buffer keeps the mark.
  *
- * None is built in. docs/design/devices.md says what it takes to plug one in.
+ * Bytes that leave a device are first copied into memory of the host (engine/stage.h), so no channel
+ * sees a marked address. Bytes that arrive are put by the functions of user_copy.h. The only other
+ * code that looks at marks hands addresses to the kernel. See docs/design/devices.md.
  */
 #ifndef NM_BASE_DEVICE_H
 #define NM_BASE_DEVICE_H
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "base/compiler.h"
 
@@ -23,14 +24,46 @@ _Static_assert(sizeof(void *) == 8, "bit 63 marks devices");
 #define NM_DEVICE_SHIFT 57
 #define NM_DEVICE_MAX 63 /* numbers are 1 to 63: those of libfabric's enum fi_hmem_iface */
 
+struct nm_reason;
+
+/* A piece of device memory, for another process of this kernel. On the wire; all of it is hostile. */
+struct nm_device_share {
+	uint8_t handle[64]; /* the driver's name for the allocation */
+	uint64_t offset;    /* of the piece in it */
+	uint64_t id;	    /* another one for each allocation of a process */
+	uint64_t number;    /* of the interface */
+	uint64_t zero;
+};
+
 /*
- * How an interface copies. Both are called under the lock of an engine or by its only thread, block
- * until the bytes are there, and cannot fail: what can fail is done when memory is registered.
+ * An interface. All functions may be called by several threads at once. Addresses are unmarked.
+ * Errors are negative: -EFAULT, there is no such memory (any more); -EIO, the driver failed;
+ * -EINVAL, the memory cannot be used, with the reason in words.
  */
 struct nm_device_ops {
 	const char *name;
-	void (*get)(void *to, uint64_t from, size_t len); /* from the device */
-	void (*put)(uint64_t to, const void *from, size_t len);
+	/*
+	 * Prepare LEN bytes at ADDRESS for copies, until detach() of *RET_HANDLE. Memory that the
+	 * program frees in between makes later copies fail.
+	 */
+	int (*attach)(uint64_t address, size_t len, void **ret_handle, struct nm_reason *ret_why);
+	void (*detach)(void *handle);
+	/* Does all of this range lie in one attached piece of memory? */
+	bool (*has)(uint64_t address, size_t len);
+	/* Copies from and to the device. They block until the bytes are there, and log failures. */
+	int (*get)(void *to, uint64_t from, size_t len);
+	int (*put)(uint64_t to, const void *from, size_t len);
+	/* Show LEN bytes to other processes of this kernel. 0, or negative: it cannot be done. */
+	int (*share)(uint64_t address, size_t len, struct nm_device_share *ret_share);
+	/*
+	 * Copy what another process shares, from its first byte on, into PIECES of the host or with
+	 * marks of this interface. 0, or negative: it cannot be done, and any part of it may be.
+	 */
+	int (*pull)(const struct nm_device_share *share, const struct iovec *pieces,
+		    size_t nr_pieces);
+	/* Make copies of these pages of the host faster, and undo it. Both may do nothing. */
+	void (*pin)(void *pages, size_t len);
+	void (*unpin)(void *pages);
 };
 
 /*
@@ -46,6 +79,17 @@ static inline void *nm_device_mark(unsigned int number, uint64_t address)
 	return (void *)(uintptr_t)(NM_DEVICE_MARK | (uint64_t)number << NM_DEVICE_SHIFT | address);
 }
 
+static inline unsigned int nm_device_number(const void *marked)
+{
+	return (uintptr_t)marked >> NM_DEVICE_SHIFT & NM_DEVICE_MAX;
+}
+
+/* The address without its mark, as the interface knows it. */
+static inline uint64_t nm_device_address(const void *marked)
+{
+	return (uintptr_t)marked & ((UINT64_C(1) << NM_DEVICE_SHIFT) - 1);
+}
+
 static inline bool nm_is_device(const void *address)
 {
 	return (intptr_t)address < 0;
@@ -54,10 +98,13 @@ static inline bool nm_is_device(const void *address)
 /* Are LEN bytes from ADDRESS on of one device, or all of the host? */
 bool nm_device_is_one_range(const void *address, size_t len);
 
+/* The interface of a marked address; NULL: nothing is plugged in, which is logged once. */
+const struct nm_device_ops *nm_device_ops_of(const void *marked);
 /*
- * As memcpy(), one side marked. An interface that is not plugged in gives zeros and takes nothing.
+ * As memcpy(), one side marked. 0 or as above. After an error of nm_device_get() TO is zeros: not
+ * what lay there before, which may be another peer's.
  */
-void nm_device_get(void *to, const void *from, size_t len) NM_COLD;
-void nm_device_put(void *to, const void *from, size_t len) NM_COLD;
+int nm_device_get(void *to, const void *from, size_t len) NM_COLD;
+int nm_device_put(void *to, const void *from, size_t len) NM_COLD;
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every copy from or to a user's buffer goes through here, so that memory of devices (device.h) can
- * be plugged in without a protocol or a channel knowing of it. Between our own buffers memcpy() is
- * right, and a user's buffer is never handed to it.
+ * Copies into a user's buffer, which may be memory of a device (device.h). Copies out of one are
+ * plain: engine/stage.h has brought the bytes of a device to the host before.
  *
- * One way around it: a message of a few bytes in one buffer (nm_ring_write_slot(), nm_recv_eager())
- * is copied without asking. So memory of a device is always given in a list of at least two pieces,
- * of which one may be empty.
+ * One way around it: a message of a few bytes into one buffer (nm_recv_eager()) is copied without
+ * asking. So a receive into memory of a device is always given as a list of at least two pieces, of
+ * which one may be empty.
  */
 #ifndef NM_BASE_USER_COPY_H
 #define NM_BASE_USER_COPY_H
@@ -17,33 +16,13 @@
 #include "base/copy.h"
 #include "base/device.h"
 
-typedef void (*nm_copy_fn)(void *to, const void *from, size_t len);
-
-/* Like memcpy(TO, USER, LEN). */
-static inline void nm_user_get(void *to, const void *user, size_t len)
+/* Like nm_copy(USER, FROM, LEN). 0, or an error of nm_device_put(). */
+static inline int nm_user_put(void *user, const void *from, size_t len)
 {
 	if (nm_unlikely(nm_is_device(user)))
-		nm_device_get(to, user, len);
-	else
-		memcpy(to, user, len);
-}
-
-/* The same with COPY of base/copy.h, when it is the host's. */
-static inline void nm_user_get_by(nm_copy_fn copy, void *to, const void *user, size_t len)
-{
-	if (nm_unlikely(nm_is_device(user)))
-		nm_device_get(to, user, len);
-	else
-		copy(to, user, len);
-}
-
-/* Like nm_copy(USER, FROM, LEN). */
-static inline void nm_user_put(void *user, const void *from, size_t len)
-{
-	if (nm_unlikely(nm_is_device(user)))
-		nm_device_put(user, from, len);
-	else
-		nm_copy(user, from, len);
+		return nm_device_put(user, from, len);
+	nm_copy(user, from, len);
+	return 0;
 }
 
 /* May the kernel, or we ourselves, use these buffers in place? */

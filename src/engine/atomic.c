@@ -170,7 +170,7 @@ static uint64_t access_of(const struct atomic_request *request)
 	return NM_REMOTE_READ | NM_REMOTE_WRITE;
 }
 
-/* Do it. ret_before has room for the operand's size. 0 or -EACCES. */
+/* Do it. ret_before has room for the operand's size. 0, -EACCES, or -EIO: a device failed. */
 static int execute(struct nm_engine *engine, const struct atomic_request *request, void *ret_before)
 {
 	const struct nm_wire_atomic *head = &request->head;
@@ -193,11 +193,13 @@ static int execute(struct nm_engine *engine, const struct atomic_request *reques
 				request->compare, count, ret_before);
 		return 0;
 	}
-	nm_iov_gather(scratch, pieces, (size_t)nr, head->size);
+	if (nm_iov_gather(scratch, pieces, (size_t)nr, head->size) < 0)
+		return -EIO;
 	nm_atomic_apply(head->datatype, head->op, scratch, request->operand, request->compare,
 			count, ret_before);
-	if (head->op != NM_ATOMIC_READ)
-		nm_iov_scatter(pieces, (size_t)nr, scratch, head->size);
+	if (head->op != NM_ATOMIC_READ &&
+	    nm_iov_scatter(pieces, (size_t)nr, scratch, head->size) < 0)
+		return -EIO;
 	return 0;
 }
 
@@ -242,6 +244,6 @@ void nm_atomic_on_result(const struct nm_incoming *in)
 		nm_violation(in, "it sent the result of an atomic that was not requested");
 		return;
 	}
-	nm_iov_scatter(r->iov, r->nr_iov, in->payload, r->size);
-	nm_request_complete(in->engine, r, 0);
+	nm_request_complete(in->engine, r,
+			    -nm_iov_scatter(r->iov, r->nr_iov, in->payload, r->size));
 }

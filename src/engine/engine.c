@@ -247,6 +247,7 @@ void nm_engine_destroy(struct nm_engine *engine)
 	nm_match_fini(&engine->matches[0]);
 	nm_match_fini(&engine->matches[1]);
 	nm_peer_table_fini(&engine->peers);
+	nm_stages_destroy(engine->stages);
 	nm_request_pool_fini(&engine->requests);
 	nm_buffer_pool_fini(&engine->buffers);
 	free(engine);

@@ -137,6 +137,13 @@ struct nm_message {
 
 int nm_engine_send(struct nm_engine *engine, const struct nm_message *message);
 /*
+ * The same for a message that lies on a device (base/device.h), with nr_iov of at least 2. A receive
+ * into a device is one of nm_engine_recv() with nr_iov of at least 2. Also -EFAULT and -EIO: the
+ * device has failed, as an error of the call or of its completion. Such an error has no other effect
+ * on the peer than the end of this operation, there with EIO.
+ */
+int nm_engine_send_device(struct nm_engine *engine, const struct nm_message *message);
+/*
  * nm_engine_send() and nm_engine_recv() in the form that MPIs use for every message: one buffer,
  * and all arguments in registers. FLAGS of a message: NM_TAGGED or NM_MSG, and NM_REMOTE_CQ_DATA;
  * NM_INJECT is implied, and no completion. FLAGS of a receive: NM_TAGGED or NM_MSG, and
@@ -177,6 +184,8 @@ struct nm_rma {
 	uint64_t flags; /* NM_COMPLETION, NM_INJECT, NM_REMOTE_CQ_DATA, NM_DELIVERY_COMPLETE... */
 };
 int nm_engine_write(struct nm_engine *engine, const struct nm_rma *rma);
+/* The same from a device. Reading into one is nm_engine_read(). */
+int nm_engine_write_device(struct nm_engine *engine, const struct nm_rma *rma);
 int nm_engine_read(struct nm_engine *engine, const struct nm_rma *rma);
 
 /* Atomics: datatype and op are engine/atomic.h's (same values as libfabric's enums). */
@@ -196,6 +205,7 @@ struct nm_atomic {
 	void *context;
 	uint64_t flags;
 };
+/* Operands and comparands lie in host memory, results may lie on a device. */
 int nm_engine_atomic(struct nm_engine *engine, const struct nm_atomic *atomic);
 
 /*

@@ -11,6 +11,7 @@
 #include "engine/protocol.h"
 #include "engine/request.h"
 #include "engine/rma.h"
+#include "engine/stage.h"
 
 /* Polling without result: when to yield the processor and when to ask whether peers live. */
 struct nm_idle {
@@ -48,6 +49,7 @@ struct nm_engine {
 	struct nm_memory_watch regions; /* shows the domain's regions on `publisher` */
 	struct nm_transport *publisher; /* that can show them; NULL: none */
 	bool publishing;
+	struct nm_stages *stages;     /* NULL until bytes of a device move */
 	struct nm_failed failed;      /* ever */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 };
@@ -168,12 +170,19 @@ void nm_rndv_finish_incoming(struct nm_engine *engine, struct nm_request *reques
  */
 /* Units of work that one remote copy counts for, beside one for a packet. */
 #define NM_RNDV_CMA_UNITS 8
-/* Where the message of REQUEST lies, for its RTS. 0: its receiver cannot reach us. */
+/*
+ * Where the message of REQUEST lies, for its RTS: NM_SHARE_SPANS if it is on a device. 0: its
+ * receiver cannot reach us.
+ */
 unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *request,
-			       struct nm_wire_span ret_spans[NM_SPANS_MAX]);
+			       struct nm_wire_span ret_spans[NM_SHARE_SPANS]);
 /* Check and copy NR spans that hold LEN bytes in all. 0 or -EBADMSG. */
 int nm_rndv_cma_spans(const void *wire, unsigned int nr, uint64_t len,
 		      struct nm_span ret_spans[NM_SPANS_MAX]);
+/* Check and copy a struct nm_device_share. 0 or -EBADMSG. */
+int nm_rndv_cma_share(const void *wire, struct nm_span ret_spans[NM_SHARE_SPANS]) NM_COLD;
+/* Take a message that its sender shares on a device. False: request it in packets. */
+bool nm_rndv_cma_take_share(struct nm_engine *engine, struct nm_request *request) NM_COLD;
 /* The receiver's part, once nm_rndv_choice_begin() has said PULL or BOTH. */
 void nm_rndv_cma_pull(struct nm_engine *engine, struct nm_request *request);
 /* The next piece of PULLING or PLACING. Returns units of work; 0: it was the last. */

@@ -65,11 +65,15 @@ static inline struct nm_cursor nm_cursor_at(const struct iovec *iov, size_t nr_i
 	return cursor;
 }
 
-/* Copy LEN bytes into the buffers at the cursor and step over them. There must be room. */
-static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *iov, size_t nr_iov,
-				  const void *bytes, uint64_t len)
+/*
+ * Copy LEN bytes into the buffers at the cursor and step over them. There must be room. 0, or the
+ * first error of a device, with the rest copied all the same.
+ */
+static inline int nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *iov, size_t nr_iov,
+				 const void *bytes, uint64_t len)
 {
 	const char *from = bytes;
+	int err = 0;
 
 	while (len > 0 && cursor->index < nr_iov) {
 		const struct iovec *v = &iov[cursor->index];
@@ -77,8 +81,12 @@ static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *
 
 		if (n > len)
 			n = len;
-		if (n > 0)
-			nm_user_put((char *)v->iov_base + cursor->offset, from, n);
+		if (n > 0) {
+			int ret = nm_user_put((char *)v->iov_base + cursor->offset, from, n);
+
+			if (nm_unlikely(ret < 0) && !err)
+				err = ret;
+		}
 		from += n;
 		cursor->offset += n;
 		len -= n;
@@ -87,34 +95,40 @@ static inline void nm_cursor_fill(struct nm_cursor *cursor, const struct iovec *
 			cursor->offset = 0;
 		}
 	}
+	return err;
 }
 
-/* Copy the first LEN bytes of the buffers to BYTES, or from it. There must be as many. */
-static inline void nm_iov_gather(void *bytes, const struct iovec *iov, size_t nr_iov, uint64_t len)
+/* Copy the first LEN bytes of the buffers to BYTES, or from it. There must be as many. As above. */
+static inline int nm_iov_gather(void *bytes, const struct iovec *iov, size_t nr_iov, uint64_t len)
 {
 	char *to = bytes;
+	int err = 0;
 
 	for (size_t i = 0; i < nr_iov && len > 0; i++) {
 		size_t n = iov[i].iov_len < len ? iov[i].iov_len : len;
 
-		if (n > 0)
-			nm_user_get(to, iov[i].iov_base, n);
+		if (n > 0 && nm_unlikely(nm_is_device(iov[i].iov_base))) {
+			int ret = nm_device_get(to, iov[i].iov_base, n);
+
+			if (ret < 0 && !err)
+				err = ret;
+		} else if (n > 0) {
+			memcpy(to, iov[i].iov_base, n);
+		}
 		to += n;
 		len -= n;
 	}
+	return err;
 }
 
-static inline void nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const void *bytes,
-				  uint64_t len)
+static inline int nm_iov_scatter(const struct iovec *iov, size_t nr_iov, const void *bytes,
+				 uint64_t len)
 {
 	struct nm_cursor cursor = {0, 0};
 
-	if (nm_likely(nr_iov == 1)) {
-		if (len > 0)
-			nm_user_put(iov[0].iov_base, bytes, len);
-		return;
-	}
-	nm_cursor_fill(&cursor, iov, nr_iov, bytes, len);
+	if (nm_likely(nr_iov == 1))
+		return len > 0 ? nm_user_put(iov[0].iov_base, bytes, len) : 0;
+	return nm_cursor_fill(&cursor, iov, nr_iov, bytes, len);
 }
 
 #endif

@@ -67,6 +67,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 	char *start = (char *)r->iov[0].iov_base + r->used;
 	struct nm_request *child = NULL;
 	bool full;
+	int err = 0;
 
 	if (a->rendezvous) {
 		child = multi_child(engine, r, a, start, len);
@@ -85,7 +86,7 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 		return;
 	}
 	if (len > 0)
-		nm_user_put(start, a->payload, len);
+		err = nm_user_put(start, a->payload, len);
 	full = full && r->nr_children == 0;
 	nm_complete_recv(
 		engine, &(struct nm_recv_done){
@@ -98,7 +99,9 @@ void nm_multi_take(struct nm_engine *engine, struct nm_request *r, const struct 
 				.data = a->data,
 				.tag = a->tag,
 				.source = a->source,
-				.err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
+				.err = nm_unlikely(err < 0)	  ? -err :
+				       nm_unlikely(a->size > len) ? NM_ETRUNC :
+								    0,
 			});
 	if (full)
 		nm_request_free(&engine->requests, r);

@@ -28,7 +28,8 @@ enum nm_op {
 	/*
 	 * The envelope of a large message: tag and data as in EAGER; payload struct nm_wire_rts.
 	 * With NM_PKT_MEMORY, NM_PKT_NR instances of struct nm_wire_span follow: the place of the
-	 * message at the sender, for a receiver that can read there.
+	 * message at the sender, for a receiver that can read there. If it is on a device, struct
+	 * nm_device_share follows instead; the length says which.
 	 */
 	NM_OP_RTS = 2,
 	/*
@@ -43,7 +44,8 @@ enum nm_op {
 	/* Bytes of a transfer, in order. tag: the receiver's id; data: offset of the first byte. */
 	NM_OP_DATA = 4,
 	/* An operation ended at the target. tag: the initiator's id; data: 0 or a positive errno.
-	 * Also sent to the sender of an RTS with NM_PKT_MEMORY: every byte has arrived. */
+	 * Also sent to the sender of an RTS with NM_PKT_MEMORY: every byte has arrived. And, as an
+	 * error, to the receiver of DATA: the sender's device failed, and no more bytes follow. */
 	NM_OP_ACK = 5,
 	/* Put: tag: the initiator's id; data: completion data, with NM_PKT_DATA. Payload: NM_PKT_NR
 	 * instances of struct nm_wire_remote, then the bytes. Answered by ACK. */

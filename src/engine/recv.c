@@ -38,6 +38,7 @@ void nm_recv_take_rendezvous(struct nm_engine *engine, struct nm_request *r,
 void nm_recv_take(struct nm_engine *engine, struct nm_request *r, const struct nm_arrival *a)
 {
 	uint64_t len;
+	int err;
 
 	nm_recv_count(a);
 	if (a->rendezvous) {
@@ -45,7 +46,7 @@ void nm_recv_take(struct nm_engine *engine, struct nm_request *r, const struct n
 		return;
 	}
 	len = nm_recv_min(a->size, r->capacity);
-	nm_iov_scatter(r->iov, r->nr_iov, a->payload, len);
+	err = nm_iov_scatter(r->iov, r->nr_iov, a->payload, len);
 	const struct nm_recv_done done = {
 		.context = r->context,
 		.buf = r->nr_iov ? r->iov[0].iov_base : NULL,
@@ -56,7 +57,9 @@ void nm_recv_take(struct nm_engine *engine, struct nm_request *r, const struct n
 		.data = a->data,
 		.tag = a->tag,
 		.source = a->source,
-		.err = nm_unlikely(a->size > len) ? NM_ETRUNC : 0,
+		.err = nm_unlikely(err < 0)	  ? -err :
+		       nm_unlikely(a->size > len) ? NM_ETRUNC :
+						    0,
 	};
 
 	nm_complete_recv(engine, &done);
@@ -70,7 +73,7 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	struct nm_request *parent = r->parent;
 	bool last = parent && --parent->nr_children == 0 && parent->state == NM_REQUEST_DRAINING;
 	uint64_t olen = err ? r->size - r->done : r->size - r->accepted;
-	bool answered = !err && r->packet_flags & NM_PKT_ACK;
+	bool answered = err != ECONNRESET && r->packet_flags & NM_PKT_ACK;
 	struct nm_peer *source = r->peer;
 	uint64_t id = r->remote_id;
 

@@ -97,7 +97,8 @@ struct nm_request {
 	/* memory access at the target */
 	size_t nr_remote;
 	struct nm_remote remote[NM_IOV_MAX]; /* as many as nr_remote are valid */
-	struct nm_span spans[NM_SPANS_MAX];  /* the other side's memory, unchecked; nr_spans */
+	/* The other side's memory, unchecked: nr_spans; or its struct nm_device_share. */
+	struct nm_span spans[NM_SHARE_SPANS];
 };
 static_assert(offsetof(struct nm_request, iov[1]) <= 3 * NM_CACHE_LINE, "hot part");
 

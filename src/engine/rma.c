@@ -60,7 +60,10 @@ void nm_rma_to_wire(struct nm_wire_remote *ret_wire, const struct nm_remote *rem
 		};
 }
 
-static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size, bool is_read)
+/* IS_DEVICE: a constant. The local bytes may lie on a device. */
+static inline __attribute__((always_inline)) int start_any(struct nm_engine *engine,
+							   const struct nm_rma *rma, uint64_t size,
+							   bool is_read, bool is_device)
 {
 	struct nm_peer *peer = rma->peer;
 	struct nm_wire_remote wire[NM_IOV_MAX];
@@ -98,6 +101,14 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 		   (size <= peer->link_eager_max && size + iov[0].iov_len <= peer->max_payload)) {
 		packet.op = NM_OP_WRITE;
 		nr_iov += (unsigned int)rma->nr_iov;
+		if (is_device) {
+			err = nm_stage_message(engine, rma->iov, rma->nr_iov, size, &iov[1]);
+			if (err < 0) {
+				nm_rma_abandon(engine, r);
+				return err;
+			}
+			nr_iov = 2;
+		}
 		nm_request_set_state(r, NM_REQUEST_WAIT_ACK);
 	} else {
 		packet.op = NM_OP_WRITE_RTS;
@@ -118,7 +129,22 @@ static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t si
 	return 0;
 }
 
-static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bool is_read)
+static int start(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size, bool is_read)
+{
+	return start_any(engine, rma, size, is_read, false);
+}
+
+static NM_COLD int start_device(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+				bool is_read)
+{
+	return start_any(engine, rma, size, is_read, true);
+}
+
+typedef int (*start_fn)(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
+			bool is_read);
+
+static inline __attribute__((always_inline)) int
+start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bool is_read, start_fn start_it)
 {
 	struct nm_iov_sizes sizes = {rma->nr_iov, 0};
 	int err;
@@ -129,22 +155,27 @@ static int start_or_retry(struct nm_engine *engine, const struct nm_rma *rma, bo
 	err = nm_rma_check(&sizes, rma->remote, rma->nr_remote);
 	if (err < 0)
 		return err;
-	err = start(engine, rma, sizes.total, is_read);
+	err = start_it(engine, rma, sizes.total, is_read);
 	if (err == -EAGAIN) {
 		nm_send_stalled(engine, rma->peer);
-		err = start(engine, rma, sizes.total, is_read);
+		err = start_it(engine, rma, sizes.total, is_read);
 	}
 	return err;
 }
 
 int nm_engine_write(struct nm_engine *engine, const struct nm_rma *rma)
 {
-	return start_or_retry(engine, rma, false);
+	return start_or_retry(engine, rma, false, start);
+}
+
+int nm_engine_write_device(struct nm_engine *engine, const struct nm_rma *rma)
+{
+	return start_or_retry(engine, rma, false, start_device);
 }
 
 int nm_engine_read(struct nm_engine *engine, const struct nm_rma *rma)
 {
-	return start_or_retry(engine, rma, true);
+	return start_or_retry(engine, rma, true, start);
 }
 
 /* ---- the target ---- */
@@ -261,7 +292,7 @@ void nm_rma_on_write(const struct nm_incoming *in)
 	uint64_t size;
 	int nr = nm_rma_from_wire(in->pkt, in->payload, 0, remote, &size);
 	size_t header = nr < 0 ? 0 : (size_t)nr * sizeof(struct nm_wire_remote);
-	int nr_pieces;
+	int nr_pieces, err = 0;
 
 	if (nr < 0 || size != in->pkt->len - header) {
 		nm_violation(in, "it sent a put whose sizes do not add up");
@@ -274,7 +305,13 @@ void nm_rma_on_write(const struct nm_incoming *in)
 	}
 	nr_pieces = nm_rma_span(in->engine, remote, (size_t)nr, 0, size, NM_REMOTE_WRITE, pieces);
 	if (nr_pieces > 0)
-		nm_iov_scatter(pieces, (size_t)nr_pieces, (const char *)in->payload + header, size);
+		err = nm_iov_scatter(pieces, (size_t)nr_pieces, (const char *)in->payload + header,
+				     size);
+	if (nm_unlikely(err < 0)) {
+		count_refused(in->engine->queues.remote_write);
+		nm_rndv_send_ack(in->engine, in->peer, in->pkt->tag, EIO);
+		return;
+	}
 	NM_FAULT("rma-written");
 	written(in->engine, in->peer, remote, (size_t)nr, size, in->pkt->flags & NM_PKT_DATA,
 		in->pkt->data);
@@ -352,6 +389,12 @@ void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *r)
 	 */
 	nm_rma_serve_end(engine, r);
 	nm_rndv_send_ack(engine, peer, id, err);
+}
+
+void nm_rma_write_broken(struct nm_engine *engine, struct nm_request *r)
+{
+	count_refused(engine->queues.remote_write);
+	nm_rma_serve_end(engine, r);
 }
 
 void nm_rma_on_read(const struct nm_incoming *in)

@@ -52,6 +52,8 @@ void nm_rma_count(struct nm_engine *engine, const struct nm_remote *remote, size
 void nm_rma_serve_end(struct nm_engine *engine, struct nm_request *request);
 /* All bytes of a large put have come. */
 void nm_rma_write_finish(struct nm_engine *engine, struct nm_request *request);
+/* The initiator of a large put gave it up. */
+void nm_rma_write_broken(struct nm_engine *engine, struct nm_request *request);
 
 /* Packets of an initiator. */
 void nm_rma_on_write(const struct nm_incoming *in);

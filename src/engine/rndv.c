@@ -23,11 +23,27 @@ void nm_rndv_finish_incoming(struct nm_engine *engine, struct nm_request *r)
 {
 	nm_rndv_choice_end(engine, r);
 	if (r->kind == NM_REQUEST_RECV)
-		nm_recv_finish(engine, r, 0);
+		nm_recv_finish(engine, r, r->error);
 	else if (r->kind == NM_REQUEST_SERVE_WRITE)
 		nm_rma_write_finish(engine, r);
 	else
-		nm_request_complete(engine, r, 0);
+		nm_request_complete(engine, r, r->error);
+}
+
+/*
+ * The device that holds the bytes of an outgoing transfer has failed with -ERR: it ends here and at
+ * the peer.
+ */
+static NM_COLD void break_outgoing(struct nm_engine *engine, struct nm_request *r, int err)
+{
+	struct nm_peer *peer = r->peer;
+	uint64_t id = r->remote_id;
+
+	if (r->kind == NM_REQUEST_SERVE_READ)
+		nm_rma_serve_end(engine, r);
+	else
+		nm_request_complete(engine, r, -err);
+	nm_rndv_send_ack(engine, peer, id, err == -EACCES ? EACCES : EIO);
 }
 
 void nm_rndv_ask(struct nm_engine *engine, struct nm_request *r)
@@ -51,6 +67,8 @@ void nm_rndv_accept(struct nm_engine *engine, struct nm_request *r)
 	uint64_t id = nm_request_id(r);
 
 	NM_FAULT("transfer-accept");
+	if (nm_unlikely(r->nr_spans > NM_SPANS_MAX) && nm_rndv_cma_take_share(engine, r))
+		return;
 	if (r->accepted > 0)
 		nm_rndv_choice_begin(engine, r);
 	if (r->accepted > 0 && r->verdict.protocol >= NM_PROTOCOL_PULL) {
@@ -141,8 +159,16 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 		nr = (int)nm_cursor_take(&cursor, r->iov, r->nr_iov, packet.len, pieces);
 		peer->link->past_cache = r->past_cache;
 	}
-	if (nm_unlikely(nr == 1 && nm_is_device(pieces[0].iov_base)))
-		pieces[nr++] = (struct iovec){NULL, 0}; /* see base/user_copy.h */
+	if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr))) {
+		err = nm_stage_out(engine, r, packet.len, &pieces[0]);
+		if (err == -EAGAIN)
+			return err;
+		if (err < 0) {
+			break_outgoing(engine, r, err);
+			return 0;
+		}
+		nr = 1;
+	}
 	err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
 	if (err < 0)
 		return err;
@@ -154,6 +180,15 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 	return 0;
 }
 
+static NM_COLD void store_on_device(struct nm_engine *engine, struct nm_request *r,
+				    const void *payload, uint32_t len)
+{
+	int err = r->error ? 0 : nm_stage_in(engine, r, payload, len);
+
+	if (err < 0)
+		r->error = r->kind != NM_REQUEST_SERVE_WRITE || err == -EACCES ? -err : EIO;
+}
+
 /* Put a piece where it belongs. */
 static void store_piece(struct nm_engine *engine, struct nm_request *r, const void *payload,
 			uint32_t len)
@@ -162,7 +197,10 @@ static void store_piece(struct nm_engine *engine, struct nm_request *r, const vo
 	int nr;
 
 	if (r->kind != NM_REQUEST_SERVE_WRITE) {
-		nm_cursor_fill(&r->cursor, r->iov, r->nr_iov, payload, len);
+		if (nm_unlikely(!nm_user_is_host(r->iov, r->nr_iov)))
+			store_on_device(engine, r, payload, len);
+		else
+			nm_cursor_fill(&r->cursor, r->iov, r->nr_iov, payload, len);
 		return;
 	}
 	if (r->error)
@@ -171,6 +209,8 @@ static void store_piece(struct nm_engine *engine, struct nm_request *r, const vo
 	nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, len, NM_REMOTE_WRITE, pieces);
 	if (nr < 0)
 		r->error = EACCES;
+	else if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr)))
+		store_on_device(engine, r, payload, len);
 	else
 		nm_iov_scatter(pieces, (size_t)nr, payload, len);
 }
@@ -211,12 +251,25 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 	case NM_REQUEST_ATOMIC:
 		return outcome != 0 || r->size == 0; /* a fetching one needs its RESULT */
 	case NM_REQUEST_RECV:
-	case NM_REQUEST_MULTI_RECV:
 	case NM_REQUEST_SERVE_WRITE:
+		return outcome != 0 && r->state == NM_REQUEST_WAIT_DATA;
+	case NM_REQUEST_MULTI_RECV:
 	case NM_REQUEST_SERVE_READ:
 		break;
 	}
 	return false;
+}
+
+/* The sender cannot read the rest of what it sends. */
+static NM_COLD void broken_incoming(struct nm_engine *engine, struct nm_request *r)
+{
+	r->accepted = r->done;
+	r->packet_flags &= (uint8_t)~NM_PKT_ACK; /* it waits for no answer */
+	nm_rndv_choice_end(engine, r);
+	if (r->kind == NM_REQUEST_RECV)
+		nm_recv_finish(engine, r, EIO);
+	else
+		nm_rma_write_broken(engine, r);
 }
 
 void nm_rndv_ack(const struct nm_incoming *in)
@@ -228,5 +281,10 @@ void nm_rndv_ack(const struct nm_incoming *in)
 		return;
 	}
 	NM_FAULT("transfer-ack");
+	if (nm_unlikely(in->pkt->data &&
+			(r->kind == NM_REQUEST_RECV || r->kind == NM_REQUEST_SERVE_WRITE))) {
+		broken_incoming(in->engine, r);
+		return;
+	}
 	nm_request_complete(in->engine, r, (int)in->pkt->data);
 }

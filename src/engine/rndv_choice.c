@@ -33,7 +33,7 @@ static NM_COLD void explain(const struct nm_engine *engine, struct nm_rndv_choic
 
 static bool reachable(const struct nm_request *r)
 {
-	return r->nr_spans > 0 && r->peer->state == NM_PEER_CONNECTED &&
+	return r->nr_spans - 1 < NM_SPANS_MAX && r->peer->state == NM_PEER_CONNECTED &&
 	       r->peer->link->remote_copy && nm_user_is_host(r->iov, r->nr_iov);
 }
 

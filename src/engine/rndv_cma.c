@@ -22,14 +22,76 @@
 /* Halves meet on a page: no page is pinned by both sides' kernels at once. */
 #define SPLIT_ALIGN 4096
 
+/* One piece of a device can be shared. */
+static NM_COLD unsigned int offer_share(struct nm_request *r, struct nm_wire_span *ret_spans)
+{
+	struct nm_device_share share = {.zero = 0};
+	const struct nm_device_ops *ops;
+	const struct iovec *only = NULL;
+
+	static_assert(sizeof(share) == NM_SHARE_SPANS * sizeof(*ret_spans), "on the wire");
+	for (size_t i = 0; i < r->nr_iov; i++) {
+		if (r->iov[i].iov_len == 0)
+			continue;
+		if (only || !nm_is_device(r->iov[i].iov_base))
+			return 0;
+		only = &r->iov[i];
+	}
+	ops = only ? nm_device_ops_of(only->iov_base) : NULL;
+	if (!ops || !ops->share ||
+	    ops->share(nm_device_address(only->iov_base), only->iov_len, &share) < 0)
+		return 0;
+	share.number = nm_device_number(only->iov_base);
+	memcpy(ret_spans, &share, sizeof(share));
+	r->offered = true;
+	return NM_SHARE_SPANS;
+}
+
+int nm_rndv_cma_share(const void *wire, struct nm_span ret_spans[NM_SHARE_SPANS])
+{
+	struct nm_device_share share;
+
+	memcpy(&share, wire, sizeof(share));
+	if (share.number < 1 || share.number > NM_DEVICE_MAX || share.zero)
+		return -EBADMSG;
+	memcpy(ret_spans, &share, sizeof(share));
+	return 0;
+}
+
+bool nm_rndv_cma_take_share(struct nm_engine *engine, struct nm_request *r)
+{
+	struct nm_cursor cursor = {0, 0};
+	const struct nm_device_ops *ops;
+	struct iovec pieces[NM_IOV_MAX];
+	struct nm_device_share share;
+	unsigned int nr;
+	int err;
+
+	memcpy(&share, r->spans, sizeof(share));
+	r->nr_spans = 0;
+	ops = nm_device_plugged((unsigned int)share.number);
+	if (r->accepted == 0 || !ops || !ops->pull)
+		return false;
+	nr = nm_cursor_take(&cursor, r->iov, r->nr_iov, r->accepted, pieces);
+	err = ops->pull(&share, pieces, nr);
+	if (err < 0)
+		return false;
+	r->done = r->accepted;
+	r->packet_flags |= NM_PKT_ACK; /* the sender waits for it in any case */
+	nm_rndv_finish_incoming(engine, r);
+	return true;
+}
+
 unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *r,
-			       struct nm_wire_span ret_spans[NM_SPANS_MAX])
+			       struct nm_wire_span ret_spans[NM_SHARE_SPANS])
 {
 	unsigned int nr = 0;
 
 	/* Addresses go only to a peer that could read them anyway. */
-	if (!peer->link->remote_copy || !nm_user_is_host(r->iov, r->nr_iov))
+	if (!peer->link->remote_copy)
 		return 0;
+	if (nm_unlikely(!nm_user_is_host(r->iov, r->nr_iov)))
+		return offer_share(r, ret_spans);
 	for (size_t i = 0; i < r->nr_iov; i++)
 		if (r->iov[i].iov_len > 0)
 			ret_spans[nr++] = (struct nm_wire_span){
@@ -218,7 +280,7 @@ bool nm_rndv_cma_place(struct nm_engine *engine, struct nm_request *r, const str
 	struct nm_wire_cts cts;
 
 	if (pkt->len != sizeof(cts) + nr * sizeof(struct nm_wire_span) || !r->offered ||
-	    r->nr_spans > 0 || pkt->flags & NM_PKT_LAST)
+	    r->nr_spans > 0 || pkt->flags & NM_PKT_LAST || !nm_user_is_host(r->iov, r->nr_iov))
 		return false;
 	memcpy(&cts, payload, sizeof(cts));
 	if (cts.offset > r->size || cts.len > r->size - cts.offset || cts.len == 0 ||

@@ -67,7 +67,7 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 	struct iovec iov[NM_IOV_MAX + 1];
 	struct nm_wire_id id;
 	struct nm_wire_rts rts;
-	struct nm_wire_span spans[NM_SPANS_MAX];
+	struct nm_wire_span spans[NM_SHARE_SPANS];
 	int err;
 
 	if (!r)
@@ -136,8 +136,12 @@ static NM_COLD int send_leaving(struct nm_engine *engine, const struct nm_messag
 	return 0;
 }
 
-static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64_t size)
+/* IS_DEVICE: a constant. The message may lie on a device. */
+static inline __attribute__((always_inline)) int
+try_send_any(struct nm_engine *engine, const struct nm_message *m, uint64_t size, bool is_device)
 {
+	struct nm_message staged;
+	struct iovec piece;
 	struct nm_peer *peer = m->peer;
 	struct nm_packet packet = {
 		.op = NM_OP_EAGER,
@@ -161,6 +165,15 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		if (m->flags & NM_INJECT)
 			return -EMSGSIZE;
 		eager = false;
+	}
+	if (is_device && eager) {
+		err = nm_stage_message(engine, m->iov, m->nr_iov, size, &piece);
+		if (err < 0)
+			return err;
+		staged = *m;
+		staged.iov = &piece;
+		staged.nr_iov = 1;
+		m = &staged;
 	}
 	if (nm_unlikely(!eager || packet.flags & NM_PKT_ACK)) {
 		err = send_answered(engine, m, &packet, size, eager);
@@ -186,6 +199,17 @@ static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64
 		nm_engine_help(engine);
 	}
 	return 0;
+}
+
+static int try_send(struct nm_engine *engine, const struct nm_message *m, uint64_t size)
+{
+	return try_send_any(engine, m, size, false);
+}
+
+static NM_COLD int try_send_device(struct nm_engine *engine, const struct nm_message *m,
+				   uint64_t size)
+{
+	return try_send_any(engine, m, size, true);
 }
 
 /*
@@ -245,6 +269,22 @@ int nm_engine_send(struct nm_engine *engine, const struct nm_message *message)
 	if (nm_unlikely(err == -EAGAIN)) {
 		nm_send_stalled(engine, message->peer);
 		err = try_send(engine, message, size);
+	}
+	return err;
+}
+
+int nm_engine_send_device(struct nm_engine *engine, const struct nm_message *message)
+{
+	uint64_t size;
+	int err;
+
+	if (message->nr_iov > NM_IOV_MAX || !message->peer)
+		return -EINVAL;
+	size = nm_iov_total(message->iov, message->nr_iov);
+	err = try_send_device(engine, message, size);
+	if (err == -EAGAIN) {
+		nm_send_stalled(engine, message->peer);
+		err = try_send_device(engine, message, size);
 	}
 	return err;
 }

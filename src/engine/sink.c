@@ -86,21 +86,30 @@ static void on_eager_answered(const struct nm_incoming *in)
 	nm_recv_arrive(in->engine, &a);
 }
 
+static int place_of(const void *wire, unsigned int nr, uint64_t size,
+		    struct nm_span ret_spans[NM_SHARE_SPANS])
+{
+	return nm_unlikely(nr > NM_SPANS_MAX) ? nm_rndv_cma_share(wire, ret_spans) :
+						nm_rndv_cma_spans(wire, nr, size, ret_spans);
+}
+
 static void on_rts(const struct nm_incoming *in)
 {
 	const struct nm_packet *pkt = in->pkt;
 	unsigned int nr = pkt->flags & NM_PKT_MEMORY ? NM_PKT_NR(pkt->flags) : 0;
-	struct nm_span spans[NM_SPANS_MAX];
+	struct nm_span spans[NM_SHARE_SPANS];
 	struct nm_wire_rts rts;
 	struct nm_arrival a;
 
-	if (pkt->len != sizeof(rts) + nr * sizeof(struct nm_wire_span)) {
-		nm_violation(in, "it sent an envelope of %u bytes", pkt->len);
-		return;
+	if (nm_unlikely(pkt->len != sizeof(rts) + nr * sizeof(struct nm_wire_span))) {
+		if (nr == 0 || pkt->len != sizeof(rts) + sizeof(spans)) {
+			nm_violation(in, "it sent an envelope of %u bytes", pkt->len);
+			return;
+		}
+		nr = NM_SHARE_SPANS;
 	}
 	memcpy(&rts, in->payload, sizeof(rts));
-	if (nr > 0 &&
-	    nm_rndv_cma_spans((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
+	if (nr > 0 && place_of((const char *)in->payload + sizeof(rts), nr, rts.size, spans) < 0) {
 		nm_violation(in, "its message has an invalid place");
 		return;
 	}

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "base/user_copy.h"
 #include "net/host.h"
 
 #define SMALL_PAYLOAD 2048
@@ -143,7 +142,7 @@ int nm_net_send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	fill_header(net, peer, kind, pkt, (struct nm_net_header *)(void *)buffer->bytes);
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
-			nm_user_get(buffer->bytes + at, iov[i].iov_base, iov[i].iov_len);
+			memcpy(buffer->bytes + at, iov[i].iov_base, iov[i].iov_len);
 		at += iov[i].iov_len;
 	}
 	buffer->peer = peer;

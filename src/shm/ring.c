@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/arith.h"
-#include "base/user_copy.h"
 #include "shm/window.h"
 
 static uint32_t slots_for(uint32_t len)
@@ -74,7 +73,7 @@ static void gather_bytes(struct gather *from, void *to, size_t len)
 	while (len) {
 		part = nm_min_u64(len, from->iov->iov_len - from->offset);
 		if (part)
-			nm_user_get(to, (const char *)from->iov->iov_base + from->offset, part);
+			memcpy(to, (const char *)from->iov->iov_base + from->offset, part);
 		to = (char *)to + part;
 		len -= part;
 		from->offset += part;

@@ -257,6 +257,8 @@ struct nm_span {
 
 /* Limits of one remote copy, which the caller keeps: spans on each side, and bytes. */
 #define NM_SPANS_MAX 4
+/* What an RTS may also hold: struct nm_device_share, as long as this many spans. */
+#define NM_SHARE_SPANS 6
 #define NM_REMOTE_COPY_STEP (256 * 1024)
 
 struct nm_copy_ops {

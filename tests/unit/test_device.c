@@ -17,25 +17,58 @@
 #include "shm/regions.h"
 #include "traffic.h"
 
-enum { NUMBER = 5, LEN = 300000, KEY = 9 };
+enum { NUMBER = 5, LEN = 3000000, KEY = 9 };
 #define BOTH (NM_REMOTE_READ | NM_REMOTE_WRITE)
 
 static int file = -1;
 static unsigned int nr_gets, nr_puts;
 
-static void file_get(void *to, uint64_t from, size_t len)
+/* The copy that fails, counted from the last call of fail_at(); 0: none. */
+static unsigned int fails_at;
+
+static void fail_at(unsigned int copy)
 {
+	nr_gets = nr_puts = 0;
+	fails_at = copy;
+}
+
+static int file_get(void *to, uint64_t from, size_t len)
+{
+	if (++nr_gets + nr_puts == fails_at)
+		return -EIO;
 	NM_CHECK_EQ(pread(file, to, len, (off_t)from), len);
-	nr_gets++;
+	return 0;
 }
 
-static void file_put(uint64_t to, const void *from, size_t len)
+static int file_put(uint64_t to, const void *from, size_t len)
 {
+	if (nr_gets + ++nr_puts == fails_at)
+		return -EIO;
 	NM_CHECK_EQ(pwrite(file, from, len, (off_t)to), len);
-	nr_puts++;
+	return 0;
 }
 
-static const struct nm_device_ops file_ops = {.name = "file", .get = file_get, .put = file_put};
+static unsigned int nr_pinned;
+
+static void file_pin(void *pages, size_t len)
+{
+	NM_CHECK(pages && len > 0);
+	nr_pinned++;
+}
+
+static void file_unpin(void *pages)
+{
+	NM_CHECK(pages);
+	nr_pinned--;
+}
+
+static const struct nm_device_ops file_ops = {
+	.name = "file",
+	.get = file_get,
+	.put = file_put,
+	.pin = file_pin,
+	.unpin = file_unpin,
+};
 
 static void plug(void)
 {
@@ -45,12 +78,13 @@ static void plug(void)
 	file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	NM_CHECK(file >= 0);
 	NM_CHECK_EQ(ftruncate(file, 8 * LEN), 0);
-	nr_gets = nr_puts = 0;
+	fail_at(0);
 	NM_CHECK_EQ(nm_device_plug(NUMBER, &file_ops), 0);
 }
 
 static void unplug(void)
 {
+	NM_CHECK_EQ(nr_pinned, 0);
 	NM_CHECK_EQ(nm_device_plug(NUMBER, NULL), 0);
 	close(file);
 }
@@ -92,8 +126,11 @@ NM_TEST(marks_hold_number_and_address)
 	NM_CHECK_EQ(nm_device_plug(0, &file_ops), -EINVAL);
 	NM_CHECK_EQ(nm_device_plug(NM_DEVICE_MAX + 1, &file_ops), -EINVAL);
 	NM_CHECK(!nm_device_plugged(NUMBER) && !nm_device_plugged(99));
-	/* Nobody is there: nothing is copied, and nothing crashes. */
-	nm_user_put(at(0), "x", 1);
+	/* No interface is there: nothing is copied, and nothing crashes. */
+	NM_CHECK_EQ(nm_user_put(at(0), "x", 1), -EFAULT);
+	here = 1;
+	NM_CHECK_EQ(nm_device_get(&here, at(0), 1), -EFAULT);
+	NM_CHECK_EQ(here, 0);
 }
 
 /* One message in pieces of which each may lie on either side, and the empty one comes last or first. */
@@ -125,7 +162,7 @@ static void exchange(struct mesh *mesh, unsigned int from, unsigned int to, size
 		.context = out,
 		.flags = TAGGED | flags,
 	};
-	while (nm_engine_send(mesh_node(mesh, from)->engine, &m) == -EAGAIN)
+	while (nm_engine_send_device(mesh_node(mesh, from)->engine, &m) == -EAGAIN)
 		mesh_step(mesh);
 	if (len % 2 == 0) {
 		mesh_settle(mesh);
@@ -146,7 +183,7 @@ static void exchange(struct mesh *mesh, unsigned int from, unsigned int to, size
 	free(in);
 }
 
-static const size_t lens[] = {1, 8, 40, 41, 200, 1000, 1025, 20000, LEN};
+static const size_t lens[] = {1, 8, 40, 41, 200, 1000, 1025, 20000, 300000, LEN};
 
 /* Over links that could copy from memory to memory, which would be wrong here, and to oneself. */
 NM_TEST(messages_of_every_size)
@@ -180,7 +217,8 @@ static void post(struct near_node *node, struct near_node *peer, bool is_send, v
 		.flags = NM_TAGGED | NM_COMPLETION,
 	};
 
-	NM_CHECK_EQ(is_send ? nm_engine_send(node->engine, &m) : nm_engine_recv(node->engine, &m),
+	NM_CHECK_EQ(is_send ? nm_engine_send_device(node->engine, &m) :
+			      nm_engine_recv(node->engine, &m),
 		    0);
 }
 
@@ -236,6 +274,50 @@ NM_TEST_WITHIN(messages_through_windows_with_checksums, 60)
 	through_windows();
 }
 
+/* Each copy fails once: no error is silent, and the connection stays. */
+NM_TEST_WITHIN(messages_of_a_device_that_fails, 60)
+{
+	static const size_t some[] = {8, 1000, 20000, LEN};
+	struct nm_completion at_b, at_a;
+	bool reached = true;
+
+	open_both();
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		reached = true;
+		for (unsigned int copy = 1; reached; copy++) {
+			struct iovec iov[2] = {{at(0), some[i]}, {NULL, 0}};
+			const struct nm_message m = {
+				.iov = iov,
+				.nr_iov = 2,
+				.peer = near_peer(a, b),
+				.tag = 3,
+				.flags = NM_TAGGED | NM_COMPLETION,
+			};
+			int err;
+
+			write_pattern(0, some[i], copy);
+			post(b, a, false, at(4 * LEN), some[i]);
+			fail_at(copy);
+			while ((err = nm_engine_send_device(a->engine, &m)) == -EAGAIN)
+				near_step(a, b, NULL);
+			if (err == -EIO) { /* nothing has left */
+				fail_at(0);
+				NM_CHECK_EQ(nm_engine_send_device(a->engine, &m), 0);
+			}
+			at_b = near_wait(b, a, NULL);
+			at_a = near_wait(a, b, NULL);
+			reached = nr_gets + nr_puts >= copy || err == -EIO;
+			NM_CHECK(at_b.err == 0 || at_b.err == EIO);
+			NM_CHECK(at_a.err == 0 || (at_a.err == EIO && at_b.err == EIO));
+			NM_CHECK(!reached || err == -EIO || at_b.err == EIO);
+			fail_at(0);
+			if (at_b.err == 0)
+				check_pattern(4 * LEN, some[i], copy);
+		}
+	}
+	close_both();
+}
+
 static void access_memory(size_t len, bool is_read, void *local)
 {
 	struct iovec iov = {local, len};
@@ -250,7 +332,8 @@ static void access_memory(size_t len, bool is_read, void *local)
 	int err;
 
 	do {
-		err = is_read ? nm_engine_read(a->engine, &rma) : nm_engine_write(a->engine, &rma);
+		err = is_read ? nm_engine_read(a->engine, &rma) :
+				nm_engine_write_device(a->engine, &rma);
 		near_step(a, b, NULL);
 	} while (err == -EAGAIN);
 	NM_CHECK_EQ(err, 0);

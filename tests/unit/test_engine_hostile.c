@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/device.h"
 #include "engine/atomic.h"
 #include "engine/internal.h"
 #include "engine/protocol.h"
@@ -212,6 +213,80 @@ NM_TEST(a_message_that_ends_twice)
 	NM_CHECK(look(t.mesh).down);
 	mesh_destroy(t.mesh);
 	free(t.in);
+}
+
+/* A sender whose device failed ends its own message, once. */
+NM_TEST(a_message_that_breaks_off)
+{
+	struct transfer t = transfer_start(10000);
+	struct nm_packet packet = {.op = NM_OP_DATA, .tag = t.id, .len = 100};
+	char bytes[100] = {0};
+
+	mesh_forge(t.mesh, 0, 1, &packet, bytes);
+	packet = (struct nm_packet){.op = NM_OP_ACK, .tag = t.id, .data = EFAULT};
+	mesh_forge(t.mesh, 0, 1, &packet, NULL);
+	NM_CHECK_EQ(mesh_wait(t.mesh, 1).err, EIO);
+	NM_CHECK(!look(t.mesh).down);
+	mesh_forge(t.mesh, 0, 1, &packet, NULL);
+	NM_CHECK_HAS(look(t.mesh).reason.text, "was not made");
+	mesh_destroy(t.mesh);
+	free(t.in);
+}
+
+NM_TEST(a_message_that_breaks_off_without_an_error)
+{
+	struct transfer t = transfer_start(10000);
+	struct nm_packet packet = {.op = NM_OP_ACK, .tag = t.id};
+
+	mesh_forge(t.mesh, 0, 1, &packet, NULL);
+	transfer_ends(&t, "was not made");
+}
+
+/* A handle on a device in place of addresses. */
+struct shared_rts {
+	struct nm_wire_rts rts;
+	struct nm_device_share share;
+};
+
+NM_TEST(handles_that_make_no_sense)
+{
+	struct shared_rts wire = {.rts = {.size = 100000, .sender_id = 1}};
+	struct nm_packet packet = {.op = NM_OP_RTS, .flags = NM_PKT_MEMORY, .len = sizeof(wire)};
+
+	refused(packet, &wire, "invalid place");
+	wire.share.number = NM_DEVICE_MAX + 1;
+	refused(packet, &wire, "invalid place");
+	wire.share.number = 5;
+	wire.share.zero = 1;
+	refused(packet, &wire, "invalid place");
+	wire.share.zero = 0;
+	packet.len--;
+	refused(packet, &wire, "an envelope of");
+	packet.len++;
+	packet.flags = 0;
+	refused(packet, &wire, "an envelope of");
+}
+
+/* Without an interface for it the message is requested in packets. */
+NM_TEST(handles_of_no_device_here)
+{
+	struct shared_rts wire = {.rts = {.size = 100, .sender_id = 1}, .share = {.number = 5}};
+	struct nm_packet packet = {
+		.op = NM_OP_RTS, .flags = NM_PKT_MEMORY | NM_PKT_TAGGED, .len = sizeof(wire)};
+	struct mesh *mesh = mesh_create(NULL);
+	char in[100] = {0}, bytes[100];
+
+	memset(bytes, 7, sizeof(bytes));
+	mesh_block(mesh, 1, 0, true);
+	mesh_forge(mesh, 0, 1, &packet, &wire);
+	mesh_settle(mesh); /* the handle waits with the message */
+	recv_from(mesh, 1, NULL, in, sizeof(in), 0, UINT64_MAX, TAGGED, in);
+	packet = (struct nm_packet){.op = NM_OP_DATA, .tag = UINT64_C(1) << 32, .len = 100};
+	mesh_forge(mesh, 0, 1, &packet, bytes);
+	NM_CHECK_EQ(mesh_wait(mesh, 1).err, 0);
+	NM_CHECK_EQ(in[99], 7);
+	NM_CHECK(!look(mesh).down);
+	mesh_destroy(mesh);
 }
 
 /* The id of somebody else's transfer is as good as none. */

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/user_copy.h"
 #include "transport/transport.h"
 
 #define SELF_MAX_PAYLOAD 65536
@@ -118,7 +117,7 @@ static int self_send(struct nm_link *link, const struct nm_packet *pkt, const st
 	packet->pkt = *pkt;
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
-			nm_user_get(packet->payload + offset, iov[i].iov_base, iov[i].iov_len);
+			memcpy(packet->payload + offset, iov[i].iov_base, iov[i].iov_len);
 		offset += iov[i].iov_len;
 	}
 	packet->next = NULL;

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/copy.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "base/user_copy.h"
 #include "transport/shm/shm_private.h"
 
 /* Packets per source and progress() call, so that every source and transport progresses. */
@@ -105,7 +105,8 @@ static int take_chunk(struct shm_transport *shm, struct shm_link *link, uint32_t
 static int send_chunk(struct shm_transport *shm, struct shm_link *link, const struct nm_packet *pkt,
 		      const struct iovec *iov, unsigned int nr_iov)
 {
-	nm_copy_fn copy = link->base.past_cache ? nm_copy_past_cache : nm_copy_fresh;
+	void (*copy)(void *to, const void *from, size_t len) =
+		link->base.past_cache ? nm_copy_past_cache : nm_copy_fresh;
 	uint32_t index, offset;
 	unsigned int i;
 	uint8_t *to;
@@ -121,7 +122,7 @@ static int send_chunk(struct shm_transport *shm, struct shm_link *link, const st
 	to = nm_pool_bytes(&shm->pool, index, offset);
 	for (i = 0; i < nr_iov; i++) {
 		if (iov[i].iov_len)
-			nm_user_get_by(copy, to, iov[i].iov_base, iov[i].iov_len);
+			copy(to, iov[i].iov_base, iov[i].iov_len);
 		to += iov[i].iov_len;
 	}
 	NM_FAULT("chunk-filled");

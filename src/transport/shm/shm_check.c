@@ -11,7 +11,6 @@
 
 #include "base/arith.h"
 #include "base/hash.h"
-#include "base/user_copy.h"
 #include "transport/shm/shm_private.h"
 
 struct checksum {
@@ -30,22 +29,6 @@ static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t positi
 	return nm_crc32c(0, &header, sizeof(header));
 }
 
-/* Bytes of the user, in host or device memory. */
-static uint32_t add_bytes(uint32_t crc, const struct iovec *iov)
-{
-	uint8_t part[1024];
-	size_t n;
-
-	if (nm_likely(!nm_is_device(iov->iov_base)))
-		return nm_crc32c(crc, iov->iov_base, iov->iov_len);
-	for (size_t at = 0; at < iov->iov_len; at += n) {
-		n = nm_min_u64(iov->iov_len - at, sizeof(part));
-		nm_user_get(part, (const char *)iov->iov_base + at, n);
-		crc = nm_crc32c(crc, part, n);
-	}
-	return crc;
-}
-
 int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 			unsigned int nr_iov)
 {
@@ -59,7 +42,7 @@ int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const
 		return -EINVAL;
 	for (i = 0; i < nr_iov; i++) {
 		more[i] = iov[i];
-		sum.crc = add_bytes(sum.crc, &iov[i]);
+		sum.crc = nm_crc32c(sum.crc, iov[i].iov_base, iov[i].iov_len);
 	}
 	more[nr_iov] = (struct iovec){&sum, sizeof(sum)};
 	packet.len += (uint32_t)sizeof(sum);

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory of the host in which bytes of a device (base/device.h) wait for their packets, or packets
+ * for their device. A copy from or to a device costs microseconds however short it is, so a transfer
+ * is copied in blocks of NM_STAGE_SIZE and not packet by packet.
+ *
+ * A transfer (a request in STREAMING or WAIT_DATA) owns a stage from its first block on until it
+ * ends; the stages of an engine are few, and transfers that get none are copied by packets.
+ */
+#ifndef NM_ENGINE_STAGE_H
+#define NM_ENGINE_STAGE_H
+
+#include "engine/engine.h"
+
+struct nm_request;
+
+#define NM_STAGE_SIZE (1u << 20)
+#define NM_NR_STAGES 4
+
+struct nm_stages;
+
+/* NULL-safe. */
+void nm_stages_destroy(struct nm_stages *stages);
+
+/*
+ * All LEN bytes of IOV, at most 64 KiB, in *RET_PIECE until the next call. 0; -EFAULT, -EIO: the
+ * device has failed; -EAGAIN: out of memory.
+ */
+int nm_stage_message(struct nm_engine *engine, const struct iovec *iov, size_t nr_iov, uint64_t len,
+		     struct iovec *ret_piece) NM_COLD;
+
+/* The next LEN bytes of transfer R, from r->done on, in *RET_PIECE until the next call. As above. */
+int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
+		 struct iovec *ret_piece) NM_COLD;
+
+/*
+ * Take the next LEN bytes of transfer R. What the device has not yet got after the last ones is
+ * given to it then. 0; -EFAULT, -EIO; -EACCES: the region has gone.
+ */
+int nm_stage_in(struct nm_engine *engine, struct nm_request *r, const void *bytes,
+		uint64_t len) NM_COLD;
+
+#endif
