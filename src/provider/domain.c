@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "provider/hmem.h"
 #include "provider/provider.h"
 
 static void after_fork_child(struct nm_fork_watch *watch)
@@ -110,9 +111,14 @@ int nm_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 		nm_info("no domain: %s", why.text);
 		return -FI_EINVAL;
 	}
+	if (info->caps & FI_HMEM && nm_hmem_load(&why)) {
+		nm_info("no domain with FI_HMEM: %s", why.text);
+		return -FI_ENODATA;
+	}
 	domain = calloc(1, sizeof(*domain));
 	if (!domain)
 		return -FI_ENOMEM;
+	domain->has_devices = info->caps & FI_HMEM;
 	err = nm_lock_init(&domain->lock,
 			   !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN);
 	if (err)

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "provider/ep.h"
+#include "provider/hmem.h"
 
 static struct nm_ep *fid_to_ep(fid_t fid)
 {
@@ -330,6 +331,13 @@ void nm_ep_set_ops(struct nm_ep *ep)
 	ep->ep.fid.ops = &ep_fid_ops;
 	ep->ep.ops = &ep_ops;
 	ep->ep.cm = &cm_ops;
+	if (ep->caps & FI_HMEM) {
+		ep->ep.msg = &nm_hmem_msg_ops;
+		ep->ep.tagged = &nm_hmem_tagged_ops;
+		ep->ep.rma = &nm_hmem_rma_ops;
+		ep->ep.atomic = &nm_hmem_atomic_ops;
+		return;
+	}
 	ep->ep.msg = &nm_msg_ops;
 	ep->ep.tagged = &nm_tagged_ops;
 	ep->ep.rma = &nm_rma_ops;

@@ -4,6 +4,7 @@
  * Here, where both headers are in sight, the compiler compares them.
  */
 #include "engine/atomic.h"
+#include "provider/cuda.h"
 #include "provider/provider.h"
 
 #define SAME(ours, theirs) _Static_assert((ours) == (theirs), #ours " is " #theirs)
@@ -31,6 +32,7 @@ SAME(NM_CLAIM, FI_CLAIM);
 SAME(NM_DISCARD, FI_DISCARD);
 SAME(UINT64_MAX, FI_ADDR_NOTAVAIL);
 SAME(NM_ADDRESS_LEN, 64);
+SAME(NM_CUDA_NUMBER, (int)FI_HMEM_CUDA);
 
 SAME((int)NM_INT8, (int)FI_INT8);
 SAME((int)NM_UINT64, (int)FI_UINT64);

@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "provider/hmem.h"
 #include "provider/provider.h"
 
 #define HAS_BEYOND(have, allowed) ((have) & ~(uint64_t)(allowed))
@@ -25,7 +26,7 @@ static int refuse_size(struct nm_reason *ret_why, const char *what, size_t asked
 
 static int check_tx(const struct fi_tx_attr *tx, struct nm_reason *ret_why)
 {
-	if (HAS_BEYOND(tx->caps, NM_CAPS))
+	if (HAS_BEYOND(tx->caps, NM_CAPS | FI_HMEM))
 		return refuse_bits(ret_why, "transmit capabilities", tx->caps, NM_CAPS);
 	if (HAS_BEYOND(tx->op_flags, NM_TX_OP_FLAGS))
 		return refuse_bits(ret_why, "transmit op_flags", tx->op_flags, NM_TX_OP_FLAGS);
@@ -44,7 +45,7 @@ static int check_tx(const struct fi_tx_attr *tx, struct nm_reason *ret_why)
 
 static int check_rx(const struct fi_rx_attr *rx, struct nm_reason *ret_why)
 {
-	if (HAS_BEYOND(rx->caps, NM_CAPS))
+	if (HAS_BEYOND(rx->caps, NM_CAPS | FI_HMEM))
 		return refuse_bits(ret_why, "receive capabilities", rx->caps, NM_CAPS);
 	if (HAS_BEYOND(rx->op_flags, NM_RX_OP_FLAGS))
 		return refuse_bits(ret_why, "receive op_flags", rx->op_flags, NM_RX_OP_FLAGS);
@@ -93,7 +94,7 @@ static int check_domain(const struct fi_domain_attr *domain, struct nm_reason *r
 			      domain->name, NM_PROVIDER_NAME);
 		return -FI_ENODATA;
 	}
-	if (HAS_BEYOND(domain->caps, NM_CAPS))
+	if (HAS_BEYOND(domain->caps, NM_CAPS | FI_HMEM))
 		return refuse_bits(ret_why, "domain capabilities", domain->caps, NM_CAPS);
 	if ((int)domain->threading > FI_THREAD_ENDPOINT) {
 		nm_reason_set(ret_why, "unknown threading model %d", (int)domain->threading);
@@ -139,19 +140,35 @@ static int check_fabric(const struct fi_fabric_attr *fabric, struct nm_reason *r
 	return 0;
 }
 
+/* FI_HMEM is offered while a driver of a device is there, and only if it is requested. */
+static int check_devices(const struct fi_info *hints, struct nm_reason *ret_why)
+{
+	struct nm_reason why;
+
+	if (nm_hmem_load(&why)) {
+		nm_reason_set(ret_why, "FI_HMEM requested, but there is no device: %s", why.text);
+		return -FI_ENODATA;
+	}
+	if (!hints->domain_attr || !(hints->domain_attr->mr_mode & FI_MR_HMEM)) {
+		nm_reason_set(ret_why, "FI_HMEM requested without FI_MR_HMEM in mr_mode: device "
+				       "memory needs descriptors");
+		return -FI_ENODATA;
+	}
+	return 0;
+}
+
 int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 {
 	int err = 0;
 
 	if (!hints)
 		return 0;
-	if (hints->caps & FI_HMEM) {
-		nm_reason_set(ret_why, "FI_HMEM requested; no interface to device memory is built "
-				       "in, buffers must be in host memory");
-		return -FI_ENODATA;
-	}
-	if (HAS_BEYOND(hints->caps, NM_CAPS))
-		return refuse_bits(ret_why, "capabilities", hints->caps, NM_CAPS);
+	if (hints->caps & FI_HMEM)
+		err = check_devices(hints, ret_why);
+	if (err)
+		return err;
+	if (HAS_BEYOND(hints->caps, NM_CAPS | FI_HMEM))
+		return refuse_bits(ret_why, "capabilities", hints->caps, NM_CAPS | FI_HMEM);
 	if (hints->addr_format != FI_FORMAT_UNSPEC) {
 		nm_reason_set(ret_why, "address format %u requested, nearmetal has its own",
 			      hints->addr_format);
@@ -176,8 +193,9 @@ int nm_hints_check(const struct fi_info *hints, struct nm_reason *ret_why)
 /*
  * Primary capabilities are given as asked, with the directions they imply. So is FI_DIRECTED_RECV:
  * without it the source of a receive has no meaning, and need not be an address at all. And so is
- * FI_RMA_EVENT, whose counters need a report of every remote access at the target. The rest costs
- * nothing and is always there. No hints: everything.
+ * FI_RMA_EVENT, whose counters need a report of every remote access at the target; and FI_HMEM,
+ * whose endpoints look at descriptors. The rest costs nothing and is always there. No hints:
+ * everything but FI_HMEM.
  */
 uint64_t nm_hints_caps(const struct fi_info *hints)
 {
@@ -188,8 +206,9 @@ uint64_t nm_hints_caps(const struct fi_info *hints)
 	uint64_t caps;
 
 	if (!hints || !(hints->caps & operations))
-		return NM_CAPS;
-	caps = hints->caps & (operations | message | remote | FI_DIRECTED_RECV | FI_RMA_EVENT);
+		return NM_CAPS | (hints ? hints->caps & FI_HMEM : 0);
+	caps = hints->caps &
+	       (operations | message | remote | FI_DIRECTED_RECV | FI_RMA_EVENT | FI_HMEM);
 	if ((caps & (FI_MSG | FI_TAGGED)) && !(caps & message))
 		caps |= message;
 	if ((caps & (FI_RMA | FI_ATOMIC)) && !(caps & remote))

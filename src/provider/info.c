@@ -10,7 +10,7 @@
 
 static void fill_tx(const struct fi_info *hints, uint64_t caps, struct fi_tx_attr *tx)
 {
-	tx->caps = caps & NM_TX_CAPS;
+	tx->caps = caps & (NM_TX_CAPS | FI_HMEM);
 	tx->op_flags = hints && hints->tx_attr ? hints->tx_attr->op_flags : 0;
 	tx->msg_order = NM_MSG_ORDER;
 	tx->inject_size = NM_INJECT_SIZE;
@@ -23,7 +23,7 @@ static void fill_tx(const struct fi_info *hints, uint64_t caps, struct fi_tx_att
 
 static void fill_rx(const struct fi_info *hints, uint64_t caps, struct fi_rx_attr *rx)
 {
-	rx->caps = caps & NM_RX_CAPS;
+	rx->caps = caps & (NM_RX_CAPS | FI_HMEM);
 	rx->op_flags = hints && hints->rx_attr ? hints->rx_attr->op_flags : 0;
 	rx->msg_order = NM_MSG_ORDER;
 	rx->size = NM_QUEUE_SIZE;
@@ -146,6 +146,9 @@ struct fi_info *nm_info_create(uint32_t version, const struct fi_info *hints,
 	fill_rx(hints, caps, info->rx_attr);
 	fill_ep(info->ep_attr);
 	fill_domain(version, hints ? hints->domain_attr : NULL, info->domain_attr);
+	/* Obliges the program to pass descriptors, by which we know what lies on a device. */
+	if (caps & FI_HMEM)
+		info->domain_attr->mr_mode |= FI_MR_HMEM;
 	info->domain_attr->name = strdup(NM_PROVIDER_NAME);
 	info->fabric_attr->name = strdup(NM_PROVIDER_NAME);
 	/* prov_name stays NULL: libfabric's core fills it in, and would leak ours. */

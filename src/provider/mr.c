@@ -1,24 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fid_mr: regions that peers may read, write or update. mr_mode is 0: the program chooses keys and
- * remote addresses are offsets. Nothing is pinned, so NULL to SIZE_MAX is a region like any other.
+ * fid_mr: regions that peers may read, write or update. The program chooses keys and remote
+ * addresses are offsets. No host memory is pinned, so NULL to SIZE_MAX is a region like any other.
+ * Pieces on a device are attached to its interface and carry its mark.
  */
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/device.h"
 #include "base/log.h"
+#include "provider/hmem.h"
 #include "provider/provider.h"
+
+/* Say more about device memory than we need to know. */
+#define DEVICE_FLAGS (FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC)
 
 struct nm_mr {
 	struct fid_mr mr;
 	struct nm_domain *domain;
 	struct nm_memory_region *region;
 	struct nm_cntr *cntr;
+	const struct nm_device_ops *device; /* NULL: host memory */
+	void *handles[NM_IOV_MAX];	    /* of the device's pieces; NULL: an empty one */
 };
 
 static struct nm_mr *mr_of(struct fid *fid)
 {
 	return nm_container_of(fid, struct nm_mr, mr.fid);
+}
+
+static void detach(const struct nm_mr *mr)
+{
+	for (size_t i = 0; mr->device && i < NM_IOV_MAX; i++)
+		if (mr->handles[i])
+			mr->device->detach(mr->handles[i]);
 }
 
 static int mr_close(struct fid *fid)
@@ -28,6 +43,7 @@ static int mr_close(struct fid *fid)
 	nm_lock_take(&mr->domain->lock);
 	nm_memory_deregister(mr->domain->memory, mr->region);
 	nm_lock_give(&mr->domain->lock);
+	detach(mr);
 	if (mr->cntr)
 		nm_refs_put(&mr->cntr->refs);
 	nm_refs_put(&mr->domain->refs);
@@ -74,25 +90,64 @@ static struct fi_ops mr_fid_ops = {
 };
 
 /*
- * Where the memory is. The manual lets us ignore the interface without FI_HMEM, which no program is
- * given; but a copy from an address of a GPU would end the program, so it is refused instead.
+ * Where the memory is: *RET_NUMBER is 0 for the host. The manual lets us ignore the interface
+ * without FI_HMEM; but a load from an address of a GPU would end the program, so it is refused.
  */
-static int check_interface(const struct nm_domain *domain, const struct fi_mr_attr *attr)
+static int check_interface(const struct nm_domain *domain, const struct fi_mr_attr *attr,
+			   unsigned int *ret_number)
 {
+	unsigned int number = (unsigned int)attr->iface;
+
+	*ret_number = 0;
 	/* The fields came with 1.10: an older program's structure ends before them. */
 	if (FI_VERSION_LT(domain->fabric->fabric.api_version, FI_VERSION(1, 10)) ||
 	    attr->iface == FI_HMEM_SYSTEM)
 		return 0;
-	if ((unsigned int)attr->iface > NM_DEVICE_MAX) {
+	if (number > NM_DEVICE_MAX) {
 		nm_warn("region with key %llu not registered: memory interface %u does not exist; "
 			"set fi_mr_attr.iface to 0 (FI_HMEM_SYSTEM)",
-			(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
+			(unsigned long long)attr->requested_key, number);
 		return -FI_EINVAL;
 	}
-	nm_warn("region with key %llu not registered: it is device memory (interface %u), and "
-		"this interface is not built in; copy it to host memory",
-		(unsigned long long)attr->requested_key, (unsigned int)attr->iface);
-	return -FI_ENOSYS;
+	if (!domain->has_devices || !nm_device_plugged(number)) {
+		nm_warn("region with key %llu not registered: it is device memory (interface %u), "
+			"and %s; copy it to host memory",
+			(unsigned long long)attr->requested_key, number,
+			domain->has_devices ? "this interface is not built in" :
+					      "its domain was opened without FI_HMEM");
+		return -FI_ENOSYS;
+	}
+	*ret_number = number;
+	return 0;
+}
+
+/* The pieces of ATTR with their marks. On failure nothing is attached. */
+static int attach(struct nm_mr *mr, unsigned int number, const struct fi_mr_attr *attr,
+		  struct iovec *ret_marked)
+{
+	struct nm_reason why = {"address and length are beyond all memory"};
+	int err = 0;
+
+	mr->device = nm_device_plugged(number);
+	for (size_t i = 0; !err && i < attr->iov_count; i++) {
+		const struct iovec *v = &attr->mr_iov[i];
+		uint64_t address = (uintptr_t)v->iov_base;
+
+		ret_marked[i] = (struct iovec){nm_device_mark(number, address), v->iov_len};
+		if (nm_is_device(v->iov_base) || nm_device_address(v->iov_base) != address ||
+		    !nm_device_is_one_range(ret_marked[i].iov_base, v->iov_len))
+			err = -EINVAL;
+		else if (v->iov_len > 0)
+			err = mr->device->attach(address, v->iov_len, &mr->handles[i], &why);
+	}
+	if (!err) {
+		mr->mr.mem_desc = (void *)(uintptr_t)number;
+		return 0;
+	}
+	nm_warn("region with key %llu not registered: %s", (unsigned long long)attr->requested_key,
+		why.text);
+	detach(mr);
+	return nm_hmem_error(err);
 }
 
 static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
@@ -106,23 +161,34 @@ static int mr_regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t f
 		.offset = attr->offset,
 		.key = attr->requested_key,
 	};
+	struct iovec marked[NM_IOV_MAX];
+	unsigned int number;
 	struct nm_mr *mr;
 	int err;
 
 	if (fid->fclass != FI_CLASS_DOMAIN || !attr->iov_count || attr->iov_count > NM_IOV_MAX)
 		return -FI_EINVAL;
-	if (flags & ~(uint64_t)FI_RMA_EVENT)
+	if (flags & ~(uint64_t)(FI_RMA_EVENT | (domain->has_devices ? DEVICE_FLAGS : 0)))
 		return -FI_EBADFLAGS;
-	err = check_interface(domain, attr);
+	err = check_interface(domain, attr, &number);
 	if (err)
 		return err;
 	mr = calloc(1, sizeof(*mr));
 	if (!mr)
 		return -FI_ENOMEM;
+	if (number) {
+		err = attach(mr, number, attr, marked);
+		if (err) {
+			free(mr);
+			return err;
+		}
+		region.iov = marked;
+	}
 	nm_lock_take(&domain->lock);
 	err = nm_memory_register(domain->memory, &region, &mr->region);
 	nm_lock_give(&domain->lock);
 	if (err) {
+		detach(mr);
 		free(mr);
 		return err == -ENOKEY ? -FI_ENOKEY : err;
 	}

@@ -94,6 +94,7 @@ struct nm_domain {
 	struct nm_memory_table *memory;
 	struct nm_ep_list eps; /* all that are enabled */
 	uint32_t nr_helps;     /* calls of nm_domain_help() */
+	bool has_devices;      /* FI_HMEM */
 };
 
 struct nm_cq {

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "provider/cuda.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "provider/cuda_private.h"
+
+pthread_rwlock_t nm_cuda_lock = PTHREAD_RWLOCK_INITIALIZER;
+struct nm_cuda_gpu nm_cuda_gpus[NM_CUDA_GPUS_MAX];
+static struct nm_cuda_buffer **buffers; /* sorted, without overlap */
+static size_t nr_buffers, max_buffers;
+
+/* FAILED: what the driver was asked for. */
+static int refuse(struct nm_reason *ret_why, const char *failed, uint64_t address, int error)
+{
+	nm_reason_set(ret_why, "%s failed for address 0x%llx: %s (CUDA error %d)", failed,
+		      (unsigned long long)address, nm_cuda_words(error), error);
+	return -EIO;
+}
+
+/* Index of the first buffer that ends after ADDRESS. */
+static size_t find(uint64_t address)
+{
+	size_t low = 0, high = nr_buffers;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (buffers[middle]->start + buffers[middle]->size <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len)
+{
+	size_t i = find(address);
+	struct nm_cuda_buffer *b = i < nr_buffers ? buffers[i] : NULL;
+
+	if (!b || address < b->start || len > b->size - (address - b->start))
+		return NULL;
+	return b;
+}
+
+static void unlist(struct nm_cuda_buffer *b)
+{
+	size_t i = find(b->start);
+
+	if (!b->is_listed)
+		return;
+	b->is_listed = false;
+	memmove(&buffers[i], &buffers[i + 1], (--nr_buffers - i) * sizeof(struct nm_cuda_buffer *));
+}
+
+static int list(struct nm_cuda_buffer *b)
+{
+	size_t i = find(b->start);
+
+	/* The program freed them without closing their regions, and the driver gave this one. */
+	while (i < nr_buffers && buffers[i]->start < b->start + b->size)
+		unlist(buffers[i]);
+	if (nr_buffers == max_buffers) {
+		size_t max = max_buffers ? 2 * max_buffers : 16;
+		struct nm_cuda_buffer **more =
+			reallocarray(buffers, max, sizeof(struct nm_cuda_buffer *));
+
+		if (!more)
+			return -ENOMEM;
+		buffers = more;
+		max_buffers = max;
+	}
+	memmove(&buffers[i + 1], &buffers[i], (nr_buffers++ - i) * sizeof(struct nm_cuda_buffer *));
+	buffers[i] = b;
+	b->is_listed = true;
+	return 0;
+}
+
+/* What the driver knows of an address. */
+struct place {
+	uint64_t start, id;
+	size_t size;
+	nm_cuda_context context; /* NULL: of a pool, so of the GPU's primary context */
+	int device;
+};
+
+static int look_up(uint64_t address, size_t len, struct place *ret_place, struct nm_reason *ret_why)
+{
+	const struct {
+		enum nm_cuda_attribute attribute;
+		void *to;
+		const char *name;
+	} wanted[] = {
+		{NM_CUDA_POINTER_RANGE_START, &ret_place->start, "looking for its start"},
+		{NM_CUDA_POINTER_RANGE_SIZE, &ret_place->size, "looking for its size"},
+		{NM_CUDA_POINTER_BUFFER_ID, &ret_place->id, "looking for its buffer"},
+		{NM_CUDA_POINTER_CONTEXT, &ret_place->context, "looking for its context"},
+		{NM_CUDA_POINTER_DEVICE, &ret_place->device, "looking for its GPU"},
+	};
+	unsigned int type = 0;
+	int error = nm_cuda.attribute(&type, NM_CUDA_POINTER_MEMORY_TYPE, address);
+
+	if (error != 0 || type != NM_CUDA_MEMORY_DEVICE) {
+		nm_reason_set(ret_why,
+			      "address 0x%llx is not memory of a GPU (%s); register host memory "
+			      "with FI_HMEM_SYSTEM",
+			      (unsigned long long)address,
+			      error ? nm_cuda_words(error) : "it is host memory that CUDA knows");
+		return -EINVAL;
+	}
+	for (size_t i = 0; i < NM_ARRAY_SIZE(wanted); i++) {
+		error = nm_cuda.attribute(wanted[i].to, wanted[i].attribute, address);
+		if (error)
+			return refuse(ret_why, wanted[i].name, address, error);
+	}
+	if (address < ret_place->start || address - ret_place->start > ret_place->size ||
+	    len > ret_place->size - (address - ret_place->start)) {
+		nm_reason_set(ret_why,
+			      "%zu bytes at 0x%llx are more than the allocation of %zu bytes at "
+			      "0x%llx holds",
+			      len, (unsigned long long)address, ret_place->size,
+			      (unsigned long long)ret_place->start);
+		return -EINVAL;
+	}
+	if (ret_place->device < 0 || ret_place->device >= NM_CUDA_GPUS_MAX) {
+		nm_reason_set(ret_why, "GPU %d is beyond the %d that are supported",
+			      ret_place->device, NM_CUDA_GPUS_MAX);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static void leave_context(struct nm_cuda_gpu *gpu)
+{
+	nm_cuda_close_opened(gpu);
+	/* The program may have destroyed the context, and the stream with it: that is no error. */
+	if (gpu->stream && nm_cuda.push(gpu->context) == 0) {
+		nm_cuda_context popped;
+
+		nm_cuda.stream_destroy(gpu->stream);
+		nm_cuda.pop(&popped);
+	}
+	*gpu = (struct nm_cuda_gpu){0};
+}
+
+/* Use the context of PLACE on its GPU. */
+static int enter_context(const struct place *place, uint64_t address, struct nm_reason *ret_why)
+{
+	struct nm_cuda_gpu *gpu = &nm_cuda_gpus[place->device];
+	nm_cuda_context context = place->context, popped;
+	int error = 0;
+
+	if (!context)
+		error = nm_cuda.primary_retain(&context, place->device);
+	if (error)
+		return refuse(ret_why, "taking the primary context", address, error);
+	if (gpu->context == context && gpu->stream)
+		return 0;
+	if (gpu->nr_buffers > 0) {
+		nm_reason_set(ret_why,
+			      "address 0x%llx belongs to a second context of GPU %d; buffers of "
+			      "another one are registered: use one context for all, or close their "
+			      "regions first",
+			      (unsigned long long)address, place->device);
+		return -EINVAL;
+	}
+	leave_context(gpu);
+	error = nm_cuda.push(context);
+	if (error)
+		return refuse(ret_why, "entering its context", address, error);
+	error = nm_cuda.stream_create(&gpu->stream, NM_CUDA_STREAM_NON_BLOCKING);
+	nm_cuda.pop(&popped);
+	if (error) {
+		gpu->stream = NULL;
+		return refuse(ret_why, "making a stream", address, error);
+	}
+	gpu->context = context;
+	return 0;
+}
+
+static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct nm_reason *ret_why)
+{
+	struct place place = {0};
+	struct nm_cuda_buffer *b;
+	int err = look_up(address, len, &place, ret_why);
+
+	if (err < 0)
+		return err;
+	b = nm_cuda_buffer_of(place.start, place.size);
+	if (b && b->id == place.id) {
+		b->nr_attached++;
+		*ret_handle = b;
+		return 0;
+	}
+	err = enter_context(&place, address, ret_why);
+	if (err < 0)
+		return err;
+	b = calloc(1, sizeof(*b));
+	if (b)
+		*b = (struct nm_cuda_buffer){
+			.start = place.start,
+			.size = place.size,
+			.id = place.id,
+			.gpu = &nm_cuda_gpus[place.device],
+			.nr_attached = 1,
+		};
+	if (!b || list(b) < 0) {
+		free(b);
+		nm_reason_set(ret_why, "out of memory");
+		return -ENOMEM;
+	}
+	b->gpu->nr_buffers++;
+	*ret_handle = b;
+	return 0;
+}
+
+static int cuda_attach(uint64_t address, size_t len, void **ret_handle, struct nm_reason *ret_why)
+{
+	int err;
+
+	pthread_rwlock_wrlock(&nm_cuda_lock);
+	err = attach_locked(address, len, ret_handle, ret_why);
+	pthread_rwlock_unlock(&nm_cuda_lock);
+	return err;
+}
+
+static void cuda_detach(void *handle)
+{
+	struct nm_cuda_buffer *b = handle;
+
+	pthread_rwlock_wrlock(&nm_cuda_lock);
+	if (--b->nr_attached == 0) {
+		unlist(b);
+		/* The stream stays: the next buffer is probably of the same context. */
+		b->gpu->nr_buffers--;
+		free(b);
+	}
+	pthread_rwlock_unlock(&nm_cuda_lock);
+}
+
+static bool cuda_has(uint64_t address, size_t len)
+{
+	bool has;
+
+	pthread_rwlock_rdlock(&nm_cuda_lock);
+	has = nm_cuda_buffer_of(address, len) != NULL;
+	pthread_rwlock_unlock(&nm_cuda_lock);
+	return has;
+}
+
+/* Copy on the stream of GPU, and wait. 0 or the driver's error, with the name of the call. */
+static int copy_on(const struct nm_cuda_gpu *gpu, uint64_t to, uint64_t from, size_t len,
+		   const char **ret_call)
+{
+	nm_cuda_context popped;
+	int error = nm_cuda.push(gpu->context);
+
+	*ret_call = "cuCtxPushCurrent";
+	if (error)
+		return error;
+	*ret_call = "cuMemcpyAsync";
+	error = nm_cuda.copy(to, from, len, gpu->stream);
+	if (!error) {
+		*ret_call = "cuStreamSynchronize";
+		error = nm_cuda.stream_wait(gpu->stream);
+	}
+	nm_cuda.pop(&popped);
+	return error;
+}
+
+/* ADDRESS is the side on the GPU. */
+static int copy(uint64_t to, uint64_t from, uint64_t address, size_t len)
+{
+	const char *call = "cuPointerGetAttribute";
+	const struct nm_cuda_buffer *b;
+	uint64_t id = 0;
+	int error, err = 0;
+
+	pthread_rwlock_rdlock(&nm_cuda_lock);
+	b = nm_cuda_buffer_of(address, len);
+	if (!b) {
+		nm_error("%zu bytes at GPU address 0x%llx are in no registered buffer: its region "
+			 "was closed while an operation used it, or the address is wrong",
+			 len, (unsigned long long)address);
+		pthread_rwlock_unlock(&nm_cuda_lock);
+		return -EFAULT;
+	}
+	error = nm_cuda.attribute(&id, NM_CUDA_POINTER_BUFFER_ID, address);
+	if (error || id != b->id) {
+		nm_error("GPU buffer at 0x%llx was freed while it was registered or in use (%s)",
+			 (unsigned long long)address,
+			 error ? nm_cuda_words(error) : "another allocation has its address");
+		err = -EFAULT;
+	} else {
+		error = copy_on(b->gpu, to, from, len, &call);
+		if (error) {
+			nm_error("%s failed for %zu bytes at GPU address 0x%llx: %s (CUDA error "
+				 "%d)",
+				 call, len, (unsigned long long)address, nm_cuda_words(error),
+				 error);
+			err = -EIO;
+		}
+	}
+	pthread_rwlock_unlock(&nm_cuda_lock);
+	return err;
+}
+
+static int cuda_get(void *to, uint64_t from, size_t len)
+{
+	return copy((uintptr_t)to, from, from, len);
+}
+
+static int cuda_put(uint64_t to, const void *from, size_t len)
+{
+	return copy(to, (uintptr_t)from, to, len);
+}
+
+/* Any context will do: the pages are pinned for all. */
+static bool enter_any(void)
+{
+	for (int i = 0; i < NM_CUDA_GPUS_MAX; i++)
+		if (nm_cuda_gpus[i].stream && nm_cuda.push(nm_cuda_gpus[i].context) == 0)
+			return true;
+	return false;
+}
+
+static void cuda_pin(void *pages, size_t len)
+{
+	nm_cuda_context popped;
+	int error = 0;
+
+	pthread_rwlock_rdlock(&nm_cuda_lock);
+	if (enter_any()) {
+		error = nm_cuda.host_register(pages, len, NM_CUDA_HOST_REGISTER_PORTABLE);
+		nm_cuda.pop(&popped);
+	}
+	pthread_rwlock_unlock(&nm_cuda_lock);
+	if (error)
+		nm_info("host memory for copies of GPUs is not pinned, copies are slower: %s",
+			nm_cuda_words(error));
+}
+
+static void cuda_unpin(void *pages)
+{
+	nm_cuda_context popped;
+
+	pthread_rwlock_rdlock(&nm_cuda_lock);
+	if (enter_any()) {
+		nm_cuda.host_unregister(pages);
+		nm_cuda.pop(&popped);
+	}
+	pthread_rwlock_unlock(&nm_cuda_lock);
+}
+
+const struct nm_device_ops nm_cuda_ops = {
+	.name = "CUDA",
+	.attach = cuda_attach,
+	.detach = cuda_detach,
+	.has = cuda_has,
+	.get = cuda_get,
+	.put = cuda_put,
+	.share = nm_cuda_share,
+	.pull = nm_cuda_pull,
+	.pin = cuda_pin,
+	.unpin = cuda_unpin,
+};

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver's library, found and started once per process. */
+#include <dlfcn.h>
+#include <string.h>
+
+#include "provider/cuda.h"
+#include "provider/cuda_private.h"
+
+#define LIBRARY "libcuda.so.1"
+
+struct nm_cuda_driver nm_cuda;
+
+const char *nm_cuda_words(int error)
+{
+	const char *text = NULL;
+
+	if (nm_cuda.error_string(error, &text) != 0 || !text)
+		text = "unknown error";
+	return text;
+}
+
+static bool load_function(void *library, const char *symbol, void *ret_function,
+			  struct nm_reason *ret_why)
+{
+	void *found = dlsym(library, symbol);
+
+	if (!found) {
+		nm_reason_set(ret_why, LIBRARY " has no %s(): the driver is too old", symbol);
+		return false;
+	}
+	memcpy(ret_function, &found, sizeof(found));
+	return true;
+}
+
+static bool load(struct nm_reason *ret_why)
+{
+	/* Never closed: streams, pinned pages and threads of the driver outlive the last endpoint. */
+	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	int error, nr_gpus;
+
+	if (!library) {
+		nm_reason_set(ret_why, "no driver of NVIDIA: %s", dlerror());
+		return false;
+	}
+#define LOAD(field, symbol, arguments)                                                             \
+	if (!load_function(library, symbol, &nm_cuda.field, ret_why))                              \
+		return false;
+	NM_CUDA_FUNCTIONS(LOAD)
+#undef LOAD
+	error = nm_cuda.init(0);
+	if (error) {
+		nm_reason_set(ret_why, "the driver of NVIDIA does not start: %s (CUDA error %d)",
+			      nm_cuda_words(error), error);
+		return false;
+	}
+	error = nm_cuda.device_count(&nr_gpus);
+	if (error || nr_gpus < 1) {
+		nm_reason_set(ret_why, "the driver of NVIDIA shows no GPU: %s",
+			      error ? nm_cuda_words(error) : "it counts none");
+		return false;
+	}
+	return true;
+}
+
+static struct nm_reason load_reason;
+static bool is_loaded;
+
+static void load_once(void)
+{
+	is_loaded = load(&load_reason);
+}
+
+const struct nm_device_ops *nm_cuda_load(struct nm_reason *ret_why)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, load_once);
+	if (!is_loaded)
+		*ret_why = load_reason;
+	return is_loaded ? &nm_cuda_ops : NULL;
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the CUDA interface: cuda.c buffers and copies, cuda_share.c processes, cuda_load.c. */
+#ifndef NM_PROVIDER_CUDA_PRIVATE_H
+#define NM_PROVIDER_CUDA_PRIVATE_H
+
+#include <pthread.h>
+
+#include "base/device.h"
+#include "base/reason.h"
+#include "provider/cuda_driver.h"
+
+#define NM_CUDA_GPUS_MAX 64
+
+/* What is used of a GPU. While buffers of a context are attached, it is the GPU's only one. */
+struct nm_cuda_gpu {
+	nm_cuda_context context;
+	nm_cuda_stream stream;
+	unsigned int nr_buffers;
+};
+
+/* One allocation of the program, of which pieces are attached. */
+struct nm_cuda_buffer {
+	uint64_t start, size;
+	uint64_t id;
+	struct nm_cuda_gpu *gpu;
+	unsigned int nr_attached;
+	bool is_listed; /* not yet replaced by a younger allocation at its address */
+	enum { NM_CUDA_NOT_SHARED, NM_CUDA_SHARED, NM_CUDA_NOT_SHAREABLE } sharing;
+	struct nm_cuda_handle handle; /* NM_CUDA_SHARED */
+};
+
+extern struct nm_cuda_driver nm_cuda;
+/* Copies hold it shared; all that changes is below it. */
+extern pthread_rwlock_t nm_cuda_lock;
+extern struct nm_cuda_gpu nm_cuda_gpus[NM_CUDA_GPUS_MAX];
+
+/* The driver's words for an error. */
+const char *nm_cuda_words(int error);
+/* The attached buffer that holds all of the range; NULL: there is none. With the lock. */
+struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len);
+
+/* cuda_share.c: `share` and `pull` of the interface. */
+int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_share);
+int nm_cuda_pull(const struct nm_device_share *share, const struct iovec *pieces, size_t nr_pieces);
+/* The context of GPU is left: nothing of other processes stays open there. With the lock. */
+void nm_cuda_close_opened(const struct nm_cuda_gpu *gpu);
+
+extern const struct nm_device_ops nm_cuda_ops;
+
+#endif
