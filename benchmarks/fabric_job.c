@@ -143,6 +143,8 @@ static struct fi_info *get_info(struct job *job)
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->domain_attr->threading = FI_THREAD_DOMAIN;
 	hints->domain_attr->av_type = FI_AV_TABLE;
+	if (hints->caps & FI_HMEM)
+		hints->domain_attr->mr_mode = FI_MR_HMEM;
 	hints->fabric_attr->prov_name = strdup(job->options.provider);
 	job_check(job, fi_getinfo(FI_VERSION(1, 14), NULL, NULL, 0, hints, &info), "fi_getinfo");
 	fi_freeinfo(hints);

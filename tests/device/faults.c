@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a program can do wrong with device memory, and what a driver can. */
+#include "matrix.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void wrong_pointers(struct matrix *m)
+{
+	struct fid_ep *ep = m->job.main.ep;
+	fi_addr_t other = m->job.main.peers[m->job.nr_ranks - 1];
+	void *desc = fi_mr_desc(m->device_mr), *second;
+	char here[64], *page = aligned_alloc(4096, 4096);
+	struct fid_mr *mr;
+	void *context;
+
+	m->job.phase = "wrong pointers";
+	EXPECT(m, region(m, here, sizeof(here), KEY_OTHER, &mr) == -FI_EINVAL);
+	gpu_pin(page, 4096);
+	EXPECT(m, region(m, page, 4096, KEY_OTHER, &mr) == -FI_EINVAL);
+	gpu_unpin(page);
+	free(page);
+	EXPECT(m, region(m, m->device, m->largest + (4 << 20), KEY_OTHER, &mr) == -FI_EINVAL);
+	EXPECT(m, region(m, NULL, SIZE_MAX, KEY_OTHER, &mr) == -FI_EINVAL);
+	EXPECT(m, fi_send(ep, here, sizeof(here), desc, other, NULL) == -FI_EFAULT);
+	EXPECT(m, fi_recv(ep, here, sizeof(here), desc, other, NULL) == -FI_EFAULT);
+	EXPECT(m, fi_write(ep, here, sizeof(here), desc, other, 0, KEY_HOST, NULL) == -FI_EFAULT);
+	EXPECT(m, fi_read(ep, here, sizeof(here), desc, other, 0, KEY_HOST, NULL) == -FI_EFAULT);
+	EXPECT(m, fi_atomic(ep, here, 1, desc, other, 0, KEY_HOST, FI_UINT64, FI_SUM, NULL) ==
+			  -FI_EFAULT);
+	EXPECT(m, fi_send(ep, here, sizeof(here), here, other, NULL) == -FI_EINVAL);
+	EXPECT(m, fi_send(ep, here, sizeof(here), (void *)3, other, NULL) == -FI_EINVAL);
+	/* A second context of the GPU, while buffers of the first one are registered. */
+	context = gpu_other_context();
+	second = gpu_alloc(4096);
+	EXPECT(m, region(m, second, 4096, KEY_OTHER, &mr) == -FI_EINVAL);
+	gpu_destroy_context(context);
+	m->nr_cases += 12;
+}
+
+/* Registered, then freed: an eager send, a send in flight, a put into it. */
+void freed_buffers(struct matrix *m)
+{
+	const bool is_origin = m->job.rank == 0;
+	const fi_addr_t other = m->job.main.peers[1];
+	const size_t len = 1 << 20;
+	struct fid_ep *ep = m->job.main.ep;
+	struct fi_cq_tagged_entry entry;
+	struct fid_mr *mr = NULL;
+	void *memory;
+	int err;
+
+	m->job.phase = "freed buffers";
+	if (m->job.nr_ranks != 2)
+		return;
+	memory = gpu_alloc(len);
+	EXPECT(m, region(m, memory, len, KEY_OTHER, &mr) == 0);
+	job_barrier(&m->job);
+	/* The envelope is out, no byte has been read. */
+	if (is_origin)
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_send(ep, memory, len, fi_mr_desc(mr), other, NULL));
+	if (is_origin)
+		gpu_free(memory);
+	job_barrier(&m->job);
+	if (!is_origin) {
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_recv(ep, memory, len, fi_mr_desc(mr), m->job.main.peers[0], NULL));
+		EXPECT(m, take(m, m->job.main.rx_cq, &entry, &err) == FI_EIO);
+		gpu_free(memory);
+	} else {
+		EXPECT(m, take(m, m->job.main.tx_cq, &entry, &err) == FI_EFAULT);
+		EXPECT(m, fi_send(ep, memory, 8, fi_mr_desc(mr), other, NULL) == -FI_EFAULT);
+	}
+	job_barrier(&m->job);
+	/* Rank 1's is gone, too: small and large puts and gets, and an atomic. */
+	for (size_t n = 8; is_origin && n <= len; n *= len / 8) {
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_write(ep, m->host, n, NULL, other, 0, KEY_OTHER, NULL));
+		EXPECT(m, take(m, m->job.main.tx_cq, &entry, &err) == FI_EIO);
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_read(ep, m->host, n, NULL, other, 0, KEY_OTHER, NULL));
+		EXPECT(m, take(m, m->job.main.tx_cq, &entry, &err) == FI_EIO);
+	}
+	if (is_origin) {
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_atomic(ep, m->host, 1, NULL, other, 0, KEY_OTHER, FI_UINT64, FI_SUM,
+				    NULL));
+		EXPECT(m, take(m, m->job.main.tx_cq, &entry, &err) == FI_EIO);
+	}
+	job_barrier(&m->job);
+	/* Another allocation at the address is another buffer. */
+	job_check(&m->job, fi_close(&mr->fid), "fi_close region");
+	expect_right(m, SEND, 100000, true, true);
+	m->nr_cases += 8;
+}
+
+/* ---- every call of the driver fails once ---- */
+
+void failures(struct matrix *m)
+{
+	static const size_t lens[] = {8, 1000, 20000, 2500000};
+	unsigned int nr = 0;
+
+	m->job.phase = "failures";
+	for (int fails = 0; fails < m->job.nr_ranks; fails++)
+		for (int op = 0; op < NR_MOVES; op++)
+			for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++)
+				for (unsigned int fail = 1;; fail++) {
+					struct outcome o;
+					if (op == INJECT && lens[i] > 1024)
+						break;
+					/* So that no process has opened it before. */
+					close_device(m);
+					open_device(m);
+					o = move(m, (enum op)op, lens[i], true, true, fails, fail);
+					nr++;
+					/* No error is silent. */
+					if (!o.call && !o.origin && !o.target && !o.is_right)
+						job_fail(&m->job,
+							 "%s of %zu bytes, call %u of rank %d: "
+							 "silent",
+							 op_names[op], lens[i], fail, fails);
+					if (o.calls < fail)
+						break;
+				}
+	/* All goes on. */
+	moves(m);
+	m->nr_cases += nr;
+	if (m->job.rank == 0)
+		printf("%u failures\n", nr);
+}

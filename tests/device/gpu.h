@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device memory for tests, by the driver that the loader finds as libcuda.so.1: NVIDIA's, or the
+ * stand-in. Each function ends the program with a line on stderr if the driver fails.
+ */
+#ifndef NM_TEST_DEVICE_GPU_H
+#define NM_TEST_DEVICE_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* False: this machine has no driver, or no GPU. Makes the primary context of GPU 0 current. */
+bool gpu_open(void);
+/* A second context of GPU 0 becomes current; gpu_primary() goes back to the first one. */
+void *gpu_other_context(void);
+void gpu_destroy_context(void *context);
+void gpu_primary(void);
+
+void *gpu_alloc(size_t len);
+void gpu_free(void *memory);
+void gpu_put(void *to, const void *from, size_t len);
+void gpu_get(void *to, const void *from, size_t len);
+/* On the device; blocks. */
+void gpu_copy(void *to, const void *from, size_t len);
+/* Host memory that is pinned, or the same no more. */
+void gpu_pin(void *pages, size_t len);
+void gpu_unpin(void *pages);
+
+/* The stand-in's failures (stand_in.h). NULL: the driver is a real one. */
+extern void (*gpu_fail)(unsigned int nth);
+extern unsigned int (*gpu_calls)(void);
+
+#endif

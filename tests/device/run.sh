@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs device_matrix over one channel, as two processes (self: one) that find each other in a
+# directory of their own.
+#
+#   tests/device/run.sh BUILD CHANNEL [ARGUMENT...]
+#
+# BUILD: the build directory. CHANNEL: self, shm, segment or net; none: device memory is not
+# offered, because the driver or a GPU is missing. NM_DRIVER: the directory of the libcuda.so.1 to
+# use; empty: the machine's own. PROVIDER: the directory of libnearmetal-fi.so. NM_SEAL: a command
+# that gives each process namespaces of its own, such as "unshare -n -i -u -p -f --mount-proc".
+
+set -euo pipefail
+
+build=$1 channel=$2
+shift 2
+here=$(mktemp -d)
+trap 'rm -rf -- "$here"' EXIT
+mkdir "$here/rundir" "$here/job"
+export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}
+export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
+# Under AddressSanitizer: libfabric 1.17 and the libraries that it loads leak.
+echo leak:libfabric.so >"$here/leaks"
+export LSAN_OPTIONS=suppressions=$here/leaks:print_suppressions=0
+driver=${NM_DRIVER-$build/tests/device}
+[[ -z $driver ]] || export LD_LIBRARY_PATH=$driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+program=$build/tests/device/device_matrix
+
+if [[ $channel == none ]]; then
+	unset NEARMETAL_CHANNELS
+	export NEARMETAL_LOG=info
+	NM_STAND_IN_GPUS=0 "$program" -x 2>&1 | tee "$here/said"
+	grep -q 'no device: the driver of NVIDIA shows no GPU' "$here/said"
+	# A library that is none, where the loader looks first.
+	: >"$here/libcuda.so.1"
+	LD_LIBRARY_PATH=$here "$program" -x 2>&1 | tee "$here/said"
+	grep -q 'no device: no driver of NVIDIA' "$here/said"
+	exit
+fi
+if [[ $channel == self ]]; then
+	"$program" -n 1 -r 0 -d "$here/job" "$@"
+	exit
+fi
+if [[ $channel == segment ]]; then
+	"$build/src/tools/nearmetal-segment" create "$here/segment" --parts 2 --part-size 16M >/dev/null
+	token=$("$build/src/tools/nearmetal-segment" show --json "$here/segment" |
+		sed -n 's/.*"token": *"\{0,1\}\([0-9a-f]*\).*/\1/p' | head -n 1)
+	umask 077
+	for part in 0 1; do
+		printf 'version = 1\ndevice = dax\nall = %s\npart = %s\ntoken = %s\nlock = %s\n' \
+			"$here/segment" $part "$token" "$here/$part.lock" >"$here/$part.conf"
+	done
+fi
+NEARMETAL_SEGMENT=$here/1.conf ${NM_SEAL-} "$program" -n 2 -r 1 -d "$here/job" "$@" &
+other=$!
+NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "$@" || {
+	code=$?
+	kill $other 2>/dev/null || true
+	wait $other || true
+	exit $code
+}
+wait $other

@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stand_in.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define PAGE 4096
+
+enum {
+	OK = 0,
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	INVALID_DEVICE = 101,
+	INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400,
+	ALREADY_REGISTERED = 712,
+	INJECTED = 999,
+};
+
+struct context {
+	int device;
+	bool is_dead;
+};
+
+struct copy {
+	struct copy *next;
+	uint64_t to, from;
+	size_t len;
+};
+
+struct stream {
+	struct context *context;
+	struct copy *copies, **last;
+};
+
+/* Never freed: an address that was of a device is known to be one that is no more. */
+struct allocation {
+	struct allocation *next;
+	uint64_t start;
+	size_t size, mapped;
+	char *bytes; /* the mapping that can be read; NULL: freed */
+	uint64_t id;
+	struct context *context;
+	int file; /* -1: of another process */
+};
+
+struct pinned {
+	struct pinned *next;
+	char *pages;
+	size_t len;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *allocations;
+static struct pinned *pinned;
+static uint64_t last_id;
+static int nr_gpus;
+static bool is_initialized;
+static struct context primary[64];
+static unsigned int nr_calls, fails_at;
+
+static _Thread_local struct context *stack[32];
+static _Thread_local unsigned int depth;
+
+EXPORT void nm_stand_in_fail(unsigned int nth)
+{
+	pthread_mutex_lock(&mutex);
+	nr_calls = 0;
+	fails_at = nth;
+	pthread_mutex_unlock(&mutex);
+}
+
+EXPORT unsigned int nm_stand_in_calls(void)
+{
+	return nr_calls;
+}
+
+/* The start of every function: OK with the mutex held, or why it fails. */
+static int enter(void)
+{
+	pthread_mutex_lock(&mutex);
+	if (++nr_calls == fails_at) {
+		pthread_mutex_unlock(&mutex);
+		return INJECTED;
+	}
+	if (!is_initialized) {
+		pthread_mutex_unlock(&mutex);
+		return NOT_INITIALIZED;
+	}
+	return OK;
+}
+
+static int leave(int result)
+{
+	pthread_mutex_unlock(&mutex);
+	return result;
+}
+
+static struct context *current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+/* The youngest allocation at ADDRESS, which may be freed. */
+static struct allocation *allocation_of(uint64_t address)
+{
+	struct allocation *a = allocations;
+
+	while (a && (address < a->start || address - a->start >= a->mapped))
+		a = a->next;
+	return a;
+}
+
+/* ---- what the provider calls ---- */
+
+EXPORT int cuInit(unsigned int flags)
+{
+	const char *gpus = getenv("NM_STAND_IN_GPUS");
+	int err;
+
+	(void)flags;
+	pthread_mutex_lock(&mutex);
+	err = ++nr_calls == fails_at ? INJECTED : OK;
+	if (!err && !is_initialized) {
+		is_initialized = true;
+		nr_gpus = gpus ? atoi(gpus) : 2;
+		for (int i = 0; i < 64; i++)
+			primary[i].device = i;
+	}
+	return leave(err);
+}
+
+EXPORT int cuGetErrorString(int error, const char **ret_text)
+{
+	static const struct {
+		int error;
+		const char *text;
+	} texts[] = {
+		{INVALID_VALUE, "invalid argument"},
+		{OUT_OF_MEMORY, "out of memory"},
+		{NOT_INITIALIZED, "initialization error"},
+		{INVALID_DEVICE, "invalid device ordinal"},
+		{INVALID_CONTEXT, "invalid device context"},
+		{INVALID_HANDLE, "invalid resource handle"},
+		{ALREADY_REGISTERED, "part or all of the memory is mapped already"},
+		{INJECTED, "failure of the test"},
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (texts[i].error == error) {
+			*ret_text = texts[i].text;
+			return OK;
+		}
+	return INVALID_VALUE;
+}
+
+EXPORT int cuDeviceGetCount(int *ret_count)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	*ret_count = nr_gpus;
+	return leave(OK);
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(struct context **ret_context, int device)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	if (device < 0 || device >= nr_gpus)
+		return leave(INVALID_DEVICE);
+	*ret_context = &primary[device];
+	return leave(OK);
+}
+
+EXPORT int cuCtxPushCurrent_v2(struct context *context)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	if (!context || context->is_dead || depth == 32)
+		return leave(INVALID_CONTEXT);
+	stack[depth++] = context;
+	return leave(OK);
+}
+
+/* Never fails by order: a test could not tell from where the thread then is. */
+EXPORT int cuCtxPopCurrent_v2(struct context **ret_context)
+{
+	if (!depth)
+		return INVALID_CONTEXT;
+	*ret_context = stack[--depth];
+	return OK;
+}
+
+static int attribute(const struct allocation *a, int what, void *ret_value)
+{
+	switch (what) {
+	case 1:
+		memcpy(ret_value, &a->context, sizeof(a->context));
+		return OK;
+	case 2:
+		memcpy(ret_value, &(unsigned int){2}, sizeof(unsigned int));
+		return OK;
+	case 7:
+		memcpy(ret_value, &a->id, sizeof(a->id));
+		return OK;
+	case 9:
+		memcpy(ret_value, &a->context->device, sizeof(int));
+		return OK;
+	case 11:
+		memcpy(ret_value, &a->start, sizeof(a->start));
+		return OK;
+	case 12:
+		memcpy(ret_value, &a->size, sizeof(a->size));
+		return OK;
+	default:
+		return INVALID_VALUE;
+	}
+}
+
+EXPORT int cuPointerGetAttribute(void *ret_value, int what, uint64_t address)
+{
+	const struct allocation *a;
+	int err = enter();
+
+	if (err)
+		return err;
+	a = allocation_of(address);
+	if (a && a->bytes && address - a->start < a->size)
+		return leave(attribute(a, what, ret_value));
+	for (struct pinned *p = pinned; p && what == 2; p = p->next)
+		if (address - (uintptr_t)p->pages < p->len) {
+			memcpy(ret_value, &(unsigned int){1}, sizeof(unsigned int));
+			return leave(OK);
+		}
+	return leave(INVALID_VALUE);
+}
+
+EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
+{
+	struct stream *stream;
+	int err = enter();
+
+	(void)flags;
+	if (err)
+		return err;
+	if (!current())
+		return leave(INVALID_CONTEXT);
+	stream = calloc(1, sizeof(*stream));
+	if (!stream)
+		return leave(OUT_OF_MEMORY);
+	stream->context = current();
+	stream->last = &stream->copies;
+	*ret_stream = stream;
+	return leave(OK);
+}
+
+EXPORT int cuStreamDestroy_v2(struct stream *stream)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	while (stream->copies) {
+		struct copy *copy = stream->copies;
+
+		stream->copies = copy->next;
+		free(copy);
+	}
+	free(stream);
+	return leave(OK);
+}
+
+/* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
+static char *reach(uint64_t address, size_t len)
+{
+	const struct allocation *a = allocation_of(address);
+
+	if (!a)
+		return (char *)(uintptr_t)address; /* of the host */
+	if (!a->bytes || len > a->size - (address - a->start))
+		return NULL;
+	return a->bytes + (address - a->start);
+}
+
+EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t len, struct stream *stream)
+{
+	struct copy *copy;
+	int err = enter();
+
+	if (err)
+		return err;
+	if (!current() || stream->context != current())
+		return leave(current() ? INVALID_HANDLE : INVALID_CONTEXT);
+	if (!reach(to, len) || !reach(from, len))
+		return leave(INVALID_VALUE);
+	copy = calloc(1, sizeof(*copy));
+	if (!copy)
+		return leave(OUT_OF_MEMORY);
+	*copy = (struct copy){.to = to, .from = from, .len = len};
+	*stream->last = copy;
+	stream->last = &copy->next;
+	return leave(OK);
+}
+
+/* Make the copies of STREAM, or, if it is to fail, none of them. */
+static int end_copies(struct stream *stream, bool fails)
+{
+	int result = OK;
+
+	while (stream->copies) {
+		struct copy *copy = stream->copies;
+		char *to = reach(copy->to, copy->len), *from = reach(copy->from, copy->len);
+
+		if (to && from && !fails)
+			memmove(to, from, copy->len);
+		else
+			result = INVALID_VALUE;
+		stream->copies = copy->next;
+		free(copy);
+	}
+	stream->last = &stream->copies;
+	return result;
+}
+
+EXPORT int cuStreamSynchronize(struct stream *stream)
+{
+	int err = enter();
+
+	if (err) {
+		pthread_mutex_lock(&mutex);
+		end_copies(stream, true);
+		return leave(err);
+	}
+	return leave(end_copies(stream, false));
+}
+
+EXPORT int cuMemHostRegister_v2(void *pages, size_t len, unsigned int flags)
+{
+	struct pinned *p;
+	int err = enter();
+
+	(void)flags;
+	if (err)
+		return err;
+	if (!current())
+		return leave(INVALID_CONTEXT);
+	for (p = pinned; p; p = p->next)
+		if ((char *)pages < p->pages + p->len && p->pages < (char *)pages + len)
+			return leave(ALREADY_REGISTERED);
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return leave(OUT_OF_MEMORY);
+	*p = (struct pinned){.next = pinned, .pages = pages, .len = len};
+	pinned = p;
+	return leave(OK);
+}
+
+EXPORT int cuMemHostUnregister(void *pages)
+{
+	struct pinned **at = &pinned, *p;
+	int err = enter();
+
+	if (err)
+		return err;
+	while (*at && (*at)->pages != pages)
+		at = &(*at)->next;
+	p = *at;
+	if (!p)
+		return leave(INVALID_VALUE);
+	*at = p->next;
+	free(p);
+	return leave(OK);
+}
+
+/* Both mappings of FILE, whose last page may be a part of one. */
+static struct allocation *allocation_create(int file, size_t size)
+{
+	struct allocation *a = calloc(1, sizeof(*a));
+	size_t mapped = (size + PAGE - 1) / PAGE * PAGE;
+	void *seen = mmap(NULL, mapped, PROT_NONE, MAP_SHARED, file, 0);
+	void *bytes = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+
+	if (!a || seen == MAP_FAILED || bytes == MAP_FAILED) {
+		free(a);
+		return NULL;
+	}
+	*a = (struct allocation){
+		.next = allocations,
+		.start = (uintptr_t)seen,
+		.size = size,
+		.mapped = mapped,
+		.bytes = bytes,
+		.id = ++last_id,
+		.context = current(),
+	};
+	allocations = a;
+	return a;
+}
+
+/* How another process finds the file of an allocation. */
+struct handle {
+	int pid, file;
+	size_t size;
+	char unused[48];
+};
+
+EXPORT int cuIpcGetMemHandle(void *ret_handle, uint64_t address)
+{
+	const struct allocation *a;
+	int err = enter();
+
+	if (err)
+		return err;
+	a = allocation_of(address);
+	if (!a || !a->bytes || a->file < 0)
+		return leave(INVALID_VALUE);
+	/* Bytes to its callers, so of any alignment. */
+	memcpy(ret_handle, &(struct handle){.pid = getpid(), .file = a->file, .size = a->size},
+	       sizeof(struct handle));
+	return leave(OK);
+}
+
+/* The real one opens nothing of its own process, either. */
+EXPORT int cuIpcOpenMemHandle_v2(uint64_t *ret_address, struct handle handle, unsigned int flags)
+{
+	struct allocation *a;
+	char name[64];
+	int err = enter(), file;
+
+	(void)flags;
+	if (err)
+		return err;
+	if (!current() || handle.pid == getpid())
+		return leave(INVALID_CONTEXT);
+	snprintf(name, sizeof(name), "/proc/%d/fd/%d", handle.pid, handle.file);
+	file = open(name, O_RDWR | O_CLOEXEC);
+	if (file < 0)
+		return leave(INVALID_VALUE);
+	a = allocation_create(file, handle.size);
+	close(file);
+	if (!a)
+		return leave(OUT_OF_MEMORY);
+	a->file = -1;
+	*ret_address = a->start;
+	return leave(OK);
+}
+
+EXPORT int cuIpcCloseMemHandle(uint64_t address)
+{
+	struct allocation *a;
+	int err = enter();
+
+	if (err)
+		return err;
+	a = allocation_of(address);
+	if (!a || !a->bytes || a->file >= 0)
+		return leave(INVALID_VALUE);
+	munmap(a->bytes, a->mapped);
+	a->bytes = NULL;
+	return leave(OK);
+}
+
+/* ---- what programs with device memory call, too ---- */
+
+EXPORT int cuCtxCreate_v2(struct context **ret_context, unsigned int flags, int device)
+{
+	struct context *context;
+	int err = enter();
+
+	(void)flags;
+	if (err)
+		return err;
+	context = calloc(1, sizeof(*context));
+	if (!context || depth == 32) {
+		free(context);
+		return leave(OUT_OF_MEMORY);
+	}
+	context->device = device;
+	stack[depth++] = context;
+	*ret_context = context;
+	return leave(OK);
+}
+
+EXPORT int cuCtxDestroy_v2(struct context *context)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	context->is_dead = true;
+	if (current() == context)
+		depth--;
+	for (struct allocation *a = allocations; a; a = a->next)
+		if (a->context == context && a->bytes) {
+			munmap(a->bytes, a->mapped);
+			a->bytes = NULL;
+			if (a->file >= 0)
+				close(a->file);
+		}
+	return leave(OK);
+}
+
+EXPORT int cuCtxSetCurrent(struct context *context)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	if (!depth)
+		depth = 1;
+	stack[depth - 1] = context;
+	return leave(OK);
+}
+
+EXPORT int cuMemAlloc_v2(uint64_t *ret_address, size_t size)
+{
+	struct allocation *a = NULL;
+	int err = enter(), file;
+
+	if (err)
+		return err;
+	if (!current())
+		return leave(INVALID_CONTEXT);
+	file = memfd_create("device", MFD_CLOEXEC);
+	if (file >= 0 && size > 0 && ftruncate(file, (off_t)size) == 0)
+		a = allocation_create(file, size);
+	if (!a) {
+		if (file >= 0)
+			close(file);
+		return leave(OUT_OF_MEMORY);
+	}
+	a->file = file;
+	*ret_address = a->start;
+	return leave(OK);
+}
+
+/* The address stays taken, so that no other memory of this process gets it. */
+EXPORT int cuMemFree_v2(uint64_t address)
+{
+	struct allocation *a;
+	int err = enter();
+
+	if (err)
+		return err;
+	a = allocation_of(address);
+	if (!a || !a->bytes || a->start != address)
+		return leave(INVALID_VALUE);
+	munmap(a->bytes, a->mapped);
+	a->bytes = NULL;
+	if (a->file >= 0)
+		close(a->file);
+	return leave(OK);
+}
+
+static int copy_now(uint64_t to, uint64_t from, size_t len)
+{
+	int err = enter();
+	char *target, *source;
+
+	if (err)
+		return err;
+	target = reach(to, len);
+	source = reach(from, len);
+	if (!current() || !target || !source)
+		return leave(INVALID_VALUE);
+	memcpy(target, source, len);
+	return leave(OK);
+}
+
+EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t len)
+{
+	return copy_now(to, (uintptr_t)from, len);
+}
+
+EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t len)
+{
+	return copy_now((uintptr_t)to, from, len);
+}
+
+EXPORT int cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t len)
+{
+	return copy_now(to, from, len);
+}
