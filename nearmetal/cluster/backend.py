@@ -53,6 +53,8 @@ class NodeStatus:
     uptime_s: float
     healthy: bool
     health: str
+    own_cpus: int = 0
+    """Processors that no other node has, where the cores of the host are not known."""
 
 
 class CommandEntry(TypedDict, total=False):
@@ -77,6 +79,16 @@ class Backend(Protocol):
     @property
     def shares_files(self) -> bool:
         """Whether nodes see this machine's files; otherwise programs are carried to them."""
+
+    @property
+    def interface(self) -> str:
+        """The launcher's network interface on the cluster's network; "": by the host's name."""
+        return ""
+
+    @property
+    def apart(self) -> str:
+        """Why nodes of one host share no memory; "" where they may."""
+        return ""
 
     def prepare(self) -> None:
         """Make what the plan of an `up` needs and what outlives clusters: images."""

@@ -8,11 +8,12 @@ each gives its key in the cache. docs/design/guest.md gives the reasons.
 
 from nearmetal.image.build import build_image, expected_key, find_image, load_image
 from nearmetal.image.cache import Cache, Image, cache_directory
-from nearmetal.image.parts import EXTRAS, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here
+from nearmetal.image.parts import EXTRAS, GUEST_AGENT, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here
 from nearmetal.image.system import Mirror, machine_mirror, named_mirror
 
 __all__ = [
     "EXTRAS",
+    "GUEST_AGENT",
     "GUEST_INFO",
     "GUEST_PROVIDER",
     "Cache",

@@ -16,8 +16,6 @@ import contextlib
 import hashlib
 import io
 import json
-import stat
-import tarfile
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -26,22 +24,16 @@ from pycdlib.pycdlibexception import PyCdlibException
 
 from nearmetal.core.errors import ImageError
 from nearmetal.core.files import replacing
-from nearmetal.image.parts import Parts
-from nearmetal.image.seed import Seed
+from nearmetal.image.parts import Parts, foreign_tar
+from nearmetal.image.seed import Seed, cloud_config
 
 LABEL = "cidata"
 
 _MOUNT = "/run/nearmetal-disc"
-_BUILT_IMAGE_ONLY = (
-    "etc/inittab",
-    "usr/lib/nearmetal/init",
-    "usr/lib/nearmetal/start",
-    "usr/lib/nearmetal/serve",
-)
 _START = (
     f"mkdir -p {_MOUNT} && mount -o ro LABEL={LABEL} {_MOUNT} && "
     f"tar --directory / --extract --no-same-owner --file {_MOUNT}/nearmetal.tar && "
-    f"sh /usr/lib/nearmetal/from-disc {_MOUNT}"
+    f"sh /usr/lib/nearmetal/become-node {_MOUNT}"
 )
 
 
@@ -61,26 +53,15 @@ def disc_files(seed: Seed, parts: Parts) -> dict[str, bytes]:
     instance = hashlib.sha256(secret.encode()).hexdigest()[:16]
     return {
         "meta-data": _json({"instance-id": f"nearmetal-{instance}", "local-hostname": seed.name}),
-        "user-data": b"#cloud-config\n" + _json(_user_data(seed)),
+        "user-data": cloud_config(seed.ssh.authorized_keys, _START),
         "network-config": _json(_network(seed)),
         "seed.json": secret.encode(),
-        "nearmetal.tar": _tar(parts),
+        "nearmetal.tar": foreign_tar(parts),
     }
 
 
 def _json(data: dict[str, Any]) -> bytes:
     return json.dumps(data, indent=1).encode() + b"\n"
-
-
-def _user_data(seed: Seed) -> dict[str, Any]:
-    return {
-        "disable_root": False,
-        "ssh_pwauth": False,
-        # The node's key is in the seed; an RSA key takes an emulated processor a minute.
-        "ssh_genkeytypes": ["ed25519"],
-        "ssh_authorized_keys": seed.ssh.authorized_keys,
-        "runcmd": [["sh", "-c", _START]],
-    }
 
 
 def _network(seed: Seed) -> dict[str, Any]:
@@ -97,24 +78,6 @@ def _network(seed: Seed) -> dict[str, Any]:
             settings["routes"] = [{"to": "0.0.0.0/0", "via": interface.gateway}]
         ethernets[f"nm{number}"] = settings
     return {"version": 2, "ethernets": ethernets}
-
-
-def _tar(parts: Parts) -> bytes:
-    """Return the parts a foreign image needs, as a tar archive; equal parts give equal bytes."""
-    output = io.BytesIO()
-    with tarfile.open(fileobj=output, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for item in parts.items:
-            if item.path in _BUILT_IMAGE_ONLY:
-                continue
-            member = tarfile.TarInfo(item.path)
-            member.mode = stat.S_IMODE(item.mode)
-            if stat.S_ISLNK(item.mode):
-                member.type, member.linkname = tarfile.SYMTYPE, item.content.decode()
-                archive.addfile(member)
-            else:
-                member.size = len(item.content)
-                archive.addfile(member, io.BytesIO(item.content))
-    return output.getvalue()
 
 
 def _write(stream: BinaryIO, files: dict[str, bytes]) -> None:

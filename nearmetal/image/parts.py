@@ -8,7 +8,9 @@ give equal bytes.
 from __future__ import annotations
 
 import hashlib
+import io
 import stat
+import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,18 @@ GUEST_LIBRARY = "usr/lib/nearmetal"
 GUEST_PROVIDER = "/usr/lib/nearmetal/libnearmetal-fi.so"
 GUEST_INFO = "/usr/bin/nearmetal-info"
 
+GUEST_AGENT = "/usr/lib/nearmetal/agent"
+"""The remote shell of MPI launchers, from which the guest unit makes the place for jobs."""
+
 EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
 """Optional content of an image, each a list share/guest/packages-NAME.txt."""
 
+_BUILT_IMAGE_ONLY = (
+    "etc/inittab",
+    "usr/lib/nearmetal/init",
+    "usr/lib/nearmetal/start",
+    "usr/lib/nearmetal/serve",
+)
 _TRAILER = "TRAILER!!!"
 _ALIGN = 4
 _MAX_PART = 64 << 20
@@ -122,6 +133,27 @@ def with_directories(items: Iterable[GuestFile]) -> list[GuestFile]:
     }
     directories = {place: GuestFile(place, stat.S_IFDIR | 0o755) for place in places}
     return [(directories | files)[path] for path in sorted({*directories, *files})]
+
+
+def foreign_tar(parts: Parts) -> bytes:
+    """Return the parts a foreign image needs, as a tar archive; equal parts give equal bytes."""
+    return tar_of(item for item in parts.items if item.path not in _BUILT_IMAGE_ONLY)
+
+
+def tar_of(items: Iterable[GuestFile]) -> bytes:
+    """Return files as a tar archive; equal files give equal bytes."""
+    output = io.BytesIO()
+    with tarfile.open(fileobj=output, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for item in items:
+            member = tarfile.TarInfo(item.path)
+            member.mode = stat.S_IMODE(item.mode)
+            if stat.S_ISLNK(item.mode):
+                member.type, member.linkname = tarfile.SYMTYPE, item.content.decode()
+                archive.addfile(member)
+            else:
+                member.size = len(item.content)
+                archive.addfile(member, io.BytesIO(item.content))
+    return output.getvalue()
 
 
 def _padded(data: bytes) -> bytes:

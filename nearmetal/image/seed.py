@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nearmetal.config.model import MAX_NODES, Model, Name
+from nearmetal.config.model import Model, Name
 
 FW_CFG_NAME = "opt/nearmetal/seed"
 """Name of the firmware configuration item that carries the seed."""
@@ -26,6 +27,7 @@ GUEST_USER = "mpi"
 """The user of the cluster in every guest, who runs the jobs and owns nothing else."""
 
 _MIN_PART = 2 << 20
+_MAX_NODES = 1000
 _MAX_SEED_BYTES = 1 << 20
 
 
@@ -105,6 +107,9 @@ class SeedInterface(Model):
     mtu: Annotated[int, Field(ge=576, le=65535)] | None = None
     gateway: Address | None = None
     soft_roce: bool = Field(default=False, description="put a soft-RoCE device on it")
+    keep: bool = Field(
+        default=False, description="the machine has given itself this address: nothing is set"
+    )
     vf: SeedVf | None = None
 
 
@@ -177,7 +182,7 @@ class Seed(Model):
     version: Literal[1] = 1
     cluster: Name
     name: Name = Field(description="this node; one of `nodes`")
-    nodes: Annotated[list[SeedNode], Field(min_length=1, max_length=MAX_NODES)]
+    nodes: Annotated[list[SeedNode], Field(min_length=1, max_length=_MAX_NODES)]
     interfaces: Annotated[list[SeedInterface], Field(min_length=1, max_length=16)]
     ssh: SeedSsh
     segment: SeedSegment | None = None
@@ -219,3 +224,19 @@ def ready_line(name: str) -> str:
 def failed_line(name: str) -> str:
     """Return the beginning of the console line of a node that is not; the reason follows."""
     return f"{FAILED_MARK} {name}: "
+
+
+def cloud_config(authorized_keys: Sequence[str], script: str) -> bytes:
+    """Return user data for cloud-init: root accepts these keys, and its last stage runs a script.
+
+    JSON is YAML as well.
+    """
+    data = {
+        "disable_root": False,
+        "ssh_pwauth": False,
+        # A node gets its key from the seed; an RSA key takes an emulated processor a minute.
+        "ssh_genkeytypes": ["ed25519"],
+        "ssh_authorized_keys": list(authorized_keys),
+        "runcmd": [["sh", "-c", script]],
+    }
+    return b"#cloud-config\n" + json.dumps(data, indent=1).encode() + b"\n"

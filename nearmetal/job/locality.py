@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nearmetal.cluster.backend import Backend
@@ -13,7 +13,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import CommandError, LaunchError
 from nearmetal.core.process import Command, Dialogue, Runner
 from nearmetal.core.resources import find_tool, tool
-from nearmetal.evidence.counters import channel_names
+from nearmetal.evidence.counters import NETWORK, channel_names
 from nearmetal.image import GUEST_INFO
 from nearmetal.job.places import MARKER, Places, Wanted, end_stale, new_name, places_for, surely
 
@@ -89,9 +89,20 @@ def measure_locality(backend: Backend, spec: ClusterSpec, runner: Runner) -> lis
             name: _address(_parse(probe.receive(_MEET_S), name), name)
             for name, probe in probes.items()
         }
-        return _meet_all(probes, addresses)
+        return _explained(_meet_all(probes, addresses), spec, backend.apart)
     finally:
         surely(lambda: _end(probes, places))
+
+
+def _explained(meetings: Iterable[Meeting], spec: ClusterSpec, apart: str) -> list[Meeting]:
+    """Add why nodes of one host use the network, where the infrastructure is the reason."""
+    host = {node.name: host.name for host, node in spec.nodes}
+    return [
+        replace(m, reason=f"{m.reason}; {apart}")
+        if apart and m.channel == NETWORK and host[m.node] == host[m.peer]
+        else m
+        for m in meetings
+    ]
 
 
 def _end(probes: Mapping[str, Dialogue], places: Places) -> None:

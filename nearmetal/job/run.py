@@ -154,7 +154,7 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
     load: dict[int, int] = {}
     for node in backend.status():
         count = ranks.get(node.name, 0)
-        if count > len(node.cpus):
+        if count > max(len(node.cpus), node.own_cpus):
             return True
         for cpu in node.cpus if count else ():
             load[cpu] = load.get(cpu, 0) + 1
@@ -228,7 +228,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         crowded=crowded(spec, backend, placement),
         one_host=_meets_in_memory(spec, placement, request.channels),
         stack=request.stack,
-        interface="br0" if shared else "eth0",
+        interface=backend.interface,
     )
     settings = settings_for(installation, asked)
     own = {

@@ -30,6 +30,8 @@ class FakeBackend:
     spec: str | None = None
 
     shares_files = True
+    interface = "br0"
+    apart = ""
 
     def prepare(self) -> None:
         pass

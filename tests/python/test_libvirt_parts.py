@@ -18,10 +18,10 @@ from nearmetal.cluster.backends.libvirt import hosts, nodes
 from nearmetal.cluster.backends.libvirt.build import Layout, Site, seed_segment
 from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files, ssh_login
 from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances, remedy
-from nearmetal.cluster.backends.libvirt.nodes import Nodes
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records
 from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.resource import Key, Kind, Resource
+from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.ssh import Login
@@ -205,7 +205,7 @@ def test_a_segment_has_a_name_of_its_own() -> None:
 
 
 def test_ssh_trusts_nothing_but_the_clusters_own_keys(tmp_path: Path) -> None:
-    where = {"n1": ("10.7.0.11", "qemu:///system"), "n2": ("10.7.0.12", "qemu+ssh://r@far/system")}
+    where = {"n1": ("10.7.0.11", None), "n2": ("10.7.0.12", Login("r@far"))}
     cluster = Nodes(tmp_path, where, LocalRunner())
     argv = cluster.command("n1", ["echo", "a b"], env={"K": "v; rm"}, workdir=Path("/x y")).argv
     assert "StrictHostKeyChecking=yes" in argv

@@ -84,7 +84,7 @@ def test_user_data_is_what_cloud_init_takes(tmp_path: Path, seed: Seed) -> None:
     data = yaml.safe_load(text)
     ((shell, option, script),) = data["runcmd"]
     assert (shell, option) == ("sh", "-c")
-    assert "from-disc" in script
+    assert "become-node" in script
 
 
 def test_the_tar_archive_holds_files_of_root_at_their_places(tmp_path: Path, seed: Seed) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.cluster.backends.libvirt.nodes import Nodes
+from nearmetal.cluster.backends.libvirt.hosts import ssh_login
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.model import addresses
 from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.process import LocalRunner
 from tests.system import hypervisors
 from tests.system.virtual_clusters import Place, places
@@ -61,7 +62,7 @@ class Site:
         """Run a shell script as root of a node; the user of jobs is not."""
         spec = load_spec(Path(self.write("n1", "n2")))
         assert isinstance(spec, LibvirtSpec)
-        where = {node: (addresses(spec)[1][node], spec.hosts[0].uri)}
+        where = {node: (addresses(spec)[1][node], ssh_login(spec.hosts[0].uri))}
         nodes = Nodes(self.place.state / "clusters" / "f", where, LocalRunner())
         nodes.check(node, "panic", ["sh", "-c", script])
 

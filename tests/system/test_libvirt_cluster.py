@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.cluster.backends.libvirt.hosts import ssh_login
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor as Link
-from nearmetal.cluster.backends.libvirt.nodes import Nodes
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.model import addresses
 from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.cluster.store import Store
 from nearmetal.core.journal import Journal
 from nearmetal.core.process import LocalRunner
@@ -104,7 +105,9 @@ class Site:
         """Commands as root of the first host's nodes."""
         spec = load_spec(self.spec)
         assert isinstance(spec, LibvirtSpec)
-        where = {name: (addresses(spec)[1][name], spec.hosts[0].uri) for name in ("n1", "n2")}
+        where = {
+            name: (addresses(spec)[1][name], ssh_login(spec.hosts[0].uri)) for name in ("n1", "n2")
+        }
         return Nodes(self.state / "clusters" / "vms", where, LocalRunner())
 
 

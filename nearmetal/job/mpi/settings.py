@@ -85,7 +85,7 @@ class Request:
     one_host: bool = False
     stack: Stack | None = None
     interface: str = "br0"
-    """The network interface of the launcher on the cluster's network."""
+    """The network interface of the launcher on the cluster's network; "": by the host's name."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,9 @@ def _mpich(installation: Installation, request: Request) -> Settings:
 
 
 def _impi(installation: Installation, request: Request) -> Settings:
-    env = {
-        "I_MPI_ROOT": str(installation.prefix),
-        "I_MPI_PIN": "0",
-        "I_MPI_HYDRA_IFACE": request.interface,
-    }
+    env = {"I_MPI_ROOT": str(installation.prefix), "I_MPI_PIN": "0"}
+    if request.interface:
+        env["I_MPI_HYDRA_IFACE"] = request.interface
     defaults = {"I_MPI_THREAD_YIELD": "3"} if request.crowded else {}
     if request.provider is Provider.STOCK:
         env |= {"I_MPI_OFI_PROVIDER": "tcp", "FI_PROVIDER_PATH": str(installation.prefix / "lib")}

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from nearmetal.cluster.backend import STAGED
 from nearmetal.cluster.backends.libvirt.machine import (
     ALL_PCI,
     OWN_PCI,
@@ -26,14 +25,8 @@ from nearmetal.cluster.backends.libvirt.machine import (
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualNetwork, VirtualNode
 from nearmetal.cluster.resource import Resource
+from nearmetal.cluster.ssh_nodes import FILES
 from nearmetal.image.seed import Seed, SeedInterface, SeedNode, SeedSegment, SeedShare, SeedSsh
-
-PLACE = "/run/nearmetal-cluster"
-"""Directory in every node for the agent, jobs' directories and staged programs."""
-
-JOBS = f"{PLACE}/jobs"
-FILES = f"{JOBS}/{STAGED}"
-"""Directory of staged programs and MPIs: the host's, or the node's own."""
 
 _DATA_LEAD = 2 << 20
 """Offset of a DAX namespace's bytes in its file, after its label."""

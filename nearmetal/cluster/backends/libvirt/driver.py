@@ -19,22 +19,21 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Unpack
 
-from nearmetal.cluster.backend import Backend, CommandEntry, NodeEntry, NodeStatus
+from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.libvirt import build, hosts
-from nearmetal.cluster.backends.libvirt.build import JOBS, Site, domain_name
-from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, seed_interface
+from nearmetal.cluster.backends.libvirt.build import Site, domain_name
+from nearmetal.cluster.backends.libvirt.hosts import (
+    HostShell,
+    NodeVfs,
+    seed_interface,
+    ssh_login,
+)
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
-from nearmetal.cluster.backends.libvirt.nodes import AGENT, Nodes, Waiting, digest, wait
+from nearmetal.cluster.backends.libvirt.nodes import Waiting, digest, wait
 from nearmetal.cluster.backends.libvirt.probe import Hypervisors
-from nearmetal.cluster.backends.libvirt.records import (
-    KeyRing,
-    RecordNotes,
-    Records,
-    ResourceRecord,
-)
+from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records, ResourceRecord
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import (
     MADE,
@@ -45,23 +44,26 @@ from nearmetal.cluster.backends.libvirt.values import (
     VirtualNode,
     part_of,
 )
+from nearmetal.cluster.keys import KeyRing, known_hosts
 from nearmetal.cluster.model import addresses
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, in_order
+from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, NearmetalError
 from nearmetal.core.files import replace_file
-from nearmetal.core.process import Command, Runner
+from nearmetal.core.process import Runner
 from nearmetal.host.vf import GrantedVf, VfHost
-from nearmetal.image.seed import SeedInterface, SeedSsh
+from nearmetal.image.seed import SeedInterface
 
 BOOT_S = 1800.0
 """Limit of a silent boot. A boot that fails says so or ends, and a slow one may take this long."""
 
 
-class LibvirtBackend(Backend):
+class LibvirtBackend(SshBackend):
     """Implements Backend; see there for the contracts."""
 
-    shares_files = False
+    spec: LibvirtSpec
+    interface = "eth0"
 
     def __init__(
         self,
@@ -329,17 +331,10 @@ class LibvirtBackend(Backend):
 
     def _seed(self, item: Resource, site: Site, vf: SeedInterface | None) -> str:
         """Return a node's seed. `vf`: the recorded interface of its VF."""
-        pair, node_key = self._keys.pair, self._keys.pair("node")
-        ssh = SeedSsh(
-            authorized_keys=[pair("client").public],
-            host_key=pair(f"host.{item.key.name}").private,
-            node_key=node_key.private,
-            node_key_public=node_key.public,
-        )
         seed = build.seed_of(
             self.spec,
             item,
-            ssh,
+            self._keys.seed_ssh(item.key.name),
             site,
             host_keys=self._host_keys(),
             places=self._places(),
@@ -348,8 +343,7 @@ class LibvirtBackend(Backend):
         return seed.secret_json()
 
     def _host_keys(self) -> dict[str, str]:
-        names = [node.name for _, node in self.spec.nodes]
-        return {name: self._keys.pair(f"host.{name}").public for name in names}
+        return self._keys.host_keys(node.name for _, node in self.spec.nodes)
 
     def _take_vf(self, item: Resource, shell: HostShell, owner: str) -> GrantedVf | None:
         """Return the VF that a node asks for, which QEMU's user can open then."""
@@ -388,8 +382,8 @@ class LibvirtBackend(Backend):
 
     def finish(self) -> None:
         """Wait for every node that was started, and update the others."""
-        self._write_known_hosts()
-        identity, nodes = self._identity(), self._nodes()
+        identity, nodes = self._identity(), self.nodes()
+        replace_file(nodes.known_hosts, known_hosts(self._host_keys()), sync=False)
         waiting, items = [], {}
         for record in self._begun_nodes():
             name, node = record.item.key.name, record.item.of(VirtualNode)
@@ -422,11 +416,6 @@ class LibvirtBackend(Backend):
             )
             notes = record.notes.model_copy(update={"seed": digest(seed)})
             self._records.write(record.item, notes)
-
-    def _write_known_hosts(self) -> None:
-        keys = self._host_keys()
-        lines = [f"{name} {' '.join(key.split()[:2])}\n" for name, key in keys.items()]
-        replace_file(self._nodes().known_hosts, "".join(lines), sync=False)
 
     # Removing
 
@@ -470,13 +459,13 @@ class LibvirtBackend(Backend):
             files = [f"{place}/{name}.{kind}" for kind in ("seed", "console", "iso")]
             self._hosts.shell(node.host, node.uri).remove(files)
         with contextlib.suppress(NearmetalError):
-            self._nodes().close()
+            self.nodes().close()
 
     def _delete_cluster(self) -> None:
         identity = self._records.identity()
         if identity is not None:
             with contextlib.suppress(NearmetalError):
-                self._nodes().close()
+                self.nodes().close()
             records = self._records.all()
             items = [part_of(self.spec, r.item.key, r.item.values) for r in records]
             for item in reversed(in_order(items)):
@@ -490,36 +479,17 @@ class LibvirtBackend(Backend):
 
     # Reaching in
 
-    def _nodes(self) -> Nodes:
+    def nodes(self) -> Nodes:
+        """Return the nodes; only the hypervisor's machine must reach the network."""
         places = self._places()
-        where = {node.name: (places[node.name], host.uri) for host, node in self.spec.nodes}
+        where = {n.name: (places[n.name], ssh_login(host.uri)) for host, n in self.spec.nodes}
         return Nodes(self._directory, where, self._runner)
-
-    def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
-        """Enter by ssh, as the user of the cluster unless `root`."""
-        return self._nodes().command(node, argv, **entry)
-
-    def on_launcher(self, argv: Sequence[str], **entry: Unpack[CommandEntry]) -> Command:
-        """Enter the first node, where a user would log in."""
-        return self.on_node(self.spec.nodes[0][1].name, argv, **entry)
-
-    def remote_shell(self) -> str:
-        """Return the agent, which has the same path in every node."""
-        return AGENT
-
-    def job_root(self) -> Path:
-        """Return a directory in memory, where root makes jobs' directories for the user."""
-        return Path(JOBS)
 
     def staged(self, node: str) -> Path | None:
         """Return the directory that only machines of this host read."""
         record = self._records.read(Key(Kind.NODE, node))
         shared = record is not None and record.item.of(VirtualNode).files == "9p"
         return self._share if shared else None
-
-    def end_marked(self, marker: str) -> int:
-        """Kill in every node that the cluster should have."""
-        return self._nodes().sweep(marker)
 
 
 def open_backend(spec: LibvirtSpec, store: Store, runner: Runner) -> LibvirtBackend:

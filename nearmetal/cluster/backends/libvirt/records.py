@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on this machine: a cluster's identity, resources and ssh keys, and a memory of answers.
+"""Records on this machine: a cluster's identity and resources, and a memory of answers.
 
 Each host says whether a resource is sound; records only say where it is. They hold no secrets.
-All keys are made before the first boot, so nothing is ever trusted on first use.
 """
 
 from __future__ import annotations
@@ -17,12 +16,9 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from nearmetal.cluster.backends.libvirt.values import MODELS
 from nearmetal.cluster.resource import Key, Kind, Resource, from_text
-from nearmetal.core.errors import BackendError, CommandError
-from nearmetal.core.files import move, read_json, read_regular, replace_file
-from nearmetal.core.process import Command, Runner
+from nearmetal.core.files import read_json, read_regular, replace_file
 from nearmetal.image.seed import SeedInterface
 
-_STEP_S = 30.0
 _MAX_TEXT = 1 << 16
 
 
@@ -113,48 +109,6 @@ class Records:
         kinds = {kind.value: kind for kind in Kind}
         keys = (Key(kinds[kind], name) for kind, _, name in names if kind in kinds)
         return [record for key in keys if (record := self.read(key)) is not None]
-
-
-@dataclass(frozen=True)
-class KeyPair:
-    """A private key and its public half, as text."""
-
-    private: str
-    public: str
-
-
-@dataclass(frozen=True)
-class KeyRing:
-    """The directory of a cluster's keys, 0700; every file has mode 0600.
-
-    One key opens the nodes for us, one opens them for each other, and each node has a host key.
-    """
-
-    directory: Path
-    runner: Runner
-
-    def pair(self, name: str) -> KeyPair:
-        """Return a key pair, which is made if it is not complete."""
-        path = self.directory / name
-        public = path.with_name(f"{name}.pub")
-        if not (path.exists() and public.exists()):
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = path.with_name(f"{name}.new")
-            fresh_public = path.with_name(f"{name}.new.pub")
-            for leftover in (fresh, fresh_public):
-                leftover.unlink(missing_ok=True)
-            argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", str(fresh))
-            try:
-                self.runner.check(Command(argv), timeout_s=_STEP_S)
-            except CommandError as error:
-                raise BackendError(
-                    f"cannot make the ssh key {name}: {error.hint or error.message}",
-                    "check that openssh-client is installed",
-                ) from error
-            move(fresh_public, public)
-            move(fresh, path)
-        private, public_half = (read_regular(p, _MAX_TEXT).decode("ascii") for p in (path, public))
-        return KeyPair(private, public_half.strip())
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ class LocalBackend(Backend):
     """Implements Backend; see there for the contracts."""
 
     shares_files = True
+    interface = "br0"
 
     def __init__(self, cluster: str, store: Store, runner: Runner) -> None:
         self.name = cluster

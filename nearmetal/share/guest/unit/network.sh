@@ -45,7 +45,7 @@ network_device() {
 	return 1
 }
 
-# network_each FUNCTION: calls it for every interface with $mac, $address, $mtu, $gateway, $soft_roce.
+# network_each FUNCTION: calls it for every interface with $mac, $address, $mtu, $gateway, $soft_roce, $keep.
 network_each() {
 	each=$1 current= mac=
 	while IFS='=' read -r key value; do
@@ -54,7 +54,7 @@ network_each() {
 		number=${number%%.*}
 		if [ "$number" != "$current" ]; then
 			[ -z "$mac" ] || "$each"
-			current=$number mac='' address='' mtu='' gateway='' soft_roce=false
+			current=$number mac='' address='' mtu='' gateway='' soft_roce=false keep=false
 		fi
 		[ "$value" != null ] || continue
 		case $field in
@@ -63,6 +63,7 @@ network_each() {
 		mtu) mtu=$value ;;
 		gateway) gateway=$value ;;
 		soft_roce) soft_roce=$value ;;
+		keep) keep=$value ;;
 		esac
 	done <"$etc/seed.lines"
 	[ -z "$mac" ] || "$each"
@@ -80,6 +81,8 @@ network_wait() {
 network_set_one() {
 	wanted_address=$address
 	network_wait
+	[ "${wanted_address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
+	[ "$keep" != true ] || return 0
 	script="link set dev $device ${mtu:+mtu $mtu} up"
 	[ -z "$wanted_address" ] || script="$script
 address replace $wanted_address dev $device"
@@ -87,7 +90,6 @@ address replace $wanted_address dev $device"
 route replace default via $gateway dev $device"
 	words=$(printf '%s\n' "$script" | real ip -batch - 2>&1) ||
 		fail "interface $device ($mac): $(printf '%s' "$words" | tr '\n' ' ')"
-	[ "${wanted_address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
 }
 
 # network_set: $run/interface tells on which interface the other nodes know this one.
