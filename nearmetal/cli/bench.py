@@ -70,7 +70,7 @@ def bench_options(parser: VerbParser) -> None:
 
 def on_bench(args: argparse.Namespace, view: View) -> int:
     """Run the suite; exit code 1 if a launch failed."""
-    from nearmetal.study.runner.collect import Collector
+    from nearmetal.study.runner.collect import Collector, first_cores
     from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
     suite = SUITES[args.suite]
@@ -79,6 +79,10 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
     mpis = choose_mpis(args.mpi)
     directory = run_directory(args.output, Path(args.spec).stem)
     cluster, spec = open_running(args.spec)
+    planned = schedule(suite, mpis, arms, blocks)
+    if not first_cores(cluster.backend):
+        planned = [launch for launch in planned if launch.arm is not None]
+        view.note("no limits of the memory: the cores of the nodes are not known here")
     with view.steps(f"bench {cluster.name}") as steps:
         collector = Collector(
             cluster.backend,
@@ -90,7 +94,7 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
             args.ranks or spec.slots,
             steps,
         )
-        manifest = collector.run(schedule(suite, mpis, arms, blocks))
+        manifest = collector.run(planned)
     failed = [launch for launch in manifest.launches if not launch.good]
     for launch in failed:
         how = "it did not end in time" if launch.timed_out else f"exit code {launch.exit_code}"

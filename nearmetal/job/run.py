@@ -207,7 +207,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     directories = places_for(backend, spec, tuple(nodes), job, runner)
     root = backend.job_root()
     wanted = Wanted()
-    library = None
+    library, provider_names = None, installation.provider_names
     if request.provider is Provider.NEARMETAL:
         library = provider_library() if shared else Path(GUEST_PROVIDER)
     if shared:
@@ -224,6 +224,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         provider=request.provider,
         library=library,
         provider_directory=None if shared else root / f"{job}{LINKS}",
+        provider_names=provider_names,
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
         one_host=_meets_in_memory(spec, placement, request.channels),

@@ -59,10 +59,21 @@ def test_a_provider_directory_holds_ours_and_intel_s_own(tmp_path: Path) -> None
     (tmp_path / "lib").mkdir()
     for name in ("libtcp-fi.so", "librxm-fi.so", "libmpi.so"):
         (tmp_path / "lib" / name).touch()
-    request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS)
-    made = settings_for(Installation(Mpi.IMPI, tmp_path), request)
-    assert [p.name for p in made.providers] == [LIBRARY.name, "librxm-fi.so", "libtcp-fi.so"]
-    assert settings_for(Installation(Mpi.MPICH5, tmp_path), request).providers == ()
+    # The nodes have it at another place, which is not there on this machine.
+    names = Installation(Mpi.IMPI, tmp_path).provider_names
+    request = Request(Provider.NEARMETAL, LIBRARY, JOB_PROVIDERS, provider_names=names)
+    made = settings_for(Installation(Mpi.IMPI, PREFIX), request)
+    own = [PREFIX / "lib" / name for name in ("librxm-fi.so", "libtcp-fi.so")]
+    assert made.providers == (LIBRARY, *own)
+    assert settings_for(Installation(Mpi.MPICH5, PREFIX), request).providers == ()
+
+
+def test_the_interface_of_intel_s_launcher_is_named_where_it_is_known() -> None:
+    def named(interface: str) -> str | None:
+        request = Request(Provider.NEARMETAL, LIBRARY, interface=interface)
+        return settings_for(Installation(Mpi.IMPI, PREFIX), request).env.get("I_MPI_HYDRA_IFACE")
+
+    assert (named("eth0"), named("")) == ("eth0", None)
 
 
 def test_nodes_that_see_the_providers_get_no_links(tmp_path: Path) -> None:

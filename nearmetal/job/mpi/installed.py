@@ -70,6 +70,11 @@ class Installation:
         """The directory of its libmpi; None if the system's linker finds it."""
         return None if self.prefix == Path("/usr") else self.prefix / "lib"
 
+    @property
+    def provider_names(self) -> tuple[str, ...]:
+        """The files in its libraries that are providers of its own libfabric, as they are here."""
+        return tuple(sorted(path.name for path in (self.prefix / "lib").glob("*-fi.so")))
+
 
 @dataclass(frozen=True)
 class SearchPath:

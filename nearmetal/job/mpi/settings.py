@@ -73,7 +73,7 @@ class Request:
     """The wishes of a job to its MPI. Paths are as the nodes see them.
 
     `provider_directory`: where the nodes have links to providers; None: they see the providers
-    themselves. `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
+    themselves. `provider_names`: files in the libraries of the MPI that are providers. `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
     `one_host`: all nodes share a host, so they meet in memory.
     """
 
@@ -86,6 +86,7 @@ class Request:
     stack: Stack | None = None
     interface: str = "br0"
     """The network interface of the launcher on the cluster's network; "": by the host's name."""
+    provider_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _providers(installation: Installation, request: Request) -> tuple[Path, ...]
         return ()
     own: tuple[Path, ...] = ()
     if installation.mpi is Mpi.IMPI:
-        own = tuple(sorted((installation.prefix / "lib").glob("*-fi.so")))
+        own = tuple(installation.prefix / "lib" / name for name in request.provider_names)
     return (request.library, *own)
 
 

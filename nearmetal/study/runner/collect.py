@@ -283,8 +283,11 @@ def check_room(directory: Path) -> None:
 
 
 def first_cores(backend: Backend) -> list[int]:
-    """Return the first cores of the first two nodes that have different ones."""
-    return list(dict.fromkeys(node.cpus[0] for node in backend.status()))[:2]
+    """Return the first cores of the first two nodes that have different ones.
+
+    It has none where the cores of the nodes are not known here.
+    """
+    return list(dict.fromkeys(node.cpus[0] for node in backend.status() if node.cpus))[:2]
 
 
 def sent_bytes(net_dev: str) -> int | None:
