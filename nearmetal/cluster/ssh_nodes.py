@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ AGENT = f"{PLACE}/agent"
 JOBS = f"{PLACE}/jobs"
 FILES = f"{JOBS}/{STAGED}"
 """Directory of staged programs and MPIs: the host's, or the node's own."""
+
+OTHER_KEY = "its sshd does not have the expected host key"
+"""The reason of a refused login. The advice of ssh, to trust the other key, is left out."""
 
 _STEP_S = 120.0
 _KEPT_S = 300
@@ -142,9 +146,12 @@ class Nodes:
         ends = self.run_all(commands, "cannot end a job")
         return sum(int(done.text.strip() or 0) for done in ends)
 
-    def close(self) -> None:
-        """End the kept connections; no error if there are none."""
-        for path in (self.directory / "m").glob("*"):
+    def close(self, node: str = "*") -> None:
+        """End the kept connections to a node, or to all; no error if there are none.
+
+        It ends what runs over them.
+        """
+        for path in (self.directory / "m").glob(f"{node}.*"):
             login = Login("node", config=NO_CONFIG, options={"ControlPath": str(path)})
             self.runner.run(Command(login.control("exit")), timeout_s=10)
             path.unlink(missing_ok=True)
@@ -155,7 +162,9 @@ def _failure(node: str, what: str, reason: str) -> BackendError:
     if "timed out" in low or "no route" in low or "unreachable" in low:
         hint = "this machine must reach the network of the cluster"
     elif "host key" in low or "identification has changed" in low:
-        hint = "another machine answers at its address"
+        sent = re.search("SHA256:[A-Za-z0-9+/]{43}", reason)
+        reason = f"{OTHER_KEY}{f' ({sent[0]})' if sent else ''}"
+        hint = "another machine answers at its address, or its sshd has another key"
     return BackendError(f"node {node}: {what}: {reason}", hint)
 
 

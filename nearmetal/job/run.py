@@ -162,10 +162,15 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
 
 
 def _meets_in_memory(
-    spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None
+    spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None, *, apart: bool
 ) -> bool:
-    """Whether all ranks share a host and may use its memory, as containers or as machines."""
+    """Whether all ranks share a host and may use its memory, as containers or as machines.
+
+    `apart`: the infrastructure gives nodes of one host no common memory.
+    """
     nodes = dict(placement.ranks)
+    if apart and len(nodes) > 1:
+        return False
     used = {host.name for host, node in spec.nodes if node.name in nodes}
     return len(used) == 1 and (channels is None or not {SELF, NETWORK}.issuperset(channels))
 
@@ -227,7 +232,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         provider_names=provider_names,
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
-        one_host=_meets_in_memory(spec, placement, request.channels),
+        one_host=_meets_in_memory(spec, placement, request.channels, apart=bool(backend.apart)),
         stack=request.stack,
         interface=backend.interface,
     )

@@ -29,9 +29,10 @@ class FakeBackend:
     meeting: Path = Path("/nowhere")
     spec: str | None = None
 
+    apart: str = ""
+
     shares_files = True
     interface = "br0"
-    apart = ""
 
     def prepare(self) -> None:
         pass

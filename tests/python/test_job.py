@@ -5,12 +5,13 @@ import json
 import os
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
+from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts, Kind
@@ -20,10 +21,10 @@ from nearmetal.core.process import Command, Completed
 from nearmetal.core.resources import provider_library, provider_places
 from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
-from nearmetal.job.mpi import Mpi, Provider
+from nearmetal.job.mpi import MapBy, Mpi, Placement, Provider
 from nearmetal.job.places import is_stale, new_name, surely
-from nearmetal.job.run import JobRequest, find_job_program, run_job
-from nearmetal.job.stats import Failure, JobVerdict, cause, judge, read_failures, read_stats
+from nearmetal.job.run import JobRequest, crowded, find_job_program, run_job
+from nearmetal.job.stats import JobVerdict
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 from tests.python.test_mpi import install
@@ -206,6 +207,37 @@ def test_open_mpi_5_gets_flat_collectives_where_all_meet_in_memory(
     env = runner.commands[0].env
     assert env is not None
     assert env.get("OMPI_MCA_coll") == ("^han" if flat else None)
+
+
+def test_nodes_that_share_no_memory_get_no_flat_collectives(
+    backend: FakeBackend, spec: ClusterSpec, tmp_path: Path
+) -> None:
+    install(tmp_path, Mpi.OPENMPI5)
+    backend.apart = "there is no common memory"
+    for nodes, flat in ((("n1", "n2"), None), (("n1",), "^han")):
+        runner = FakeRunner()
+        run_job(backend, spec, JobRequest("true", mpi="openmpi5", nodes=nodes), runner)
+        env = runner.commands[0].env
+        assert env is not None
+        assert env.get("OMPI_MCA_coll") == flat
+
+
+@dataclass
+class OwnCpus(FakeBackend):
+    """Nodes with processors of their own, as on vSphere: the cores of the host are not known."""
+
+    own: int = 0
+
+    def status(self) -> list[NodeStatus]:
+        return [replace(node, cpus=(), own_cpus=self.own) for node in super().status()]
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0, True), (1, False), (2, False)])
+def test_processors_of_a_node_alone_are_not_crowded(
+    backend: FakeBackend, spec: ClusterSpec, own: int, expected: bool
+) -> None:
+    ranks = Placement((("n1", 1), ("n2", 1), ("n3", 1)), MapBy.SLOT)
+    assert crowded(spec, OwnCpus(there=backend.there, own=own), ranks) == expected
 
 
 def test_what_is_set_for_speed_only_yields_to_the_caller_s_own(
@@ -416,92 +448,6 @@ def test_a_program_of_the_nodes_own_has_an_absolute_path() -> None:
     assert "absolute" in refused.value.hint
 
 
-def test_files_of_a_job_are_read_with_care(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.stats"
-    secret.write_bytes(file_bytes())
-    stats = tmp_path / "stats"
-    stats.mkdir()
-    (stats / "0.stats").write_bytes(file_bytes())
-    (stats / "1.stats").write_text("[1]")
-    (stats / "2.stats").write_text("[" * 100000)
-    (stats / "3.stats").symlink_to(secret)
-    (stats / "exit.1").write_text("3\n")
-    (stats / "exit.2").write_text("-3")
-    (stats / "exit.3").write_text("999")
-    (stats / "exit.4").symlink_to(secret)
-    os.mkfifo(stats / "4.stats")
-    os.mkfifo(stats / "exit.5")
-    assert [endpoint["peers"] for endpoint in read_stats(stats)] == [[]]
-    (stats / "exit.6").write_text("\n")
-    (stats / "lost.n1").write_text("137\n")
-    (stats / "lost.n2").write_text("\n")
-    found = {(failure.node, failure.code) for failure in read_failures(stats)}
-    assert found == {("", 3), ("", 137), ("n1", 137)}
-    (tmp_path / "link").symlink_to(stats)
-    assert read_stats(tmp_path / "link") == []
-    assert read_stats(tmp_path / "none") == []
-
-
-@pytest.mark.parametrize(
-    ("stats", "ranks", "verdict"),
-    [
-        ([], 2, JobVerdict.ABSENT),
-        ([{"peers": []}], 2, JobVerdict.NO_TRAFFIC),
-        ([{"peers": []}], 1, JobVerdict.PROVEN),
-        ([{"peers": [{"channels": {"shm": {"sent_messages": 1}}}]}], 2, JobVerdict.PROVEN),
-        ([{"peers": [{"channels": {"shm": {"sent_messages": 0}}}]}], 2, JobVerdict.NO_TRAFFIC),
-        ([{"peers": [{"channels": 7}, "x", None]}], 2, JobVerdict.NO_TRAFFIC),
-        ([{"peers": "lies"}], 2, JobVerdict.NO_TRAFFIC),
-        ([{}], 2, JobVerdict.NO_TRAFFIC),
-    ],
-)
-def test_the_verdict_follows_the_counters(
-    stats: list[dict[str, object]], ranks: int, verdict: JobVerdict
-) -> None:
-    proof = judge(stats, ranks)
-    assert proof.verdict is verdict
-    assert proof.reason
-
-
-@pytest.mark.parametrize(
-    ("failures", "code"),
-    [
-        ([], None),
-        ([(2, 5), (1, 3)], 3),
-        ([(1, 14), (2, 137), (3, 139)], 137),
-        ([(1, 143), (2, 3), (3, 130)], 143),
-        ([(1, 3), (2, 143)], 3),
-        # Killed together with its agent, at an unknown time.
-        ([(1, 143), (UNKNOWN, 137)], 137),
-        ([(1, 3), (UNKNOWN, 137)], 3),
-    ],
-)
-def test_the_cause_is_the_first_death(failures: list[tuple[int, int]], code: int | None) -> None:
-    found = cause([Failure(*failure) for failure in failures])
-    assert (found and found.code) == code
-
-
-@pytest.mark.parametrize(
-    ("ranks", "node"),
-    [
-        ([], "n1"),
-        ([(4, 137)], ""),
-        ([(6, 137), (7, 3)], "n1"),
-        ([(4, 143)], "n1"),
-        ([(UNKNOWN, 137)], "n1"),
-        ([(5, 3)], ""),
-    ],
-)
-def test_a_lost_process_of_the_mpi_is_a_cause_before_any_rank(
-    ranks: list[tuple[int, int]], node: str
-) -> None:
-    failures = [Failure(*rank) for rank in ranks]
-    lost = [Failure(6, 139, "n2"), Failure(5, 137, "n1"), Failure(1, 141, "n3")]
-    found = cause([*failures, *lost])
-    assert found is not None
-    assert found.node == node
-
-
 @dataclass
 class FakeProbe:
     """nearmetal-info meet in one node: near on one host, far otherwise."""
@@ -562,6 +508,26 @@ def test_every_node_meets_every_node(backend: FakeBackend, spec: ClusterSpec) ->
     assert matrix["n1", "n3"] == "net"
     assert runner.commands[0].argv[-2] == "--rundir"
     assert list((backend.meeting / "h").iterdir()) == []
+
+
+@pytest.mark.usefixtures("info")
+def test_nodes_of_one_host_without_common_memory_are_explained(
+    backend: FakeBackend, spec: ClusterSpec
+) -> None:
+    class Far(FakeProbe):
+        def send(self, line: str) -> None:
+            super().send(line)
+            words = json.loads(self.answers.pop())
+            if words["relation"] == "host":
+                words |= {"relation": "network", "channel": "net"}
+            self.answers.append(json.dumps(words))
+
+    backend.apart = "there is no common memory"
+    found = measure_locality(backend, spec, FakeRunner(talk=Far))
+    explained = {
+        (m.node, m.peer) for m in found if m.reason.endswith("; there is no common memory")
+    }
+    assert explained == {("n1", "n2"), ("n2", "n1")}
 
 
 @pytest.mark.usefixtures("info")

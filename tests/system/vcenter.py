@@ -22,13 +22,15 @@ from nearmetal.host.vcenter.spec import Vcenter
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from nearmetal.cluster.diff import Plan
     from nearmetal.host.vcenter.session import Session
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "build" / "vcsim" / "vcsim"
+
+GUEST = Path(__file__).with_name("vsphere_guest.sh")
 
 PASSWORD = "VCENTER_TEST_PASSWORD"
 TEMPLATE = "DC0_C0_RP0_VM0"
@@ -150,12 +152,14 @@ def simulator(
     options: str | None = None,
     num_of_vfs: int | None = None,
     slow: str = "",
+    guests: Mapping[str, str] | None = None,
 ) -> Generator[Simulator, None, None]:
     """Run a simulator while it is used, with hosts of these names, four where none are given.
 
     `options`: of the driver of their cards, on hosts where no other VFs are; `num_of_vfs`: what the firmware of the card for MPI
     offers. A file of a host's name in the directory `firmware` says another number for its next boot.
     `slow`: a task that takes time, and its milliseconds, for example `CloneVm=2000`.
+    `guests`: machines run vsphere_guest.sh with these variables while they are on.
     """
     if not PROGRAM.exists():
         lacking(f"{PROGRAM} is missing: run `make setup-vsphere`")
@@ -169,12 +173,17 @@ def simulator(
             *(("-num-of-vfs", str(num_of_vfs)) if num_of_vfs is not None else ()),
             *("-firmware", str(directory / "firmware")),
             *("-slow", slow),
+            *(
+                ("-guest", str(GUEST), "-guest-folder", str(directory))
+                if guests is not None
+                else ()
+            ),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         # It leaves its directories behind.
-        env={**os.environ, "TMPDIR": str(directory)},
+        env={**os.environ, **(guests or {}), "TMPDIR": str(directory)},
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"strings"
 
 	"github.com/vmware/govmomi/simulator"
@@ -70,6 +72,7 @@ func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) s
 			}
 			ref := cloned.Info.Result.(types.ManagedObjectReference)
 			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
+			renumber(clone)
 			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
 				This: ref,
 				Spec: types.VirtualMachineConfigSpec{ExtraConfig: extra, Firmware: m.Config.Firmware},
@@ -79,6 +82,23 @@ func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) s
 		})
 	return &methods.CloneVM_TaskBody{
 		Res: &types.CloneVM_TaskResponse{Returnval: outer.Run(ctx)},
+	}
+}
+
+// renumber gives the cards of a clone MAC addresses of their own: the simulator leaves its source's.
+func renumber(clone *simulator.VirtualMachine) {
+	digest, number := sha256.Sum256([]byte(clone.Config.Uuid)), 0
+	for _, device := range clone.Config.Hardware.Device {
+		card, ok := device.(types.BaseVirtualEthernetCard)
+		if !ok {
+			continue
+		}
+		mac := fmt.Sprintf("00:50:56:%02x:%02x:%02x", digest[0]&0x3f, digest[1], digest[2]^byte(number))
+		card.GetVirtualEthernetCard().MacAddress = mac
+		if number < len(clone.Guest.Net) {
+			clone.Guest.Net[number].MacAddress = mac
+		}
+		number++
 	}
 }
 

@@ -2,7 +2,7 @@
 
 // A vCenter for tests: govmomi's simulator over TLS, with a template that has a snapshot, free of the
 // values that Python clients refuse, and with refusals that a real vCenter has and the simulator lacks.
-// Machines are in machine.go, networks in network.go, hosts in hosts.go and service.go.
+// Machines are in machine.go, their guests in guests.go, networks in network.go, hosts in hosts.go and service.go.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"log"
 	"net/url"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 
@@ -104,6 +105,9 @@ func main() {
 	numOfVfs := flag.Int("num-of-vfs", 16, "NUM_OF_VFS of the firmware of the card for MPI")
 	vfs := flag.Int("vfs", 4, "virtual functions of each function of the Intel card")
 	firmware := flag.String("firmware", "", "where files with NUM_OF_VFS for the next boot lie, by hosts' names")
+	program := flag.String("guest", "", "program that runs for each machine that is on; see guests.go")
+	network := flag.String("guest-network", "10.86.0", "first three numbers of the guests' addresses")
+	folder := flag.String("guest-folder", "", "where the guests' files lie")
 	slow := flag.String("slow", "", "a task that takes time, for example CloneVm=2000 with milliseconds")
 	flag.Parse()
 	if *slow != "" {
@@ -136,6 +140,14 @@ func main() {
 	if err := prepareTemplate(ctx, "DC0_C0_RP0_VM0"); err != nil {
 		log.Fatal(err)
 	}
+	inside := &guests{
+		ctx: ctx, program: *program, folder: *folder, network: *network,
+		leases:  map[types.ManagedObjectReference]string{},
+		running: map[types.ManagedObjectReference]*exec.Cmd{},
+	}
+	if *program != "" {
+		ctx.Map.AddHandler(inside)
+	}
 	nameHosts(ctx, names)
 	prepareNetworks(ctx)
 	prepareHosts(ctx, *options, int32(*numOfVfs), int32(*vfs), *firmware)
@@ -166,4 +178,5 @@ func main() {
 	fmt.Println(server.URL.Host)
 	// Ends with whoever started it: its standard input closes then.
 	_, _ = os.Stdin.Read(make([]byte, 1))
+	inside.stopAll()
 }

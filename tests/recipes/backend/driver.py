@@ -19,6 +19,7 @@ class EmptyBackend:
     """Implements Backend; see there for the contracts."""
 
     shares_files = True
+    interface = apart = ""
 
     def facts(self) -> Facts:
         return Facts()

@@ -16,15 +16,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from pyVmomi import vim
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.vsphere import machine as machines
+from nearmetal.cluster.backends.vsphere.guests import ADDRESSES, Guests
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.marks import MADE, MARKS, UUID, Found, claims, mark_of
-from nearmetal.cluster.backends.vsphere.plan import VsphereMachine, part_of, vsphere_machines
+from nearmetal.cluster.backends.vsphere.plan import (
+    VsphereMachine,
+    need_off,
+    part_of,
+    vsphere_machines,
+)
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
 from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
 from nearmetal.cluster.backends.vsphere.switches import Switches
@@ -33,29 +39,33 @@ from nearmetal.cluster.backends.vsphere.work import MachineWork
 from nearmetal.cluster.backends.vsphere.workers import Workers
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
-from nearmetal.core.process import Runner
+from nearmetal.core.process import LocalRunner, Runner
 from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 
-NO_JOBS = BackendError(
-    "this release makes machines on vSphere, and runs nothing in them",
-    "log in by ssh; `nearmetal status` has the addresses",
-)
+CPUS = "config.hardware.numCPU"
+APART = "ESXi has no memory that machines share: no ivshmem, and VMCI cannot be mapped"
+"""Why machines of one host use the network."""
 
 
-class VsphereBackend:
+class VsphereBackend(SshBackend):
     """Implements Backend; see there for the contracts."""
 
-    shares_files = False
+    spec: VsphereSpec
+    apart = APART
 
-    def __init__(self, spec: VsphereSpec, store: Store) -> None:
+    def __init__(self, spec: VsphereSpec, store: Store, runner: Runner | None = None) -> None:
         self.spec = spec
         self.name = spec.name
         self._directory = store.cluster(spec.name)
         self._session = Session(spec.vcenter)
         self._inventory: VsphereInventory | None = None
         self._workers = Workers(self._session, spec.parallel)
+        self._guests: Guests | None = None
+        if spec.ssh is not None:
+            self._guests = Guests(spec, spec.ssh, self._directory, runner or LocalRunner())
         self._removing = False
         self._notes: list[str] = []
         self._whole = False
@@ -79,7 +89,7 @@ class VsphereBackend:
         return self._session.call("looking for the folder", self._places().folder)
 
     def _machine_work(self) -> MachineWork:
-        return MachineWork(self._session, self._places(), self.spec)
+        return MachineWork(self._session, self._places(), self.spec, self._guests)
 
     def prepare(self) -> None:
         """Find all objects that the spec names, so that an error comes before the first change.
@@ -128,6 +138,11 @@ class VsphereBackend:
         """Return no facts: a plan for vSphere needs only the spec."""
         return Facts()
 
+    @property
+    def _tools(self) -> tuple[str, ...]:
+        """Properties that only jobs need."""
+        return ADDRESSES if self._guests else ()
+
     def _own(self, names: Sequence[str]) -> tuple[dict[str, Found], list[Found]]:
         """Return the machine of each node with these properties, and strangers in the folder."""
         folder, content = self._folder(), self._session.content
@@ -170,8 +185,9 @@ class VsphereBackend:
         desired = Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
         wanted = desired.named(VsphereMachine)
         compares = self._whole or any(machine.adapters for machine in wanted.values())
-        names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []))
+        names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []), *self._tools)
         own, strangers = self._own(names)
+        lacking = self._guests.lacking(own) if self._guests else {}
         notes = [*notes, *self._notes, *map(self._stranger, strangers)]
         if self._folder() is None and not own:
             # A directory without a folder: a removal or the first `up` was interrupted.
@@ -186,8 +202,8 @@ class VsphereBackend:
             item = part_of(self.spec, Kind.NODE, name, now)
             self._seen[name] = machine, now
             parts.append(item)
-            if machine.unfinished:
-                unfinished[item.key] = machine.unfinished
+            if reason := machine.unfinished or lacking.get(name, ""):
+                unfinished[item.key] = reason
         return Observed(tuple(parts), notes=tuple(notes), unfinished=unfinished)
 
     def _stranger(self, machine: Found) -> str:
@@ -273,6 +289,8 @@ class VsphereBackend:
         if name not in self._seen:
             raise BackendError("it is gone", "run `nearmetal up` again")
         found, now = self._seen[name]
+        if self._guests and (need_off(wanted, now) or wanted.power != now.power):
+            self._guests.close(name)
         self._machine_work().change(found, name, wanted, now)
 
     def finish(self) -> None:
@@ -281,6 +299,8 @@ class VsphereBackend:
         members = {node: machine.ref for node, machine in self._own(MARKS)[0].items()}
         self._set_rules("setting rules of DRS", self.spec.rules, members)
         self._switches().trim(keep=True)
+        if self._guests is not None:
+            self._guests.make_nodes(lambda: self._own((*MARKS, *ADDRESSES))[0])
 
     def _set_rules(self, what: str, rules: Sequence[DrsRule], members: dict[str, Any]) -> None:
         compute = self._places().compute
@@ -302,6 +322,8 @@ class VsphereBackend:
         """
         if key.kind is Kind.NODE and key.name in self._seen:
             ref = self._seen[key.name][0].ref
+            if self._guests is not None:
+                self._guests.forget(key.name)
             self._workers.begin(f"node {key.name}", partial(self._machine_work().destroy, ref))
             self._removing = True
         elif key.kind is Kind.CLUSTER:
@@ -309,6 +331,8 @@ class VsphereBackend:
 
     def _delete_all(self) -> None:
         self._adopt()
+        if self._guests is not None:
+            self._guests.close()
         folder = self._folder()
         own, _ = self._own(MARKS)
         if folder is not None:
@@ -339,31 +363,31 @@ class VsphereBackend:
 
     def status(self) -> list[NodeStatus]:
         """Return every machine of the spec."""
-        own, _ = self._own(machines.STATE)
-        found = {node: machine.properties for node, machine in own.items()}
-        addresses = self.spec.guest_addresses()
+        own, _ = self._own((*machines.STATE, CPUS, *self._tools))
+        lacking = self._guests.lacking(own) if self._guests else {}
         return [
-            self._status(host.name, node, found.get(node.name), addresses.get(node.name, ""))
+            self._status(host.name, node, own.get(node.name), lacking.get(node.name, ""))
             for host, node in self.spec.nodes
         ]
 
     def _status(
-        self, host: str, node: VsphereNode, found: Properties | None, wanted: str
+        self, host: str, node: VsphereNode, machine: Found | None, lacking: str
     ) -> NodeStatus:
-        power = self.spec.machine_of(node).power
-        if found is None:
+        power, found = self.spec.machine_of(node).power, machine.properties if machine else {}
+        on = found.get("runtime.powerState") == "poweredOn"
+        if machine is None:
             health = "not there"
         elif mark_of(found).get("state") != MADE:
             health = "unfinished"
+        elif on != (power == "on"):
+            health = "not as wanted"
         else:
-            on = found["runtime.powerState"] == "poweredOn"
-            health = ("running" if on else "off") if on == (power == "on") else "not as wanted"
-        address = str((found or {}).get("guest.ipAddress") or wanted.partition("/")[0])
+            health = lacking or ("running" if on else "off")
         return NodeStatus(
             name=node.name,
             host=host,
             hostname=node.name,
-            address="" if address == "dhcp" else address,
+            address=self._address(node.name, found),
             slots=node.slots,
             cpus=(),
             shm="",
@@ -371,21 +395,26 @@ class VsphereBackend:
             uptime_s=0.0,
             healthy=health in ("running", "off"),
             health=health,
+            own_cpus=int(found.get(CPUS) or 0),
         )
 
-    def _refuse_jobs(self, *_words: Any, **_options: Any) -> NoReturn:
-        """Refuse: this release does not run jobs in these machines."""
-        raise NO_JOBS
+    def _address(self, node: str, found: Properties) -> str:
+        wanted = self.spec.guest_addresses().get(node, "").partition("/")[0]
+        reached = self._guests.address(node, found) if self._guests else None
+        address = reached.ip if reached else str(found.get("guest.ipAddress") or wanted)
+        return "" if address == "dhcp" else address
 
-    on_node = on_launcher = remote_shell = job_root = staged = meeting_directory = _refuse_jobs
-    supervisor = _refuse_jobs
+    def nodes(self) -> Nodes:
+        """Return the nodes; raises BackendError if the spec does not say how to enter them."""
+        if self._guests is None:
+            raise BackendError(
+                f"cluster {self.name}: its spec does not say how jobs reach the machines",
+                "add `ssh: {}` and run `nearmetal up`; nearmetal-spec(5), `ssh`, has the needs of "
+                "the template",
+            )
+        return self._guests.nodes()
 
-    def end_marked(self, marker: str) -> int:
-        """Return 0: no process of ours runs in these machines."""
-        del marker
-        return 0
 
-
-def open_backend(spec: VsphereSpec, store: Store, _runner: Runner) -> VsphereBackend:
+def open_backend(spec: VsphereSpec, store: Store, runner: Runner) -> VsphereBackend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
-    return VsphereBackend(spec, store)
+    return VsphereBackend(spec, store, runner)

@@ -70,6 +70,7 @@ def findings(spec: VsphereSpec) -> list[Finding]:
     found: list[Finding] = []
     for one in placed:
         found += [*_clone(one), *_reservations(one), *_placement(one), *_adapters(one)]
+        found += _access(spec, one)
     found += [*_devices(placed), *_names(placed), *_addresses(spec, placed)]
     found += [*_switches(spec), *_uplinks(spec), *_reach(spec, placed), *_drs(spec)]
     alike: dict[tuple[SpecPath, str, str, str], list[str]] = {}
@@ -94,6 +95,12 @@ def _clone(one: _Placed) -> Iterator[Finding]:
         what = f"an instant clone with a {one.fixed[0]} adapter"
         why = "a running machine with a device of the host cannot be forked"
         yield one.finding("clone", what, why, "write clone: full or linked")
+
+
+def _access(spec: VsphereSpec, one: _Placed) -> Iterator[Finding]:
+    if spec.ssh and spec.ssh.identity is None and one.machine.guest is not None:
+        what, why = "guest settings, and ssh without identity", "cloud-init takes only one of them"
+        yield one.finding("guest", what, why, "remove guest, or write identity: PATH under ssh")
 
 
 def _reservations(one: _Placed) -> Iterator[Finding]:

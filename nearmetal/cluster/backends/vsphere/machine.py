@@ -14,7 +14,7 @@ from pyVmomi import vim
 from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_adapter, matched
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.marks import MARKS, mark_of
-from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.backends.vsphere.plan import CLOUD_INIT, VsphereMachine
 from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Properties
@@ -45,11 +45,14 @@ PROPERTIES = (
 
 OPEN = (
     *("esxi", "vcpus", "cores_per_socket", "memory", "hardware", "datastore", "resource_pool"),
-    *("secure_boot", "adapters"),
+    *("secure_boot", "adapters", "access"),
 )
 """Values that are compared only where the spec has them."""
 
 MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
+USER_DATA = "guestinfo.userdata"
+"""Key of the settings that cloud-init takes at the first boot."""
+
 P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
 
 PENDING = "tools.deployPkg.fileName"
@@ -147,6 +150,7 @@ def values_of(
         resource_pool=pool,
         guest=_guest_of(mark),
         power="on" if found["runtime.powerState"] == "poweredOn" else "off",
+        access=CLOUD_INIT if options.get(USER_DATA) else "none",
         rules=rules,
     )
     if whole:

@@ -32,6 +32,8 @@ from nearmetal.cluster.resource import (
     YesNo,
 )
 
+CLOUD_INIT = "cloud-init"
+
 STUCK = ("sriov", "passthrough")
 """Adapters that keep a machine on its host."""
 
@@ -132,6 +134,8 @@ class VsphereMachine(Values):
     resource_pool: str | None = None
     adapters: Adapters | None = None
     """Where the devices of a machine are not the adapters of the spec: their descriptions."""
+    access: str | None = None
+    """Who lets us log in first: `cloud-init`, or none that the spec says."""
     guest: Annotated[GuestSettings | None, PlainSerializer(_guest_text)] = None
     """Settings of the guest, with the address of this node."""
     power: str
@@ -230,6 +234,7 @@ def _machine(
         "slots": node.slots,
         "guest": guest,
         "rules": tuple(sorted(rules)),
+        "access": CLOUD_INIT if spec.ssh and spec.ssh.identity is None else None,
     }
     return VsphereMachine(**{name: v for name, v in values.items() if v is not None})
 

@@ -101,6 +101,15 @@ Profile = Annotated[
     str,
     shaped(r"[A-Za-z0-9_.-]{1,80}", "is not a vGPU profile|write for example grid_v100-4q"),
 ]
+HOST_KEY_PATTERN = r"(ssh-ed25519|ecdsa-sha2-nistp256|ssh-rsa) [A-Za-z0-9+/]{16,4096}={0,2}"
+"""A public key of sshd without its comment."""
+
+HostKey = Annotated[
+    str,
+    shaped(
+        HOST_KEY_PATTERN, "is not a public key|write its type and its text: ssh-ed25519 AAAA..."
+    ),
+]
 IPv4 = Annotated[str, AfterValidator(_ipv4)]
 HostName = Annotated[
     str,

@@ -12,6 +12,7 @@ from pydantic import Field
 from nearmetal.cluster.backends.vsphere.findings import findings
 from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
+    HostKey,
     Inventory,
     InventoryPath,
     MachineSettings,
@@ -20,7 +21,7 @@ from nearmetal.cluster.backends.vsphere.settings import (
     merged,
 )
 from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node
-from nearmetal.config.model import Model, Name, shaped
+from nearmetal.config.model import AbsolutePath, Model, Name, shaped
 from nearmetal.host.vcenter.spec import Vcenter
 
 MAX_VMS = 1000
@@ -91,6 +92,21 @@ class DrsRule(Model):
     enforced: bool = Field(default=False, description="whether DRS must never break the rule")
 
 
+class SshAccess(Model):
+    """The first login in a machine, as root. Later ones use keys that it brings."""
+
+    identity: AbsolutePath | None = Field(
+        default=None,
+        description="private key that root of the template accepts; default: cloud-init of the "
+        "template gets a key of the cluster",
+    )
+    host_key: HostKey | None = Field(
+        default=None,
+        description="public key of sshd that all machines have from the template; default: each "
+        "machine publishes its own",
+    )
+
+
 class VsphereSpec(ClusterSpec):
     """A cluster of virtual machines on vSphere."""
 
@@ -112,6 +128,9 @@ class VsphereSpec(ClusterSpec):
     )
     switches: Annotated[list[Switch], Field(max_length=64)] = Field(default_factory=list)
     rules: Annotated[list[DrsRule], Field(max_length=256)] = Field(default_factory=list)
+    ssh: SshAccess | None = Field(
+        default=None, description="how jobs reach the machines; default: no jobs"
+    )
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
         default=8, description="number of machines on which vCenter works at the same time"
     )

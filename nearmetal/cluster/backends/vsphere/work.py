@@ -15,6 +15,7 @@ from typing import Any
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere import machine as machines
+from nearmetal.cluster.backends.vsphere.guests import Guests
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.marks import (
     BEGUN,
@@ -38,8 +39,14 @@ LOOK_S = 0.5
 class MachineWork:
     """Works on machines of one cluster, from several threads."""
 
-    def __init__(self, session: Session, places: VsphereInventory, spec: VsphereSpec) -> None:
-        self._session, self._places, self._spec = session, places, spec
+    def __init__(
+        self,
+        session: Session,
+        places: VsphereInventory,
+        spec: VsphereSpec,
+        guests: Guests | None = None,
+    ) -> None:
+        self._session, self._places, self._spec, self._guests = session, places, spec, guests
 
     def uuid_of(self, node: str) -> str:
         """Return the instanceUuid that the machine of a node gets."""
@@ -104,7 +111,7 @@ class MachineWork:
             version = f"vmx-{least:02d}"
             session.wait("upgrading the hardware", lambda: ref.UpgradeVM_Task(version))
         state = MADE if guest is None else BEGUN
-        options = []
+        options = self._first_boot(name)
         if guest is None or born:
             options.append(mark_option(self._spec.name, name, wanted, state, found.uuid))
         if guest is not None and config.tools and config.tools.pendingCustomization:
@@ -126,6 +133,10 @@ class MachineWork:
             self._mark(found, name, wanted, MADE)
         if wanted.power == "on":
             session.wait("switching on", ref.PowerOnVM_Task)
+
+    def _first_boot(self, name: str) -> list[Any]:
+        given = {} if self._guests is None else self._guests.first_boot(name)
+        return [vim.option.OptionValue(key=key, value=value) for key, value in given.items()]
 
     # Change
 
