@@ -13,7 +13,7 @@ demo: setup
 	$(VENV)/nearmetal demo
 
 # What keeps one core busy at most: daemons that wait for each other, and programs of one thread.
-LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py study_page.py \
+LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py study_page.py study_arms.py \
 	image_build.py local_cluster.py local_faults.py))
 # Tests that share nothing run side by side.
 SIDE_BY_SIDE := -n 2

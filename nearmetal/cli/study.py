@@ -292,6 +292,7 @@ def report_options(parser: VerbParser) -> None:
 def on_report(args: argparse.Namespace, view: View) -> int:
     """Write the page, and Markdown, CSV and charts beside it; exit code 4 for an INVALID point."""
     from nearmetal.core.files import replace_file
+    from nearmetal.report.page import standalone
     from nearmetal.report.study_charts import bars, curves
     from nearmetal.report.study_page import (
         render_study_csv,
@@ -312,7 +313,8 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     }
     anchors = Anchors(shown, [])
     charts = [c for f in (*curves(shown, anchors), *bars(shown, anchors)) for c in f.charts]
-    content |= {page.with_name(f"{page.stem}-{n}.svg"): c.wide for n, c in enumerate(charts, 1)}
+    for number, chart in enumerate(charts, 1):
+        content[page.with_name(f"{page.stem}-{number}.svg")] = standalone(chart.wide)
     for path, text in content.items():
         replace_file(path, text, mode=0o644, sync=False)
     verdicts = {judged.arm.name: worst(judged.endpoints).value for judged in shown.judged}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nearmetal.evidence import Manifest, NodePair
 from nearmetal.evidence.counters import NETWORK, SELF
-from nearmetal.report.svg import tag, text
+from nearmetal.report.drawing import tag, text
 
 CELL_W, CELL_H, HEAD, TOP = 92, 46, 92, 52
 

@@ -52,6 +52,17 @@ def megamessages_per_second(value: float) -> str:
     return f"{digits(value)} M/s" if value >= 1 else f"{digits(value * _THOUSAND)} k/s"
 
 
+def scaled(value: float, unit: str, power: int = 0) -> str:
+    """Return a number of 10^power units with the prefix that keeps it short: 31.6 M/s."""
+    prefixes = ("", "k", "M", "G", "T", "P")
+    step = power // 3
+    while value >= _THOUSAND and step < len(prefixes) - 1:
+        value, step = value / _THOUSAND, step + 1
+    while 0 < value < 1 and step > 0:
+        value, step = value * _THOUSAND, step - 1
+    return f"{digits(value)} {prefixes[step]}{unit}"
+
+
 def data(nr_bytes: int) -> str:
     """Return an amount of data in decimal units."""
     value = float(nr_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
+from nearmetal.report.drawing import key_picture
 from nearmetal.report.svg import NARROW, WIDE, ChartLayout
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -48,6 +50,9 @@ class GridCell:
     href: str = ""
     note: str = ""
     style: str = ""
+    """A CSS class. In the first cell of a row, the style of a series, whose sign is shown."""
+    anchor: str = ""
+    """In the first cell of a row, the name of the row for links."""
 
     @property
     def words(self) -> str:
@@ -96,19 +101,34 @@ def _environment() -> Environment:
     # Loading jinja2 takes long, so `--help` must not import it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - see above
 
-    return Environment(
+    made = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         loader=FileSystemLoader(_TEMPLATES),
     )
+    made.globals["key"] = key_picture
+    return made
+
+
+def _style(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def render(template: str, **values: object) -> str:
     """Return a page. All text is escaped, except charts (svg.py escapes them) and the style."""
-    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    style = _style("style.css") + _style("charts.css")
     return _environment().get_template(template).render(style=style, **values)
+
+
+def standalone(chart: str) -> str:
+    """Return a chart as a file of its own: on white, with its style, and without variables."""
+    light = _style("style.css").partition("}")[0]
+    values = dict(re.findall(r"--([\w-]+):([^;}]+)", light))
+    rules = re.sub(r"var\(--([\w-]+)\)", lambda name: values[name[1]], _style("charts.css"))
+    rules = ".chart{background:#fff;font-family:sans-serif}" + rules
+    return chart.replace(">", f"><style>{rules}</style>", 1) + "\n"
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> str:

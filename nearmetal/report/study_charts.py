@@ -24,14 +24,13 @@ from nearmetal.study.judge import Comparison
 from nearmetal.study.model import Arm, Point
 from nearmetal.study.stats import Ratio, summarize
 
-STYLES = ("stock", "auto", "net", "limit")
 MIN_CURVE = 3
 """Fewer sizes are a table, not a curve."""
 
 
 def style_of(view: StudyView, arm: Arm) -> str:
     """Return the CSS class of an arm."""
-    return STYLES[view.arms.index(arm) % len(STYLES)]
+    return f"arm-{view.arms.index(arm) + 1}"
 
 
 def _curves(view: StudyView, *, sized: bool) -> dict[Point, list[Point]]:
@@ -127,8 +126,14 @@ def curves(view: StudyView, anchors: Anchors) -> Iterable[Panel]:
 
 
 def _curve(title: str, curve: Point, series: list[Series], layout: ChartLayout) -> str:
-    axis = f"{curve.metric} in {curve.unit.value or '1'}"
-    return line_chart(title, axis, series, partial(value_text, unit=curve.unit), layout=layout)
+    better = "" if curve.neutral else f", {'less' if curve.lower_is_better else 'more'} is better"
+    return line_chart(
+        title,
+        f"{curve.metric}{better}",
+        series,
+        partial(value_text, unit=curve.unit),
+        layout=layout,
+    )
 
 
 def _bars(view: StudyView, anchors: Anchors, point: Point) -> list[ChartBar]:

@@ -10,13 +10,14 @@ from itertools import groupby
 from nearmetal.report.page import (
     Card,
     CardShare,
+    Grid,
     GridCell,
     csv_text,
     escaped,
     markdown_grid,
     render,
 )
-from nearmetal.report.study_charts import bars, curves
+from nearmetal.report.study_charts import bars, curves, style_of
 from nearmetal.report.study_rules import rules
 from nearmetal.report.study_tables import (
     ORDER,
@@ -40,6 +41,9 @@ from nearmetal.study.endpoints import conclude, worst
 from nearmetal.study.judge import Comparison, Verdict
 
 _STYLES = {Verdict.ACCEPT: "good", Verdict.REJECT: "bad"}
+MAX_TESTS = 6
+"""Number of tests that the line below the headline names."""
+
 MAX_ENDPOINTS = 6
 """Number of endpoints that the card of an arm names."""
 
@@ -55,20 +59,18 @@ def _why(judged: Judged, verdict: Verdict) -> str:
     return f"Largest loss {loss} at {where}: {most.reason}."
 
 
-def _endpoint_rows(judged: Judged) -> list[tuple[GridCell, ...]]:
+def _worst_first(judged: Judged) -> list[Comparison]:
     """Return the endpoints of an arm, the worst first, then the largest losses."""
 
     def rank(one: Comparison) -> tuple[int, float]:
         return ORDER.index(one.verdict), -(one.tax_percent or 0.0)
 
-    return [
-        (
-            GridCell(point_title(one.point)),
-            GridCell("no ratio" if one.tax_percent is None else signed_percent(one.tax_percent)),
-            GridCell(one.verdict.value, style=verdict_style(one.verdict)),
-        )
-        for one in sorted(judged.endpoints, key=rank)
-    ]
+    return sorted(judged.endpoints, key=rank)
+
+
+def _loss(one: Comparison, anchors: Anchors) -> GridCell:
+    words = "no ratio" if one.tax_percent is None else signed_percent(one.tax_percent)
+    return GridCell(words, f"#{anchors.row(one)}")
 
 
 def _other_points(judged: Judged) -> str:
@@ -77,13 +79,77 @@ def _other_points(judged: Judged) -> str:
     return ", ".join(f"{detail[v]} {v.value}" for v in ORDER if detail[v])
 
 
-def cards(view: StudyView) -> list[Card]:
+def overview(view: StudyView, anchors: Anchors) -> Grid | None:
+    """Return one line per arm, if there are several: what it is, and the verdict on it."""
+    if len(view.judged) == 1:
+        return None
+    base = GridCell(view.base.name, note=legend(view.base), style=style_of(view, view.base))
+    rows = [(base, *map(GridCell, ("base", "", "", "")))]
+    for judged in view.judged:
+        first, verdict = _worst_first(judged)[0], worst(judged.endpoints)
+        rows.append(
+            (
+                GridCell(
+                    judged.arm.name, note=legend(judged.arm), style=style_of(view, judged.arm)
+                ),
+                GridCell(verdict.value, style=f"verdict {verdict_style(verdict)}"),
+                GridCell(", ".join(words for _, words in tally(judged.endpoints))),
+                replace(_loss(first, anchors), note=point_title(first.point)),
+                GridCell(first.margin.origin if first.margin else "none"),
+            )
+        )
+    columns = ("arm", "verdict", "primary endpoints", "worst loss", "margin")
+    return Grid("Overview", columns, tuple(rows))
+
+
+_MEANINGS = {
+    Verdict.ACCEPT: "the whole 95 % interval of the loss lies within the margin",
+    Verdict.REJECT: "the whole interval lies beyond the margin",
+    Verdict.INCONCLUSIVE: "the margin lies in the interval: more launches decide",
+    Verdict.REFUSED: "the two arms differ in more than the compared property",
+    Verdict.NO_MARGIN: "no acceptable loss is known: give --margin, or cores_per_node in the labels",
+    Verdict.INVALID: "physics forbids a value; it is in no ratio, chart or sum",
+}
+
+
+def meanings(view: StudyView) -> list[tuple[str, str, str]]:
+    """Return (style, word, meaning) of the words of the verdicts in the page."""
+    found = {one.verdict for one in view.comparisons}
+    words = [(verdict_style(v), v.value, _MEANINGS[v]) for v in reversed(ORDER) if v in found]
+    return [
+        ("", "loss", f"how much worse an arm is than {view.base.name}; negative if it is better"),
+        ("", "margin", "the loss that is acceptable, for example the share of cores that it lacks"),
+        ("", "endpoint", "a point that was chosen for the verdict before the values were seen"),
+        *words,
+    ]
+
+
+def compared(view: StudyView) -> str:
+    """Return what was measured: tests, points and launches."""
+    tests = list(dict.fromkeys(one.point.test for one in view.comparisons))
+    points = len({one.point for one in view.comparisons})
+    counts = sorted({side.n for one in view.comparisons for side in (one.base, one.test)})
+    launches = " to ".join(dict.fromkeys((str(counts[0]), str(counts[-1]))))
+    shown = ", ".join(tests[:MAX_TESTS])
+    more = f" and {len(tests) - MAX_TESTS} more" if len(tests) > MAX_TESTS else ""
+    return f"{shown}{more}: {points} points, with {launches} launches of each arm"
+
+
+def cards(view: StudyView, anchors: Anchors) -> list[Card]:
     """Return one card per arm."""
     found = []
     for judged in view.judged:
         verdict = worst(judged.endpoints)
-        rows = _endpoint_rows(judged)
-        more = len(rows) - MAX_ENDPOINTS
+        ordered = _worst_first(judged)
+        rows = [
+            (
+                GridCell(point_title(one.point)),
+                _loss(one, anchors),
+                GridCell(one.verdict.value, style=verdict_style(one.verdict)),
+            )
+            for one in ordered[:MAX_ENDPOINTS]
+        ]
+        more = len(ordered) - MAX_ENDPOINTS
         notes = [f"and {more} more endpoints below"] if more > 0 else []
         other = _other_points(judged)
         notes += [f"Other points: {other}"] if other else []
@@ -92,7 +158,7 @@ def cards(view: StudyView) -> list[Card]:
                 f"{judged.arm.name} against {view.base.name}",
                 _STYLES.get(verdict, "doubt"),
                 verdict.value,
-                tuple(rows[:MAX_ENDPOINTS]),
+                tuple(rows),
                 tuple((note,) for note in (*notes, _why(judged, verdict))),
                 foot=f"{legend(judged.arm)} against {legend(view.base)}",
                 word_style=verdict_style(verdict),
@@ -113,10 +179,28 @@ _CLAIMS = {
     Verdict.NO_MARGIN: "has no margin to be judged by",
     Verdict.INVALID: "is against physics",
 }
+_PLURAL = {
+    verdict: claim.replace("is ", "are ").replace("has ", "have ")
+    for verdict, claim in _CLAIMS.items()
+}
+
+
+def headline(view: StudyView) -> str:
+    """Return the headline of the page: one arm in a sentence, of several their numbers."""
+    if len(view.judged) == 1:
+        return sentence(view)
+    counts = Counter(worst(judged.endpoints) for judged in view.judged)
+    parts: list[str] = []
+    for verdict in reversed(ORDER):
+        if counts[verdict]:
+            claim = _CLAIMS[verdict] if counts[verdict] == 1 else _PLURAL[verdict]
+            of = "" if parts else f" of {len(view.judged)} arms"
+            parts.append(f"{counts[verdict]}{of} {claim}")
+    return f"Against {view.base.name}, {', '.join(parts)}"
 
 
 def sentence(view: StudyView) -> str:
-    """Return the headline."""
+    """Return the headline with all verdicts of each arm."""
     parts = []
     for judged in view.judged:
         verdict, total = worst(judged.endpoints), len(judged.endpoints)
@@ -160,8 +244,11 @@ def render_study_html(view: StudyView) -> str:
     return render(
         "study.html",
         view=view,
-        sentence=sentence(view),
-        cards=cards(view),
+        sentence=headline(view),
+        compared=compared(view),
+        overview=overview(view, anchors),
+        words=meanings(view),
+        cards=cards(view, anchors),
         testbed=testbed(view),
         launches=launches_grid(view),
         figures=[*curves(view, anchors), *bars(view, anchors)],
@@ -182,7 +269,9 @@ def render_study_markdown(view: StudyView) -> str:
     """Return verdicts and tables as Markdown."""
     anchors = Anchors(view, [])
     text = [f"# Study {view.name}", "", sentence(view) + ".", ""]
-    text += [f"- **{card.word}** {card.title}: {card.notes[-1][0]}" for card in cards(view)]
+    text += [
+        f"- **{card.word}** {card.title}: {card.notes[-1][0]}" for card in cards(view, anchors)
+    ]
     arms = [f"{arm.name} ({legend(arm)})" for arm in view.arms]
     recorded = launches_grid(view)
     grids = [replace(testbed(view), columns=("", *arms)), *([recorded] if recorded else [])]

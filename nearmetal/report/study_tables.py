@@ -43,6 +43,9 @@ ORDER = (
 NEIGHBOURS = "neighbours"
 """The fact of an arm about the other users of its adapter: quiet, or busy."""
 
+WIDEST = 8
+"""Number of columns that a page has room for."""
+
 _UNITS = {"gb": "in GB", "gbit": "in Gbit/s"}
 
 
@@ -57,14 +60,18 @@ def _fact_name(name: str) -> str:
 def _facts_grid(
     view: StudyView, title: str, facts: Mapping[str, Mapping[str, str]], missing: str, caption: str
 ) -> Grid:
-    """Return one row per fact that an arm has, and one column per arm."""
-    rows = []
+    """Return one row per fact that an arm has, and one column per arm; facts that differ first."""
+    different: list[tuple[GridCell, ...]] = []
+    same: list[tuple[GridCell, ...]] = []
     for name in dict.fromkeys(name for known in facts.values() for name in known):
         values = [facts[arm.name].get(name, "") for arm in view.arms]
-        cells = [GridCell(value or missing, style="words") for value in values]
+        equal = len(set(values)) == 1
+        style = "words same" if equal else "words"
+        cells = [GridCell(value or missing, style=style) for value in values]
         if any(values) or name in _LABELS:
-            rows.append((GridCell(_fact_name(name)), *cells))
-    return Grid(title, ("fact", *(arm.name for arm in view.arms)), tuple(rows), caption)
+            (same if equal else different).append((GridCell(_fact_name(name)), *cells))
+    columns = ("fact", *(arm.name for arm in view.arms))
+    return Grid(title, columns, (*different, *same), caption)
 
 
 _LABELS = ("legend", "platform", "fabric", "placement", "cores per node")
@@ -78,7 +85,8 @@ def testbed(view: StudyView) -> Grid:
         labels = (legend(arm), arm.platform, arm.fabric, arm.placement, cores)
         known = {name: str(arm.facts.get(name, "")) for name in (*FACTS, *sorted(arm.facts))}
         facts[arm.name] = dict(zip(_LABELS, labels, strict=True)) | known
-    return _facts_grid(view, "Testbed", facts, "not known", "")
+    caption = "Facts that differ come first; facts that all arms share are grey."
+    return _facts_grid(view, "Testbed", facts, "not known", caption)
 
 
 def launches_grid(view: StudyView) -> Grid | None:
@@ -131,11 +139,15 @@ def _row(
     needed = f"an interval needs {one.needed} more launches" if one.needed else ""
     sides = zip((one.base, one.test), one.arms, strict=True)
     cells = [
-        GridCell(_label(one.point, scale=scale), note="endpoint" if one.primary else ""),
-        *(_summary(side, one.point, anchors.of(arm, one.point)) for side, arm in sides),
-        GridCell(f"{one.ratio.value:.3f}" if one.ratio else "-", note=_interval(one.ratio, 3)),
-        GridCell("-" if one.tax_percent is None else signed_percent(one.tax_percent)),
+        GridCell(
+            _label(one.point, scale=scale),
+            note="endpoint" if one.primary else "",
+            anchor=anchors.row(one),
+        ),
         GridCell(one.verdict.value, note=needed, style=verdict_style(one.verdict)),
+        GridCell("-" if one.tax_percent is None else signed_percent(one.tax_percent)),
+        GridCell(f"{one.ratio.value:.3f}" if one.ratio else "-", note=_interval(one.ratio, 3)),
+        *(_summary(side, one.point, anchors.of(arm, one.point)) for side, arm in sides),
     ]
     cells += [GridCell(one.margin.origin if one.margin else "-")] if margin else []
     return cells + ([GridCell("; ".join(one.gate.watermarks), style="words")] if marks else [])
@@ -184,7 +196,7 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             said.append(f"margin: {margin}" if margin else "")
             setup = _common(one.point.curve.setup.words for one in members)
             said.append(f"configuration: {setup}" if setup else "")
-            columns = ["", view.base.name, judged.arm.name, "ratio", "loss", "verdict"]
+            columns = ["", "verdict", "loss", "ratio", view.base.name, judged.arm.name]
             columns += ([] if margin else ["margin"]) + (["marks"] if marks else [])
             rows = tuple(
                 tuple(_row(one, anchors, scale=scale is None, margin=margin is None, marks=marks))
@@ -211,17 +223,19 @@ def signed_grids(view: StudyView) -> list[Grid]:
     """Return the differences between fabrics in percent, signed, as in papers."""
     grids = []
     for name, table in signed_tables(view):
+        names = tuple(dict.fromkeys(row for row, _ in table.cells))
         columns = tuple(dict.fromkeys(column for _, column in table.cells))
-        rows = tuple(
-            (GridCell(row), *(_signed_cell(table, (row, column)) for column in columns))
-            for row in dict.fromkeys(row for row, _ in table.cells)
-        )
+        rows = [[_signed_cell(table, (name, column)) for column in columns] for name in names]
+        if len(columns) > max(WIDEST, len(names)):
+            names, columns = columns, names
+            rows = [list(row) for row in zip(*rows, strict=True)]
+        lines = tuple((GridCell(name), *row) for name, row in zip(names, rows, strict=True))
         caption = (
             f"Plus: {table.first} is faster; minus: {table.second}. Medians; refused comparisons "
             f"are left out. {RULE[0].upper()}{RULE[1:]}: {len(table.flagged)}."
         )
         title = f"{name}: {table.first} against {table.second}"
-        grids.append(Grid(title, ("", *columns), rows, caption))
+        grids.append(Grid(title, ("", *columns), lines, caption))
     return grids
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from nearmetal.core.errors import UsageError
 from nearmetal.evidence import Unit
@@ -17,6 +17,9 @@ from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
 from nearmetal.study.pairing import nearest
 from nearmetal.study.physics import Severity, Violation
 from nearmetal.study.store import Study
+
+MAX_ARMS = 8
+"""Number of arms in a page, with the base: the palette of charts has eight colours."""
 
 MAX_RAW = 20_000
 """Number of raw lines in the page; the others are counted, and stay in the study's objects."""
@@ -152,6 +155,13 @@ class Anchors:
     def __init__(self, view: StudyView, shown: Sequence[Raw]) -> None:
         self._view = view
         self._of = {(raw.cell.arm, raw.cell.point): f"#{raw.anchor}" for raw in shown}
+        self._rows = {
+            (one.arms[1], one.point): f"p{number}" for number, one in enumerate(view.comparisons)
+        }
+
+    def row(self, one: Comparison) -> str:
+        """Return the name of the row of a comparison in the tables."""
+        return self._rows[one.arms[1], one.point]
 
     def of(self, arm: str, point: Point) -> str:
         """Return the link, or an empty text if the lines did not fit."""
@@ -162,6 +172,10 @@ class Anchors:
 _TEXTS: dict[Unit, Callable[[float], str]] = {
     Unit.MICROSECONDS: numbers.microseconds,
     Unit.MEGABYTES_PER_SECOND: numbers.megabytes_per_second,
+    Unit.MESSAGES_PER_SECOND: partial(numbers.scaled, unit="/s"),
+    Unit.MEGAMESSAGES_PER_SECOND: partial(numbers.scaled, unit="/s", power=6),
+    Unit.MEGAOPS: partial(numbers.scaled, unit="op/s", power=6),
+    Unit.TRAVERSED_EDGES: partial(numbers.scaled, unit="TEPS"),
 }
 
 
@@ -210,6 +224,11 @@ def study_view(
     """Judge the arms and collect the content of the page."""
     if base in arms or len(set(arms)) < len(arms):
         raise UsageError("an arm is named twice", "name BASE once, and every other ARM once")
+    if len(arms) >= MAX_ARMS:
+        raise UsageError(
+            f"a page shows the base and at most {MAX_ARMS - 1} arms, {len(arms)} are named",
+            "make several pages, with --output",
+        )
     first, *others = pick_arms(study, (base, *arms))
     judged = []
     cells: dict[tuple[object, ...], Cell] = {}

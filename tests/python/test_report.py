@@ -90,7 +90,7 @@ def test_the_same_run_gives_the_same_bytes(run_directory: Path) -> None:
 
 def test_charts_are_sound_xml(tmp_path: Path) -> None:
     text = render_html(load_run(make_run(tmp_path / "r", blocks=6)))
-    charts = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    charts = re.findall(r'<svg class="chart".*?</svg>', text, re.DOTALL)
     assert len(charts) == 10, "five, each for a desk and for a telephone"
     for chart in charts:
         ET.fromstring(chart)  # noqa: S314 - our own output

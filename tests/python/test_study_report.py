@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
+from nearmetal.core.errors import UsageError
 from nearmetal.report.study_charts import bars, curves
-from nearmetal.report.study_page import render_study_html, render_study_markdown, sentence
+from nearmetal.report.study_page import (
+    headline,
+    render_study_html,
+    render_study_markdown,
+    sentence,
+)
 from nearmetal.report.study_rules import rules
 from nearmetal.report.study_view import Anchors, StudyView, legend, raw_lines, study_view
 from nearmetal.study.model import Arm
@@ -99,8 +105,29 @@ def test_the_verdict_is_the_headline(view: StudyView) -> None:
         "Against metal, vm is within the margin at 1 of 1 primary endpoint (other points: 5 ACCEPT); "
         "far cannot be compared at 1 of 1 primary endpoint (other points: 5 REFUSED)"
     )
-    assert text.index(sentence(view)) < text.index("<nav")
+    assert headline(view) == (
+        "Against metal, 1 of 2 arms is within the margin, 1 cannot be compared"
+    )
+    assert text.index(headline(view)) < text.index("<nav")
     assert text.index(">ACCEPT<") < text.index(">REFUSED<") < text.index('id="testbed"')
+    alone = replace(view, judged=view.judged[:1])
+    assert headline(alone) == sentence(alone)
+    assert sentence(alone) in render_study_html(alone)
+
+
+def test_a_page_has_room_for_eight_arms(study: Path) -> None:
+    names = [f"arm{n}" for n in range(8)]
+    with pytest.raises(UsageError, match="at most 7 arms, 8 are named"):
+        study_view(Study(study), "metal", names, percent=None, only=None)
+
+
+def test_a_chart_beside_the_page_has_its_colours(study: Path, tmp_path: Path) -> None:
+    words = ["study", "report", str(study), "metal", "vm", "--output", str(tmp_path / "p.html")]
+    assert main(words) == 0
+    chart = (tmp_path / "p-1.svg").read_text()
+    ET.fromstring(chart)  # noqa: S314 - our own text
+    assert ".arm-1{color:#" in chart
+    assert "var(" not in chart, "programs that print know no variables"
 
 
 def test_a_refusal_says_why_and_how_often(view: StudyView) -> None:
