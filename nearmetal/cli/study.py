@@ -183,7 +183,7 @@ def on_judge(args: argparse.Namespace, view: View) -> int:
     study = Study(args.study)
     base, arm = pick_arms(study, (args.base, args.arm))
     found, cells = compare_arms(study, base, arm, percent=args.margin, only=args.only)
-    recorded = RecordedFacts({source.source: source for source in study.sources()})
+    recorded = RecordedFacts(study.files())
     against_physics = impossible((base, arm), cells, recorded)
     _show_verdicts(found, against_physics, view)
     broken = any(v.severity is Severity.INVALID for v in against_physics)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.evidence.published import Number
     from nearmetal.study.effects import Loss, SignedTable, TaxSplit
-    from nearmetal.study.model import Arm, Cell, SourceFile
+    from nearmetal.study.model import Arm, Cell
     from nearmetal.study.reproduce import Data, Result, Tested
     from nearmetal.study.store import Study
 
@@ -254,16 +254,14 @@ def on_reproduce(args: argparse.Namespace, view: View) -> int:
     name = args.name.lower()
     if name not in CLAIMED:
         raise UsageError(f"no claims of {args.name!r}", f"known: {', '.join(CLAIMED)}")
-    sources: dict[str, SourceFile] = {}
     roles: dict[str, Arm] = {}
     data = Data({}, lambda _arm: [], lambda _cell: (), lambda _cell: {})
     if args.study is not None:
         study = Study(args.study)
-        sources = {source.source: source for source in study.sources()}
         roles = _roles(args.arm, name, arms_in(study))
-        data = _data(study, roles, sources)
+        data = _data(study, roles)
     results = reproduce(claims_of(name), data)
-    _show_claims(name, results, sources, roles, view)
+    _show_claims(name, results, roles, view)
     refuted = any(result.outcome is ClaimOutcome.REFUTED for result in results)
     return ExitCode.CHECKS_FAILED if refuted else ExitCode.DONE
 
@@ -284,7 +282,7 @@ def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str
     return {role: arm for role, arm in found.items() if role in known}
 
 
-def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -> Data:
+def _data(study: Study, roles: dict[str, Arm]) -> Data:
     from nearmetal.study.arms import possible
     from nearmetal.study.gate import RecordedFacts
     from nearmetal.study.reproduce import Data
@@ -296,7 +294,7 @@ def _data(study: Study, roles: dict[str, Arm], sources: dict[str, SourceFile]) -
             kept[arm.name] = possible([arm], study.cells(arm=arm.name), recorded)
         return kept[arm.name]
 
-    recorded = RecordedFacts(sources)
+    recorded = RecordedFacts(study.files())
     return Data(roles, cells, recorded.versions, recorded)
 
 
@@ -318,7 +316,7 @@ def _limits(result: Result) -> str:
     return f"{low:.3g} to {high:.3g}"
 
 
-def _point(one: Tested, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
+def _point(one: Tested) -> dict[str, Any]:
     return {
         "test": one.point.test,
         "size": one.point.size,
@@ -326,14 +324,13 @@ def _point(one: Tested, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
         "metric": one.point.metric,
         "quantity": one.quantity,
         "launches": one.launches,
-        "lines": [f"{sources[o.source].path}:{o.line}" for o in one.observations[:MAX_LINES]],
+        "lines": [f"{o.source}:{o.line}" for o in one.observations[:MAX_LINES]],
     }
 
 
 def _show_claims(
     name: str,
     results: list[Result],
-    sources: Mapping[str, SourceFile],
     roles: Mapping[str, Arm],
     view: View,
 ) -> None:
@@ -380,7 +377,7 @@ def _show_claims(
                     "outcome": r.outcome.value,
                     "reason": r.reason,
                     "marks": r.marks,
-                    "points": [_point(one, sources) for one in r.tested],
+                    "points": [_point(one) for one in r.tested],
                 }
                 for r in results
             ],

@@ -155,6 +155,17 @@ class Manifest(_RunModel):
     skipped: tuple[Text, ...] = ()
     """Launches that did not run, each with its reason."""
 
+    @model_validator(mode="after")
+    def _files_have_one_launch(self) -> Manifest:
+        owners: dict[str, int] = {}
+        for launch in self.launches:
+            for name, _ in launch.files:
+                first = owners.setdefault(name, launch.number)
+                if first != launch.number:
+                    both = f"{first} and {launch.number}"
+                    raise ValueError(f"launches {both} name the same raw file {name}")
+        return self
+
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest; a crash leaves the old one or the new one."""

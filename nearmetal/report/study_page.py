@@ -258,8 +258,8 @@ def render_study_html(view: StudyView) -> str:
         violations=[(v, point_title(v.point)) for v in view.violations],
         refused=_refused(view),
         rules=rules(view),
-        sources=[s for s in view.sources.values() if s.source in used],
-        left_out=[s for s in view.sources.values() if s.status != "facts"],
+        sources=[s for s in view.sources.values() if s.path in used],
+        left_out=view.left_out,
         raw=[(group, list(cells)) for group, cells in groupby(raw, key=lambda cell: cell.group)],
         raw_left_out=left_out,
     )

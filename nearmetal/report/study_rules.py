@@ -45,7 +45,7 @@ def _scaling(view: StudyView) -> _Answer:
 
 
 def _subsets(view: StudyView) -> _Answer:
-    left_out = [s for s in view.sources.values() if s.status in ("refused", "ignored")]
+    left_out = view.left_out
     why = f"{len(left_out)} files were left out, each with its reason" if left_out else "all files"
     return all(s.reason for s in left_out), why
 

@@ -93,9 +93,7 @@ def launches_grid(view: StudyView) -> Grid | None:
     """Return the facts that launchers recorded: each value of an arm once."""
     facts = {}
     for arm in view.arms:
-        headers = [
-            s.header for s in view.sources.values() if s.arm == arm.name and s.status == "facts"
-        ]
+        headers = [s.header for s in view.sources.values() if s.arm == arm.name]
         facts[arm.name] = {k: v.removeprefix(VARIES) for k, v in fold(headers).items()}
     caption = (
         "Recorded by the starter of the launches, before and after each launch. Several values "

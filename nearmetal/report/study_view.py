@@ -40,7 +40,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class StudyView:
-    """All that is shown. `lines` holds raw lines by source and line number."""
+    """All that is shown. `sources` are the files with numbers, by path; `left_out` the others.
+
+    `lines` holds raw lines by path and line number.
+    """
 
     name: str
     base: Arm
@@ -49,6 +52,7 @@ class StudyView:
     violations: tuple[Violation, ...]
     sources: Mapping[str, SourceFile]
     lines: Mapping[tuple[str, int], str]
+    left_out: tuple[SourceFile, ...] = ()
     max_raw: int = MAX_RAW
 
     @property
@@ -136,7 +140,7 @@ def raw_lines(view: StudyView) -> tuple[list[Raw], int]:
         rows = tuple(
             (
                 seen,
-                f"{view.sources[seen.source].path}:{seen.line}",
+                f"{seen.source}:{seen.line}",
                 view.lines.get((seen.source, seen.line), ""),
             )
             for seen in cell.observations
@@ -238,7 +242,7 @@ def study_view(
         points = {one.point.place for one in found}
         cells |= {(cell.arm, cell.point): cell for cell in both if cell.point.place in points}
     chosen = tuple(cells.values())
-    sources = {s.source: s for s in study.sources()}
+    sources = study.files()
     return StudyView(
         name=study.directory.resolve().name.removesuffix(".study"),
         base=first,
@@ -246,11 +250,14 @@ def study_view(
         cells=chosen,
         violations=tuple(impossible((first, *others), chosen, RecordedFacts(sources))),
         sources=sources,
-        lines=_lines(study, chosen),
+        lines=_lines(study, sources, chosen),
+        left_out=tuple(s for s in study.sources() if s.status != "facts"),
     )
 
 
-def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
+def _lines(
+    study: Study, sources: Mapping[str, SourceFile], cells: Iterable[Cell]
+) -> dict[tuple[str, int], str]:
     """Return the raw lines of as many cells as the page shows; each file is read once."""
     wanted: dict[str, set[int]] = {}
     room = MAX_RAW
@@ -260,7 +267,7 @@ def _lines(study: Study, cells: Iterable[Cell]) -> dict[tuple[str, int], str]:
             for seen in cell.observations:
                 wanted.setdefault(seen.source, set()).add(seen.line)
     found: dict[tuple[str, int], str] = {}
-    for source, chosen in wanted.items():
-        lines = study.raw(source).decode("utf-8", "replace").splitlines()
-        found |= {(source, n): lines[n - 1].strip() for n in chosen if n <= len(lines)}
+    for path, chosen in wanted.items():
+        lines = study.raw(sources[path].source).decode("utf-8", "replace").splitlines()
+        found |= {(path, n): lines[n - 1].strip() for n in chosen if n <= len(lines)}
     return found

@@ -42,7 +42,7 @@ def compare_arms(
 
     `only` is the name of a test.
     """
-    recorded = RecordedFacts({s.source: s for s in study.sources()})
+    recorded = RecordedFacts(study.files())
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
 
@@ -106,7 +106,7 @@ def possible(
 def split_losses(study: Study, names: tuple[str, str, str]) -> list[tuple[Point, TaxSplit]]:
     """Return the split of each common point of full bare metal, reduced bare metal, and VM."""
     arms = pick_arms(study, names)
-    recorded = RecordedFacts({s.source: s for s in study.sources()})
+    recorded = RecordedFacts(study.files())
     full, reduced, vm = (
         {
             cell.point._replace(ranks=None): cell

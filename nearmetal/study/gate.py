@@ -119,7 +119,7 @@ class RecordedFacts:
     """The recorded facts of cells; facts of common sources are folded once."""
 
     def __init__(self, sources: Mapping[str, SourceFile]) -> None:
-        """`sources` by their SHA-256."""
+        """`sources` by their paths."""
         self._sources = sources
         self._known: dict[tuple[str, ...], dict[str, str]] = {}
 

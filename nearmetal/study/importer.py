@@ -48,6 +48,7 @@ MAX_SETTINGS = 1000
 
 MAX_SIZE = 1 << 53
 """Bytes of a message."""
+_ONE_FOLDER = "import one folder that holds both, so that their paths differ"
 _OTHER = Label(ignore="another stream of a launch")
 
 
@@ -198,6 +199,7 @@ class Importer:
         self.summary = ImportSummary()
         self.missing: dict[str, tuple[str, ...]] = {}
         self.arms: dict[str, str] = {}
+        self._paths: set[str] = set()
         self._seen: dict[str, str] = {}
         self._launches: dict[int, str] = {}
 
@@ -221,6 +223,9 @@ class Importer:
         source = SourceFile("", shown, "facts", "", file.format, "", *place)
         log = None
         try:
+            if shown in self._paths:
+                raise _UnreadError("refused", f"{shown}:1: another file has this path", _ONE_FOLDER)
+            self._paths.add(shown)
             content = _content(file, shown)
             source = source._replace(source=self.writer.keep(content))
             if file.failed:

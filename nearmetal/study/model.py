@@ -60,7 +60,10 @@ class Point(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """One value of one launch, with its raw line (`source` is a SHA-256)."""
+    """One value of one launch, with its raw line: `source` is the path of its file.
+
+    A path, not a digest: two files may have the same bytes.
+    """
 
     run: str
     launch: int
@@ -100,8 +103,9 @@ class Arm:
 
 
 class SourceFile(NamedTuple):
-    """One raw file: its path, format and labels.
+    """One raw file: the SHA-256 of its bytes, its path, format and labels.
 
+    Among the files with numbers a path is unique.
     `status` is `facts`, `refused`, `failed`, `duplicate` or `ignored`, with a reason in words.
     """
 

@@ -19,7 +19,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -62,7 +62,7 @@ _TYPES = {
     FACTS: "run VARCHAR, launch UINTEGER, block UINTEGER, arm VARCHAR, program VARCHAR, "
     "test VARCHAR, variant VARCHAR, size UBIGINT, ranks UINTEGER, nodes UINTEGER, "
     f"metric VARCHAR, unit VARCHAR, {', '.join(f'{name} VARCHAR' for name in _PARTS)}, "
-    "value DOUBLE, source VARCHAR, line UINTEGER, parser VARCHAR",
+    "value DOUBLE, source VARCHAR, path VARCHAR, line UINTEGER, parser VARCHAR",
 }
 """The columns of each table: a study from another person may have others."""
 
@@ -72,7 +72,7 @@ _JOINED = f"""
         CASE WHEN s.nodes IS NOT NULL THEN coalesce(f.nodes, s.nodes) END AS nodes,
         f.metric, coalesce(f.unit, '') AS unit,
         {", ".join(f"coalesce(f.{name}, '') AS {name}" for name in _PARTS)},
-        f.value, s.source, f.line, s.parser
+        f.value, s.source, s.path, f.line, s.parser
     FROM f JOIN s ON f.index = s.index
     ORDER BY f.index, f.line, f.test, f.variant, f.metric
 """  # noqa: S608 - our own names
@@ -236,7 +236,7 @@ def _source(row: tuple[Any, ...]) -> SourceFile:
 
 
 def _is_sound(seen: Observation) -> bool:
-    known = None not in (seen.launch, seen.value, seen.line)
+    known = None not in (seen.launch, seen.value, seen.source, seen.line)
     return known and math.isfinite(seen.value)
 
 
@@ -250,6 +250,15 @@ def object_path(digest: str) -> str:
 def is_store(directory: Path) -> bool:
     """Return whether a directory is a study, or an unfinished import."""
     return (directory / FACTS).is_file() or (directory / OBJECTS).is_dir()
+
+
+class _Files(dict[str, SourceFile]):
+    def __init__(self, damaged: Callable[[str], LogError], known: Mapping[str, SourceFile]) -> None:
+        super().__init__(known)
+        self._damaged = damaged
+
+    def __missing__(self, path: str) -> SourceFile:
+        raise self._damaged(f"{FACTS}: no file {printable(path)!r} in {SOURCES}")
 
 
 class Study:
@@ -293,6 +302,10 @@ class Study:
         except (ValueError, TypeError, RecursionError) as error:
             raise self._damaged(f"{SOURCES}: {error}") from error
 
+    def files(self) -> Mapping[str, SourceFile]:
+        """Return the files with numbers by path. A look-up of any other path raises LogError."""
+        return _Files(self._damaged, {s.path: s for s in self.sources() if s.status == "facts"})
+
     def labels(self) -> str:
         """Return the text of the labels of the import; empty if it needed none."""
         path = self.directory / LABELS
@@ -307,7 +320,7 @@ class Study:
         conditions = " AND ".join(f"{name} IS NOT DISTINCT FROM ?" for name in wanted) or "true"
         rows = self._rows(
             FACTS,
-            f"SELECT {_CELL}, run, launch, block, value, source, line "  # noqa: S608 - our own names
+            f"SELECT {_CELL}, run, launch, block, value, path, line "  # noqa: S608 - our own names
             f"FROM t WHERE {conditions} "
             f"ORDER BY {_CELL.replace('size', 'size NULLS FIRST')}, block, launch, run, line",
             list(wanted.values()),

@@ -127,6 +127,7 @@ def test_sources_of_an_adversary_are_refused(study: Study, query: str) -> None:
         "UPDATE t SET value = NULL",
         "UPDATE t SET launch = NULL",
         "UPDATE t SET line = NULL",
+        "UPDATE t SET path = NULL",
         "ALTER TABLE t ALTER value TYPE VARCHAR USING 'x'",
         "ALTER TABLE t ALTER launch TYPE BIGINT USING -1",
         "ALTER TABLE t DROP metric",

@@ -66,7 +66,8 @@ def test_values_are_found_again_by_arm_point_and_launch(logs: Path) -> None:
     assert cells["vm"].values == tuple(round(2 + 3 + n / 100, 2) for n in range(1, 12))
     seen = cells["vm"].observations[9]
     assert (seen.launch, seen.line, seen.run) == (10, 6, "lab")
-    raw = study.raw(seen.source).decode()
+    assert seen.source == "vm/latency-10.out"
+    raw = study.raw(study.files()[seen.source].source).decode()
     assert raw.split("\n")[seen.line - 1].split() == ["8", "5.10"]
     point = cells["vm"].point
     assert (point.program, point.ranks, point.nodes, point.metric) == ("osu", 2, 2, "latency")
