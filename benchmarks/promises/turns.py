@@ -36,8 +36,8 @@ from nearmetal.study.runner.collect import (
     program_path,
     title,
 )
-from nearmetal.study.runner.pairs import run_pair
 from nearmetal.study.runner.suite import PlannedLaunch
+from nearmetal.study.runner.two_nodes import run_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,8 +18,8 @@ from nearmetal.evidence import load_run
 from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.study.runner.collect import Collector, program_path, sent_bytes
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.pairs import pair_of
 from nearmetal.study.runner.suite import ARMS, SUITES, PlannedLaunch, Program, Where, schedule
+from nearmetal.study.runner.two_nodes import pair_of
 from tests.python.evidence_runs import limits_log, pair
 from tests.python.fake_backend import FakeBackend
 

@@ -26,7 +26,7 @@ from nearmetal.study.runner.environment import (
     parse_answer,
     sent_between,
 )
-from nearmetal.study.runner.pairs import first_two, run_sizes
+from nearmetal.study.runner.two_nodes import first_two, run_sizes
 from nearmetal.study.runner.workloads import WORKLOADS, fill_in, grid_of, lay_out
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi
 from nearmetal.job.run import JobRequest, JobResult, Output, run_job
 from nearmetal.study.runner.environment import environment
-from nearmetal.study.runner.pairs import PairResult, run_pair
 from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
+from nearmetal.study.runner.two_nodes import PairResult, run_pair
 
 _WIRE_S = 20.0
 

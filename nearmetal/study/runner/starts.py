@@ -32,8 +32,8 @@ from nearmetal.study.runner.environment import (
     mpi_version,
     sent_between,
 )
-from nearmetal.study.runner.pairs import first_two, run_sizes
 from nearmetal.study.runner.suite import ARMS, Program
+from nearmetal.study.runner.two_nodes import first_two, run_sizes
 from nearmetal.study.runner.workloads import Module, fill_in
 
 OWN = "own"
