@@ -8,33 +8,27 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from nearmetal.evidence import Unit
-from nearmetal.study.claims.quantities import Stated, quantities
-from nearmetal.study.claims.text import Found, Prose
+from nearmetal.study.claims.quantities import Stated
+from nearmetal.study.claims.text import Found, Prose, Sentence
+from nearmetal.study.claims.wording import LEAST, MOST, NEGATED
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import Comparison, Verdict
 from nearmetal.study.stats import Summary
 
 _CHANGE = re.compile(
-    r"(less than|under|below|at most|up to|about|around)?\s*(\d+(?:\.\d+)?)\s?%\s+"
+    r"(\d+(?:\.\d+)?)\s?%\s+"
     r"(?:\w+ ){0,2}?(higher|lower|more|less|slower|faster|loss|overhead|worse|better)",
     re.IGNORECASE,
 )
 _ORDER = re.compile(r"\b(higher|lower|more|less|slower|faster|worse|better)\b[^.;]{0,40}?\bthan\b")
-_BOUNDS = ("less than", "under", "below", "at most", "up to")
 _WORSE_TIME = ("higher", "more", "slower", "loss", "overhead", "worse")
 _WORSE_RATE = ("lower", "less", "slower", "loss", "overhead", "worse")
-_NEGATED = re.compile(r"\b(?:not|no|never|neither)\b", re.IGNORECASE)
 
 _SLACK = 1.0
 """Percent that a rounded number in a sentence may differ."""
 
 _VALUE_SLACK = 0.02
-_BELOW = re.compile(
-    r"\b(?:below|under|less than|smaller than|up to|at most|until)\s+$", re.IGNORECASE
-)
-_ABOVE = re.compile(
-    r"\b(?:above|over|more than|larger than|beyond|from|at least|of at least)\s+$", re.IGNORECASE
-)
+_FROM = re.compile(r"\bfrom\s+$", re.IGNORECASE)
 _TO = re.compile(r"\s*(?:to|and|-|\N{EN DASH})\s*")
 
 
@@ -49,9 +43,10 @@ def _names(comparison: Comparison) -> tuple[str, ...]:
     return (test, test.removeprefix("osu_"), comparison.point.metric)
 
 
-def sizes_of(text: str) -> Callable[[int | None], bool]:
+def _sizes_of(sentence: Sentence) -> Callable[[int | None], bool]:
     """Return which message sizes a sentence is about: those that it names, else all."""
-    found = [one for one in quantities(text) if one.dimension == "size"]
+    text = sentence.text
+    found = [one for one in sentence.quantities if one.dimension == "size"]
     if not found:
         return lambda _size: True
     one = found[0]
@@ -61,16 +56,16 @@ def sizes_of(text: str) -> Callable[[int | None], bool]:
         high = found[1].value * 1.024**3
         return lambda size: size is not None and one.value <= size <= high
     before = text[: one.start]
-    if _BELOW.search(before):
+    if MOST.search(before):
         return lambda size: size is not None and size <= max(exact)
-    if _ABOVE.search(before):
+    if LEAST.search(before) or _FROM.search(before):
         return lambda size: size is not None and size >= one.value
     return lambda size: size in {round(value) for value in exact}
 
 
-def _about(text: str, measured: Sequence[Comparison]) -> Iterator[tuple[Comparison, bool]]:
+def _about(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[tuple[Comparison, bool]]:
     """Return the comparisons of a sentence, and whether its subject is the base of each."""
-    lowered, fits = text.lower(), sizes_of(text)
+    lowered, fits = sentence.text.lower(), _sizes_of(sentence)
     for one in measured:
         base, test = (_named(arm, lowered) for arm in one.arms)
         named = any(_named(name, lowered) >= 0 for name in _names(one))
@@ -96,20 +91,20 @@ _Taxes = list[tuple[float, float]]
 
 
 def _percentage(match: re.Match[str], taxes: _Taxes, *, lower: bool) -> Iterator[str]:
-    worse = match[3].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
-    said = float(match[2]) if worse else -float(match[2])
-    bound = (match[1] or "").lower() in _BOUNDS
+    worse = match[2].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
+    said = float(match[1]) if worse else -float(match[1])
+    bound = MOST.search(match.string[: match.start()])
     most, least = max(high for _, high in taxes), min(low for low, _ in taxes)
     worst = max(low for low, _ in taxes)
     if worst > said if bound else not least - _SLACK <= said <= most + _SLACK:
         somewhere = f", at least {worst:.1f} % somewhere" if bound else ""
         found = f"{least:.1f} % to {most:.1f} %{somewhere}"
-        yield f"{match[0].strip()}: measured are {found}"
+        yield f"{bound[0] if bound else ''}{match[0]}: measured are {found}"
 
 
 def _order(text: str, taxes: _Taxes, *, lower: bool) -> Iterator[str]:
     match = _ORDER.search(text)
-    if match is None or _NEGATED.search(text):
+    if match is None or NEGATED.search(text):
         return
     worse = match[1].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
     against = [low if not worse else -high for low, high in taxes]
@@ -126,12 +121,12 @@ def _scaled(one: Stated, unit: Unit) -> float | None:
     return one.value / 1e9 / scale if one.dimension == "rate" and scale else None
 
 
-def _values(text: str, measured: Sequence[Comparison]) -> Iterator[str]:
+def _values(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[str]:
     """Return values of one arm at one size that no launch of it had."""
-    said = [one for one in quantities(text) if one.dimension in ("time", "rate")]
+    said = [one for one in sentence.quantities if one.dimension in ("time", "rate")]
     if len(said) != 1:
         return
-    lowered, fits = text.lower(), sizes_of(text)
+    lowered, fits = sentence.text.lower(), _sizes_of(sentence)
     seen: list[Summary] = []
     values: list[float] = []
     for one in measured:
@@ -157,7 +152,7 @@ def against(document: Prose, measured: Sequence[Comparison]) -> Found:
     usable = [one for one in measured if one.verdict is not Verdict.REFUSED]
     for sentence in document.sentences:
         text = sentence.text
-        here = list(_about(text, usable))
+        here = list(_about(sentence, usable))
         taxes = [tax for one, swapped in here if (tax := _tax(one, swapped=swapped)) is not None]
         changes = list(_CHANGE.finditer(text))
         lower = bool(here) and here[0][0].point.lower_is_better
@@ -169,5 +164,5 @@ def against(document: Prose, measured: Sequence[Comparison]) -> Found:
                 for what in _order(text, taxes, lower=lower):
                     yield sentence.line, what
         if not here:
-            for what in _values(text, usable):
+            for what in _values(sentence, usable):
                 yield sentence.line, what

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from nearmetal.study.claims.quantities import Stated
+from nearmetal.study.claims.wording import LEAST, MOST, NEGATED
 
 SLACK = 0.02
 """Share by which rounded numbers may differ in addition to their digits."""
@@ -25,10 +26,6 @@ _VAGUE = re.compile(
     r"\b(?:about|around|roughly|approximately|nearly|almost|some|close to)\s+(?:(?:a|the)\s+)?$|~\s*$",
     re.IGNORECASE,
 )
-MOST = re.compile(
-    r"\b(?:up to|at most|less than|no more than|under|below|within)\s+$", re.IGNORECASE
-)
-_LEAST = re.compile(r"\b(?:at least|more than|over|above|beyond)\s+$", re.IGNORECASE)
 MEASURES = ("time", "rate", "size", "million", "ns/day")
 
 Said = Iterator[str]
@@ -46,7 +43,7 @@ def differs(text: str, said: Stated, low: float, high: float) -> bool:
     over = said.low > high * (1 + slack)
     if MOST.search(before):
         return over and said.dimension != "%"
-    return over if _LEAST.search(before) else under or over
+    return over if LEAST.search(before) else under or over
 
 
 def pair_of(found: Sequence[Stated]) -> tuple[Stated, Stated] | None:
@@ -198,13 +195,12 @@ _SLOWS = re.compile(r"\b(?:slowdown|overhead|penalty|tax|loss|slower)\b", re.IGN
 _NATIVE = re.compile(r"\b(?:native|natively|bare.metal|host)\b", re.IGNORECASE)
 _BESIDE = 16
 """Characters after a number that say whose it is."""
-_NEGATED = re.compile(r"\b(?:not|no|never|hardly|if|unless|whether)\b", re.IGNORECASE)
 
 
 def comparison(text: str, found: Sequence[Stated]) -> Said:
     """A is higher, lower, faster or slower than B."""
     pair = pair_of([one for one in found if one.dimension != "x"])
-    if pair is None or _NEGATED.search(text):
+    if pair is None or NEGATED.search(text):
         return
     one, two = pair
     beats = _BEATS.search(text, one.end, two.start)
@@ -225,7 +221,7 @@ def cost(text: str, found: Sequence[Stated]) -> Said:
     """What is called slower than native is slower."""
     pair = pair_of([one for one in found if one.dimension != "x"])
     slows = _SLOWS.search(text)
-    if pair is None or slows is None or _NEGATED.search(text):
+    if pair is None or slows is None or NEGATED.search(text):
         return
     native = [one for one in pair if _NATIVE.search(text[one.end : one.end + _BESIDE])]
     if len(native) != 1 or slows.start() < pair[1].end:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from nearmetal.study.claims import pairs, wholes
-from nearmetal.study.claims.pairs import MOST, Said
-from nearmetal.study.claims.quantities import CONTAINERS, Stated, quantities
-from nearmetal.study.claims.text import Prose
+from nearmetal.study.claims.pairs import Said
+from nearmetal.study.claims.quantities import CONTAINERS, Stated
+from nearmetal.study.claims.text import Prose, Sentence
+from nearmetal.study.claims.wording import MOST
 
 Rule = Callable[[str, Sequence[Stated]], Said]
 
@@ -41,17 +42,17 @@ _USED = re.compile(r"\b(?:used|uses|all|ran|runs|occupied)\b", re.IGNORECASE)
 _LOSS = re.compile(r"\b(?:slow\w*|loss|overhead|tax|delta|difference|penalty)\b", re.IGNORECASE)
 
 
-def _next(before: str, after: str) -> Said:
+def _next(first: Sentence, second: Sentence) -> Said:
     """Return contradictions of a sentence and the next one."""
-    first, second = quantities(before), quantities(after)
-    for one in first:
+    before, after = first.text, second.text
+    for one in first.quantities:
         if one.dimension == "%" and MOST.search(before[: one.start]) and _LOSS.search(before):
-            for two in second:
+            for two in second.quantities:
                 near = _LARGEST.search(after[: two.start]) and _LOSS.search(after)
                 if two.dimension == "%" and near and two.value > one.value:
                     yield f"{two.text} is above the limit of {one.text} before"
         if one.dimension in CONTAINERS and _OWNED.search(before[: one.start]):
-            for two in second:
+            for two in second.quantities:
                 more = two.dimension == one.dimension and two.value > one.value
                 if more and _USED.search(after[: two.start]):
                     yield f"{two.text} {two.dimension}s, but {one.text} before"
@@ -61,10 +62,9 @@ def relations(document: Prose) -> Iterator[tuple[int, str, str]]:
     """Return line, rule and contradiction of each sentence, and of each with the next."""
     for paragraph in document.paragraphs:
         for sentence in paragraph.sentences:
-            found = quantities(sentence.text)
             for name, rule in RULES:
-                for what in rule(sentence.text, found):
+                for what in rule(sentence.text, sentence.quantities):
                     yield sentence.line, name, what
         for first, second in pairwise(paragraph.sentences):
-            for what in _next(first.text, second.text):
+            for what in _next(first, second):
                 yield second.line, "bound", what

@@ -7,6 +7,7 @@ import re
 from itertools import combinations
 from statistics import median
 
+from nearmetal.study.claims.quantities import WORDS
 from nearmetal.study.claims.text import Found, Paragraph, Prose, Sentence
 from nearmetal.study.flags import outliers
 
@@ -15,18 +16,8 @@ ROUNDING = 0.06
 
 IMPLIED = 0.05
 MOST = 0.5
-TIMES = {
-    "ns": 1e-3,
-    "nanosecond": 1e-3,
-    "nanoseconds": 1e-3,
-    "µs": 1.0,
-    "\u03bcs": 1.0,
-    "us": 1.0,
-    "microsecond": 1.0,
-    "microseconds": 1.0,
-    "ms": 1e3,
-    "milliseconds": 1e3,
-}
+RUN_S = 1.0
+"""Times from here on are those of runs, not parts of a message's time."""
 CORES = {
     "Gold 6240": 18,
     "Gold 6248R": 24,
@@ -52,7 +43,6 @@ _MORE = re.compile(
 _PARENTHESES = re.compile(
     r"\((\d+) ([A-Za-z]+)\).{0,80}?\((\d+) \2\).{0,120}?(\d+(?:\.\d+)?)\s?% (decrease|increase)"
 )
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s?(" + "|".join(sorted(TIMES, key=len, reverse=True)) + r")\b")
 _RESPECTIVELY = re.compile(
     r"(\d+(?:\.\d+)?)\s?% and (\d+(?:\.\d+)?)\s?% (higher|more|larger)\b(.*?)\bthan (?:the )?(\S+) and (\S+?),?"
     r"(?: .*?)?\brespectively"
@@ -64,7 +54,6 @@ _PROCESSORS = re.compile(
 )
 _TOTAL = re.compile(r"total of (\d+) cores")
 _CORES_NODES = re.compile(r"(\d+) cores \((\d+) nodes\)")
-_COUNTS = {"two": 2, "2": 2, "dual": 2, "four": 4, "4": 4}
 
 APART = 1.25
 """Estimates of one thing that differ by more than this factor contradict each other."""
@@ -143,7 +132,8 @@ def most_of(document: Prose) -> Found:
     for paragraph in document.paragraphs:
         times: list[float] = []
         for sentence in paragraph.sentences:
-            here = [float(m[1]) * TIMES[m[2]] for m in _TIME.finditer(sentence.text)]
+            said = [one.value for one in sentence.quantities if one.dimension == "time"]
+            here = [value * 1e6 for value in said if value < RUN_S]
             if "most of" in sentence.text and here and times and here[0] < MOST * max(times):
                 share = f"{here[0] / max(times):.1%} of {max(times):g} µs"
                 yield sentence.line, f"{here[0]:g} µs are {share}, not most of them"
@@ -169,7 +159,8 @@ def cores(document: Prose) -> Found:
         if total:
             declared = (int(total[1]), line)
         if total and processors:
-            due = _COUNTS[processors[1]] * CORES[processors[2]]
+            count = WORDS.get(processors[1]) or int(processors[1])
+            due = count * CORES[processors[2]]
             if due != int(total[1]):
                 yield line, f"{processors[1]} {processors[2]} have {due} cores, not {total[1]}"
         used = _CORES_NODES.search(text)

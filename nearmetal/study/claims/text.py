@@ -11,6 +11,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+
+from nearmetal.study.claims.quantities import Stated, quantities
 
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\bvs\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bFig\.)\s+(?=[\"(\[]?[A-Z])"
@@ -32,6 +35,11 @@ class Sentence:
 
     line: int
     text: str
+
+    @cached_property
+    def quantities(self) -> list[Stated]:
+        """Its numbers in order, read once for all rules."""
+        return quantities(self.text)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from math import prod
 
 from nearmetal.study.claims.pairs import (
     MEASURES,
-    MOST,
     PARTS,
     VAGUE,
     Said,
@@ -18,6 +17,7 @@ from nearmetal.study.claims.pairs import (
     pair_of,
 )
 from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
+from nearmetal.study.claims.wording import MOST
 
 _EACH = re.compile(
     r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)"
