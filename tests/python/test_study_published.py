@@ -8,15 +8,8 @@ import pytest
 
 from nearmetal.evidence.published import STUDIES, adapters, find, numbers, plots
 from nearmetal.study.effects import RULE, SignedTable, decompose, faster_percent, rounded
+from tests.python.cited_places import lines_of
 from tests.python.study_shared import PAPERS, SEEDS
-
-SEED_NUMBERS = {
-    "vmw-ib": "000",
-    "vmw-adapter": "001",
-    "vmw-gdr": "002",
-    "sdsc": "003",
-    "osu": "004",
-}
 
 MEASURED = re.compile(
     r"\d[\d.,]*\s?\\?%|(?<![A-Z])\d[\d.]*\s?(?:X\b|\\times|\N{MULTIPLICATION SIGN})|\b\d+(?:\.\d+)?x\b"
@@ -39,8 +32,7 @@ of_each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda source: s
 def text_of(study: str, source: Path) -> list[str]:
     """Return the lines of a text, or of the numbers in it, up to its references."""
     if source == SEEDS:
-        (path,) = SEEDS.glob(SEED_NUMBERS[study] + "_*")
-        return path.read_text().split("\n")
+        return lines_of(study)
     rows = (PAPERS / f"{study}.tsv").read_text().splitlines()[1:]
     pieces = [row.split("\t") for row in rows]
     lines = [""] * int(pieces[-1][0])

@@ -21,9 +21,9 @@ from nearmetal.study.reproduce.claims import (
     claims_of,
     roles_of,
 )
+from tests.python.cited_places import digest, known, lines_of, stands_at
 from tests.python.published_studies import Published
 from tests.python.study_shared import SEEDS
-from tests.python.test_study_published import SEED_NUMBERS
 
 LABELS = """\
 format: 1
@@ -89,13 +89,19 @@ def test_every_claim_is_a_published_number(name: str) -> None:
             assert low is None or high is None or low < high
 
 
-@pytest.mark.skipif(not SEEDS.is_dir(), reason="the texts are not beside this checkout")
 @pytest.mark.parametrize("name", CLAIMED)
 def test_every_claim_quotes_its_sentence(name: str) -> None:
-    (path,) = SEEDS.glob(SEED_NUMBERS[name] + "_*")
-    lines = path.read_text().split("\n")
     for claim in claims_of(name):
-        assert claim.quote in lines[claim.line - 1], claim.id
+        assert stands_at(name, claim.line, claim.quote), claim.id
+        assert not stands_at(name, claim.line - 1, claim.quote), claim.id
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the texts are not beside this checkout")
+def test_recorded_places_are_those_of_the_texts() -> None:
+    for place in known():
+        line = lines_of(place.study)[place.line - 1]
+        words = line[place.column - 1 : place.column - 1 + place.length]
+        assert digest(words) == place.sha256, place
 
 
 HEDGES = {
