@@ -219,6 +219,13 @@ def test_the_first_screen_has_the_verdict_of_every_arm(
     assert words == ["base", "ACCEPT", "REJECT", "INCONCLUSIVE", "REJECT", "ACCEPT"]
 
 
+def in_view(window: Browser, element: str) -> bool:
+    """Return whether no part of an element is outside of the window or below the menu."""
+    menu = window.value("document.querySelector('nav').getBoundingClientRect().bottom")
+    top, bottom = window.value(f"(r => [r.top, r.bottom])({element}.getBoundingClientRect())")
+    return bool(menu - 1 <= top < bottom <= window.value("innerHeight"))
+
+
 def test_a_verdict_leads_to_its_row_and_the_row_to_its_raw_lines(
     window: Browser, kind: str, study: Path
 ) -> None:
@@ -228,10 +235,15 @@ def test_a_verdict_leads_to_its_row_and_the_row_to_its_raw_lines(
     row = f"document.getElementById({json.dumps(window.value('location.hash.slice(1)'))})"
     assert window.value(f"{row}.checkVisibility()") is True
     assert "INCONCLUSIVE" in window.value(f"{row}.innerText")
+    header = f"{row}.closest('table').tHead"
+    for name in (names[0], names[3]):
+        assert name in window.value(f"{header}.innerText")
+    assert in_view(window, f"{header}.rows[0].cells[1]")
     for side, arm in ((0, names[0]), (1, names[3])):
         window.value(f"{row}.querySelectorAll('a')[{side}].click()")
-        shown = "document.getElementById(location.hash.slice(1)).innerText"
-        lines = list(filter(None, window.value(shown).splitlines()))
+        target = "document.getElementById(location.hash.slice(1))"
+        lines = list(filter(None, window.value(f"{target}.innerText").splitlines()))
+        assert in_view(window, f"{target}.closest('details').querySelector('summary')")
         assert len(lines) == 8
         assert all(f"  {arm}/pairs-{n}.csv:" in line for n, line in enumerate(lines, 1))
 
