@@ -40,18 +40,6 @@ def microseconds(value: float) -> str:
     return f"{digits(value / _THOUSAND)} ms"
 
 
-def megabytes_per_second(value: float) -> str:
-    """Return a bandwidth given in 10^6 bytes per second."""
-    if value < 1:
-        return f"{digits(value * _THOUSAND)} kB/s"
-    return f"{digits(value / _THOUSAND)} GB/s" if value >= _THOUSAND else f"{digits(value)} MB/s"
-
-
-def megamessages_per_second(value: float) -> str:
-    """Return a rate given in 10^6 messages per second."""
-    return f"{digits(value)} M/s" if value >= 1 else f"{digits(value * _THOUSAND)} k/s"
-
-
 def scaled(value: float, unit: str, power: int = 0) -> str:
     """Return a number of 10^power units with the prefix that keeps it short: 31.6 M/s."""
     prefixes = ("", "k", "M", "G", "T", "P")
@@ -63,14 +51,19 @@ def scaled(value: float, unit: str, power: int = 0) -> str:
     return f"{digits(value)} {prefixes[step]}{unit}"
 
 
+def megabytes_per_second(value: float) -> str:
+    """Return a bandwidth given in 10^6 bytes per second."""
+    return scaled(value, "B/s", 6)
+
+
+def megamessages_per_second(value: float) -> str:
+    """Return a rate given in 10^6 messages per second."""
+    return scaled(value, "/s", 6)
+
+
 def data(nr_bytes: int) -> str:
     """Return an amount of data in decimal units."""
-    value = float(nr_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < _THOUSAND:
-            return f"{digits(value)} {unit}"
-        value /= _THOUSAND
-    return f"{digits(value)} TB"
+    return scaled(nr_bytes, "B")
 
 
 def times(value: float) -> str:

@@ -177,7 +177,7 @@ _TEXTS: dict[Unit, Callable[[float], str]] = {
     Unit.MICROSECONDS: numbers.microseconds,
     Unit.MEGABYTES_PER_SECOND: numbers.megabytes_per_second,
     Unit.MESSAGES_PER_SECOND: partial(numbers.scaled, unit="/s"),
-    Unit.MEGAMESSAGES_PER_SECOND: partial(numbers.scaled, unit="/s", power=6),
+    Unit.MEGAMESSAGES_PER_SECOND: numbers.megamessages_per_second,
     Unit.MEGAOPS: partial(numbers.scaled, unit="op/s", power=6),
     Unit.TRAVERSED_EDGES: partial(numbers.scaled, unit="TEPS"),
 }

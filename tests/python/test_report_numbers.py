@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.report import numbers
-from nearmetal.report.svg import ChartBar, Mark, Series, bar_chart, line_chart, ratio_chart
+from nearmetal.report.drawing import LABEL
+from nearmetal.report.lettering import width, wrapped
+from nearmetal.report.svg import (
+    NARROW,
+    WIDE,
+    ChartBar,
+    Mark,
+    Series,
+    bar_chart,
+    line_chart,
+    ratio_chart,
+)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +117,23 @@ def test_bars_begin_at_zero_and_keep_their_proportion() -> None:
     widths = [float(p.split('width="')[1].split('"')[0]) for p in chart.split("<rect")[1:]]
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.02)
     assert '<a href="#x">' in chart
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=200), st.floats(40, 800))
+def test_a_wrapped_name_fits_and_loses_no_letter(name: str, room: float) -> None:
+    lines = wrapped(name, room, LABEL)
+    assert all(width(line, LABEL) <= room for line in lines)
+    assert "".join("".join(lines).split()) == "".join(name.split())
+
+
+def test_long_names_make_room_in_both_charts() -> None:
+    name = "a-name-of-an-arm-" * 12
+    marks = tuple(Mark(s, 1.0, 1.0, 1.0, "") for s in (8, 64))
+    bars = [ChartBar(name, "arm-1", 1.0, 1.0, 1.0, "1.00 µs (+10.0 %)")]
+    for layout in (WIDE, NARROW):
+        for chart in (
+            line_chart("t", name, [Series(name, "arm-1", marks)], str, layout=layout),
+            bar_chart("t", [("g", bars)], layout),
+        ):
+            shown = "".join(re.findall(r">([^<>]+)</text>", chart))
+            assert "".join(shown.split()).count(name) >= 1
