@@ -22,5 +22,13 @@ def printable_lines(text: str) -> str:
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
+def size_text(nr_bytes: int) -> str:
+    """Return a message size: 8 B, 64 KiB, 4 MiB."""
+    for unit, shift in (("MiB", 20), ("KiB", 10)):
+        if nr_bytes >= 1 << shift and nr_bytes % (1 << shift) == 0:
+            return f"{nr_bytes >> shift} {unit}"
+    return f"{nr_bytes} B"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from math import floor, log10
 
+from nearmetal.core.text import size_text
+
 _THOUSAND = 1000
 
 
@@ -20,10 +22,7 @@ def digits(value: float, significant: int = 3) -> str:
 
 def size(nr_bytes: int) -> str:
     """Return a message size: 8 B, 64 KiB, 4 MiB."""
-    for unit, shift in (("MiB", 20), ("KiB", 10)):
-        if nr_bytes >= 1 << shift and nr_bytes % (1 << shift) == 0:
-            return f"{nr_bytes >> shift} {unit}"
-    return f"{nr_bytes} B"
+    return size_text(nr_bytes)
 
 
 def short_size(nr_bytes: int) -> str:

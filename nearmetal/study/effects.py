@@ -10,6 +10,7 @@ from statistics import fmean, median, stdev
 from typing import NamedTuple
 
 from nearmetal.core.errors import NearmetalError
+from nearmetal.core.text import size_text
 from nearmetal.study.flags import FAMILY_ERROR, outliers
 from nearmetal.study.judge import Comparison
 from nearmetal.study.model import Cell
@@ -208,7 +209,7 @@ def from_comparisons(found: Iterable[Comparison], metric: str | None = None) -> 
         arms = (one.arms[1], one.arms[0])
         point = one.point
         scale = "" if point.nodes is None else f"{point.nodes} node" + "s" * (point.nodes > 1)
-        size = "" if point.size is None else f"{point.size} B"
+        size = "" if point.size is None else size_text(point.size)
         row = ", ".join(filter(None, (scale, size))) or "all"
         name = (point.test, point.variant, "" if metric else point.metric)
         cells[row, " ".join(filter(None, name))] = faster_percent(
