@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 )
@@ -63,26 +65,55 @@ func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) s
 	if inner.Res == nil {
 		return inner
 	}
-	extra := m.extraOf(req.Spec.Config)
-	outer := simulator.CreateTask(m, "cloneVm",
-		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
-			cloned := taskOf(ctx, inner.Res.Returnval)
-			if cloned.Info.Error != nil {
-				return nil, cloned.Info.Error.Fault
-			}
-			ref := cloned.Info.Result.(types.ManagedObjectReference)
-			clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
-			renumber(clone)
-			reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{
-				This: ref,
-				Spec: types.VirtualMachineConfigSpec{ExtraConfig: extra, Firmware: m.Config.Firmware},
-			}).(*methods.ReconfigVM_TaskBody)
-			taskOf(ctx, reconfigured.Res.Returnval)
-			return ref, nil
-		})
-	return &methods.CloneVM_TaskBody{
-		Res: &types.CloneVM_TaskResponse{Returnval: outer.Run(ctx)},
+	spec := types.VirtualMachineConfigSpec{
+		ExtraConfig: m.extraOf(req.Spec.Config), Firmware: m.Config.Firmware,
 	}
+	outer := afterwards(ctx, m, "cloneVm", func() (types.AnyType, types.BaseMethodFault) {
+		cloned := taskOf(ctx, inner.Res.Returnval)
+		if cloned.Info.Error != nil {
+			return nil, cloned.Info.Error.Fault
+		}
+		ref := cloned.Info.Result.(types.ManagedObjectReference)
+		clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
+		renumber(clone)
+		reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{This: ref, Spec: spec})
+		taskOf(ctx, reconfigured.(*methods.ReconfigVM_TaskBody).Res.Returnval)
+		return ref, nil
+	})
+	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: outer}}
+}
+
+// afterwards starts a task that waits for another one of the same call. A task of the simulator holds the
+// lock of its object, by which the other one may be kept: a lock is shared within a call only if it is
+// free or the call's when it is asked for. So this one holds none.
+func afterwards(
+	ctx *simulator.Context, entity mo.Reference, name string,
+	work func() (types.AnyType, types.BaseMethodFault),
+) types.ManagedObjectReference {
+	task := simulator.CreateTask(entity, name, nil)
+	ref := ctx.Map.Put(task).Reference()
+	ctx.Map.AtomicUpdate(ctx, task, []types.PropertyChange{
+		{Name: "info.key", Val: ref.Value},
+		{Name: "info.task", Val: ref},
+		{Name: "info.startTime", Val: time.Now()},
+		{Name: "info.state", Val: types.TaskInfoStateRunning},
+	})
+	go func() {
+		result, fault := work()
+		changes := []types.PropertyChange{
+			{Name: "info.completeTime", Val: time.Now()},
+			{Name: "info.state", Val: types.TaskInfoStateSuccess},
+			{Name: "info.result", Val: result},
+		}
+		if fault != nil {
+			changes[1].Val = types.TaskInfoStateError
+			changes[2] = types.PropertyChange{Name: "info.error", Val: types.LocalizedMethodFault{
+				Fault: fault, LocalizedMessage: fmt.Sprintf("%T", fault),
+			}}
+		}
+		ctx.Map.AtomicUpdate(ctx, task, changes)
+	}()
+	return ref
 }
 
 // renumber gives the cards of a clone MAC addresses of their own: the simulator leaves its source's.
