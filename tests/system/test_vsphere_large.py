@@ -40,7 +40,8 @@ hosts:
 """
 
 
-def _body(nr_machines: int) -> str:
+def body(nr_machines: int) -> str:
+    """Return the spec of so many machines on four hosts, below its head."""
     lines = [BODY % (TEMPLATE, PARALLEL)]
     for host in range(4):
         names = ", ".join(f"{{name: n{i}}}" for i in range(host, nr_machines, 4))
@@ -84,7 +85,7 @@ def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
         (place / "measured.json").write_text(json.dumps(measured))
         return result
 
-    place, text = Path(directory), head + _body(nr_machines)
+    place, text = Path(directory), head + body(nr_machines)
     spec = timed("read the spec", lambda: spec_of(text))
     plan = timed("plan nothing there", lambda: plan_up(opened(spec, place), spec))
     assert plan.count(Action.CREATE) == nr_machines + 1
