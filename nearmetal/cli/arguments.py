@@ -67,12 +67,12 @@ def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
 
 def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
     """As `open_target`, and raises StateError unless the cluster is up as the spec says."""
-    from nearmetal.cluster.apply import describe, plan_up
+    from nearmetal.cluster.apply import describe, described, plan_up
 
     cluster, spec = open_target(text)
     plan = plan_up(cluster, spec)
     if plan.rewrites:
-        lines = "\n".join("  " + describe(change) for change in plan.rewrites)
+        lines = "\n".join(f"  {line}" for line in described(plan.rewrites))
         raise StateError(
             f"cluster {cluster.name} is up under another spec:\n{lines}",
             f"use its own spec or its name, or `nearmetal up --replace {text}`",

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 down_options = add_spec
 
+MAX_SHOWN = 32
+"""Nodes that `up` names at its end."""
+
 _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid", "up", "health")
 
 
@@ -32,7 +35,7 @@ def plan_options(parser: VerbParser) -> None:
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
     """Print the plan or the schema; exit code 3 if the plan has changes."""
-    from nearmetal.cluster.apply import plan_up
+    from nearmetal.cluster.apply import checked_plan
     from nearmetal.cluster.registration import json_schema
 
     if args.schema:
@@ -41,7 +44,7 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.spec is None:
         raise UsageError("plan needs a SPEC", "nearmetal plan examples/two-nodes.yaml")
-    plan = plan_up(*open_target(args.spec))
+    plan = checked_plan(*open_target(args.spec))
     up_to_date = [f"cluster {plan.cluster}: nothing to do"]
     _show_plan(plan, up_to_date if plan.empty else as_lines(plan), view)
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
@@ -73,15 +76,19 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 
 def as_lines(plan: Plan) -> list[str]:
-    """Return a plan for a person."""
+    """Return a plan for a person; --json has each of many changes of one form."""
     from nearmetal.cluster.apply import describe
-    from nearmetal.cluster.diff import Action
+    from nearmetal.cluster.diff import Action, folded
+    from nearmetal.cluster.model import some
 
     lines = [f"cluster {plan.cluster}:"]
-    for change in plan.effective:
-        lines.append("  " + describe(change))
-        if change.action is Action.CREATE:
-            lines += [f"      {name}: {value}" for name, value in change.after if value]
+    for group in folded(plan.effective):
+        lines.append("  " + describe(*group))
+        if group[0].action is Action.CREATE:
+            after = [dict(change.after) for change in group]
+            for name in after[0]:
+                values = dict.fromkeys(one[name] for one in after if one[name])
+                lines += [f"      {name}: {some([*values])}"] if values else []
     made, changed, gone = map(plan.count, (Action.CREATE, Action.CHANGE, Action.DELETE))
     return [*lines, f"plan: {made} to make, {changed} to change, {gone} to remove"]
 
@@ -97,7 +104,8 @@ def up_options(parser: VerbParser) -> None:
 
 def on_up(args: argparse.Namespace, view: View) -> int:
     """Make the cluster; print the changes and the nodes."""
-    from nearmetal.cluster.apply import describe, up
+    from nearmetal.cluster.apply import described, up
+    from nearmetal.cluster.model import some
 
     cluster, spec = open_target(args.spec)
     unfinished = cluster.journal.unfinished()
@@ -105,9 +113,10 @@ def on_up(args: argparse.Namespace, view: View) -> int:
         view.note(f"an earlier `{unfinished.verb}` was interrupted at: {unfinished.step}")
     with view.steps(f"up {cluster.name}") as steps:
         plan = up(cluster, spec, replace=args.replace, progress=steps)
-    nodes = ", ".join(f"{n.name} {n.address}" for n in cluster.backend.status())
-    closing = f"cluster {cluster.name} is up: {nodes}"
-    _show_plan(plan, [*map(describe, plan.effective), closing], view)
+    nodes = [f"{n.name} {n.address}" for n in cluster.backend.status()]
+    shown = ", ".join(nodes) if len(nodes) <= MAX_SHOWN else some(nodes)
+    closing = f"cluster {cluster.name} is up: {shown}"
+    _show_plan(plan, [*described(plan.effective), closing], view)
     return ExitCode.DONE
 
 
@@ -174,13 +183,13 @@ def _duration(seconds: float) -> str:
 
 def on_down(args: argparse.Namespace, view: View) -> int:
     """Remove the cluster; a cluster that is not up is no error."""
-    from nearmetal.cluster.apply import describe, down
+    from nearmetal.cluster.apply import described, down
 
     cluster, _ = open_target(args.spec)
     with view.steps(f"down {cluster.name}") as steps:
         plan = down(cluster, progress=steps)
     closing = "is down" if plan.effective else "was not up"
-    lines = [*map(describe, plan.effective), f"cluster {cluster.name} {closing}"]
+    lines = [*described(plan.effective), f"cluster {cluster.name} {closing}"]
     _show_plan(plan, lines, view)
     return ExitCode.DONE
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from nearmetal.cluster.backend import Backend
-from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
-from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.diff import Action, Change, Plan, folded, make_plan, removal
+from nearmetal.cluster.model import ClusterSpec, some
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.store import Store
@@ -40,25 +40,50 @@ def plan_up(cluster: Cluster, spec: ClusterSpec) -> Plan:
     return make_plan(cluster.name, desired(spec, facts, observed), observed)
 
 
+def checked_plan(cluster: Cluster, spec: ClusterSpec) -> Plan:
+    """Return what `up` would do; raises BackendError if the plan needs things that are missing."""
+    plan = plan_up(cluster, spec)
+    cluster.backend.check(plan)
+    return plan
+
+
 def plan_down(cluster: Cluster) -> Plan:
     """Return what `down` would do; changes nothing."""
     return removal(cluster.name, cluster.backend.observe())
 
 
-def describe(change: Change) -> str:
-    """Return one line for the user: the symbol, the resource, and the differences."""
-    text = f"{change.action.value} {change.key}"
+def describe(change: Change, *others: Change) -> str:
+    """Return one line for the user: the symbol, the resource, and the differences.
+
+    `others`: changes of the same form, see `folded`.
+    """
+    names = some([one.key.name for one in (change, *others)])
+    text = f"{change.action.value} {change.key.kind.value} {names}"
     if change.action is Action.CHANGE and change.differences:
-        text += ": " + ", ".join(f"{n} {a or '(none)'} -> {b}" for n, a, b in change.differences)
+        text += ": " + ", ".join(
+            f"{values[0][0]} {_each(values)}"
+            for values in zip(*(one.differences for one in (change, *others)), strict=True)
+        )
     reason = change.reason or change.why
     if change.in_place:
         reason = f"in place; {reason}" if reason else "in place"
     return f"{text} ({reason})" if reason else text
 
 
+def _each(values: Sequence[tuple[str, str, str]]) -> str:
+    """Return how an attribute of several changes differs."""
+    ways = dict.fromkeys(f"{before or '(none)'} -> {after}" for _, before, after in values)
+    return next(iter(ways)) + (f" and {len(ways) - 1} other ways" if len(ways) > 1 else "")
+
+
+def described(changes: Iterable[Change]) -> list[str]:
+    """Return the changes for the user, many of one form in one line."""
+    return [describe(*group) for group in folded(changes)]
+
+
 def _refuse_other_spec(cluster: Cluster, plan: Plan) -> None:
     if plan.rewrites:
-        lines = "\n".join("  " + describe(change) for change in plan.rewrites)
+        lines = "\n".join(f"  {line}" for line in described(plan.rewrites))
         raise StateError(
             f"cluster {cluster.name} is already up under another spec:\n{lines}",
             "run `nearmetal down` first, use another name in SPEC, or run `nearmetal up --replace`",
@@ -85,6 +110,7 @@ def up(
         plan = plan_up(cluster, spec)
         if not replace:
             _refuse_other_spec(cluster, plan)
+        cluster.backend.check(plan)
         _execute(cluster, plan, spec, journal, progress or Silent())
         rest = plan_up(cluster, spec)
         if not rest.empty:

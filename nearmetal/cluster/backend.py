@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
 from nearmetal.cluster import backends
+from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Observed, Resource
 from nearmetal.cluster.store import Store
@@ -105,6 +106,13 @@ class Backend(Protocol):
     def details(self) -> Observed:
         """Return what `observe` returns, with the values that no plan compares."""
         return self.observe()
+
+    def check(self, plan: Plan) -> None:
+        """Look up everything that a plan needs, before its first change; changes nothing.
+
+        Raises one BackendError for all that is missing.
+        """
+        del plan
 
     def create(self, item: Resource, spec: ClusterSpec) -> None:
         """Make one resource, after those that it needs. `finish` may have to wait for it."""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 
 from nearmetal.cluster.resource import (
     Attributes,
@@ -63,7 +65,7 @@ class Change:
         """The values after the change, as text."""
         return () if self.new is None else self.new.attributes
 
-    @property
+    @cached_property
     def differences(self) -> tuple[tuple[str, str, str], ...]:
         """Return (attribute, before, after) where the two differ; "" stands for absent."""
         old, new = dict(self.before), dict(self.after)
@@ -112,6 +114,31 @@ class Plan:
         takes = (Action.CHANGE, Action.DELETE)
         lost = (c for c in self.changes if c.action in takes and c.before and not c.in_place)
         return tuple(c for c in lost if c.reason == "")
+
+
+MIN_FOLDED = 5
+"""Changes of one form that a person reads as one."""
+
+
+def folded(changes: Iterable[Change]) -> list[list[Change]]:
+    """Return the changes for a person: many of one form together, where the first of them is."""
+    groups: dict[object, list[Change]] = defaultdict(list)
+    every = [(change, groups[_form(change)]) for change in changes]
+    for change, group in every:
+        group.append(change)
+    shown: list[list[Change]] = []
+    for change, group in every:
+        if len(group) < MIN_FOLDED:
+            shown.append([change])
+        elif group[0] is change:
+            shown.append(group)
+    return shown
+
+
+def _form(change: Change) -> object:
+    """Return all that changes have in common that are shown together: not their values."""
+    names = tuple(name for name, *_ in change.differences)
+    return change.action, change.key.kind, change.in_place, change.reason, change.why, names
 
 
 def _unknown(broken: Iterable[Key], there: Iterable[Key]) -> list[Resource]:

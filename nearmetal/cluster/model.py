@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from nearmetal.config.model import Model, Name
 
 MAX_NAMED = 3
-"""Nodes that a finding names; it counts the rest."""
+"""Nodes that a line names; it counts the rest."""
 
 RESERVED_NAMES = ("launcher", "localhost")
 """Names that the local backend uses itself."""
@@ -43,6 +43,12 @@ def not_a_mount_point(value: str) -> str:
     return value
 
 
+def some(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
 SpecPath = tuple[str | int, ...]
 """Keys and indexes from the top of a spec to one of its parts."""
 
@@ -62,9 +68,12 @@ class Finding:
         """The fault, with the names of its nodes."""
         if not self.nodes:
             return self.what
-        rest = len(self.nodes) - MAX_NAMED
-        listed = ", ".join(self.nodes[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-        return f"node{'s' if len(self.nodes) > 1 else ''} {listed}: {self.what}"
+        return f"node{'s' if len(self.nodes) > 1 else ''} {some(self.nodes)}: {self.what}"
+
+    @property
+    def sentence(self) -> str:
+        """The fault with its reason and its fix."""
+        return "; ".join(filter(None, (": ".join(filter(None, (self.text, self.why))), self.hint)))
 
 
 NodeName = Annotated[Name, AfterValidator(_not_reserved)]

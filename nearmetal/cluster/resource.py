@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
@@ -105,7 +105,7 @@ class Resource:
     values: Values = field(default_factory=Values)
     needs: tuple[Key, ...] = ()
 
-    @property
+    @cached_property
     def attributes(self) -> Attributes:
         """The values as text."""
         return self.values.attributes

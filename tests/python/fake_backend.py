@@ -18,6 +18,8 @@ from nearmetal.core.process import Command
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nearmetal.cluster.diff import Plan
+
 
 @dataclass
 class FakeBackend:
@@ -45,6 +47,9 @@ class FakeBackend:
 
     def facts(self) -> Facts:
         return Facts(self.cpus)
+
+    def check(self, plan: Plan) -> None:
+        pass
 
     def observe(self) -> Observed:
         return Observed(tuple(self.there.values()), frozenset(self.broken))

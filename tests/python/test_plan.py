@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cli.cluster import as_data, as_lines
+from nearmetal.cluster.apply import described
 from nearmetal.cluster.backends.local.plan import ContainerNode
-from nearmetal.cluster.diff import Action, Plan, make_plan, removal
+from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import (
     Desired,
@@ -250,3 +251,39 @@ def test_only_the_resources_that_need_a_recreated_one_are_recreated() -> None:
         ("node a", "network a is recreated"),
         ("network a", ""),
     ]
+
+
+def test_many_changes_of_one_form_are_shown_as_one() -> None:
+    def change(number: int, action: Action, key: Kind = Kind.NODE) -> Change:
+        values = TextValues(
+            texts=(("cpus", "2"), ("host", f"h{number % 4}"), ("name", f"n{number}"))
+        )
+        old = TextValues(texts=(("cpus", "1"), ("host", "h9"), ("name", f"n{number}")))
+        before = None if action is Action.CREATE else Resource(Key(key, f"n{number}"), old)
+        return Change(action, before, Resource(Key(key, f"n{number}"), values))
+
+    made = [change(i, Action.CREATE) for i in range(1000)]
+    moved = [change(i, Action.CHANGE) for i in range(1000, 1006)]
+    few = [change(i, Action.CREATE, Kind.HOST) for i in range(2000, 2004)]
+    plan = Plan("c", (*made, *few[:1], *moved, *few[1:]))
+    lines = as_lines(plan)
+    assert lines[:6] == [
+        "cluster c:",
+        "  + node n0, n1, n2 and 997 more",
+        "      cpus: 2",
+        "      host: h0, h1, h2 and 1 more",
+        "      name: n0, n1, n2 and 997 more",
+        "  + host n2000",
+    ]
+    assert (
+        "  ~ node n1000, n1001, n1002 and 3 more: cpus 1 -> 2, host h9 -> h0 and 3 other ways"
+        in lines
+    )
+    assert [line for line in lines if line.startswith("  + host")] == [
+        f"  + host n{i}" for i in range(2000, 2004)
+    ]
+    assert lines[-1] == "plan: 1004 to make, 6 to change, 0 to remove"
+    assert len(lines) < 30
+    # Nothing is left out for programs.
+    assert len(as_data(plan)["changes"]) == len(plan.changes)
+    assert described(made[:2]) == ["+ node n0", "+ node n1"]

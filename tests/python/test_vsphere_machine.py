@@ -65,9 +65,8 @@ class Places:
 
 def configured(machine: VsphereMachine) -> Any:
     """Return the request for a machine whose template has one processor and the card."""
-    hardware = vim.vm.VirtualHardware(numCPU=1, memoryMB=64, device=[CARD])
-    config = SimpleNamespace(hardware=hardware, cpuAffinity=None)
-    return config_spec(cast("Any", Places()), config, None, machine)
+    now = {"config.hardware.numCPU": 1, "config.hardware.memoryMB": 64, DEVICES: [CARD]}
+    return config_spec(cast("Any", Places()), now, machine)
 
 
 def properties(machine: VsphereMachine, **more: Any) -> dict[str, Any]:

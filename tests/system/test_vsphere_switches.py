@@ -314,7 +314,7 @@ def test_what_is_in_the_way_is_told_before_anything_is_made(
     before = networks_of(own.content)
     with pytest.raises(BackendError, match=what) as caught:
         raised(text.replace(old, new), tmp_path)
-    assert hint in caught.value.hint
+    assert hint in caught.value.message
     assert networks_of(own.content) == before
     assert not (tmp_path / "state" / "clusters" / "bad").exists()
 

@@ -234,7 +234,7 @@ def test_a_port_group_moves_to_a_switch_of_another_kind_in_two_steps(
     text = text_of(vcenter, wanted)
     with pytest.raises(BackendError, match=r"the datacenter has a .* of that name") as caught:
         raised(text, tmp_path, replace=True)
-    assert f"first remove it from switch {holder} with a separate `up`" in caught.value.hint
+    assert f"first remove it from switch {holder} with a separate `up`" in caught.value.message
     assert networks_of(own.content) == before
     raised(text_of(vcenter), tmp_path, replace=True)
     raised(text, tmp_path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.apply import Cluster, checked_plan, down, up
 from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.spec import parse_spec
@@ -92,7 +92,7 @@ def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
 def plan_of(text: str, directory: Path) -> Plan:
     """Return what an `up` would do."""
     spec = spec_of(text)
-    return plan_up(opened(spec, directory), spec)
+    return checked_plan(opened(spec, directory), spec)
 
 
 def gone(text: str, directory: Path) -> None:
@@ -152,6 +152,7 @@ def simulator(
     options: str | None = None,
     num_of_vfs: int | None = None,
     slow: str = "",
+    without: str = "",
     guests: Mapping[str, str] | None = None,
 ) -> Generator[Simulator, None, None]:
     """Run a simulator while it is used, with hosts of these names, four where none are given.
@@ -159,6 +160,7 @@ def simulator(
     `options`: of the driver of their cards, on hosts where no other VFs are; `num_of_vfs`: what the firmware of the card for MPI
     offers. A file of a host's name in the directory `firmware` says another number for its next boot.
     `slow`: a task that takes time, and its milliseconds, for example `CloneVm=2000`.
+    `without`: rights that the user lacks.
     `guests`: machines run vsphere_guest.sh with these variables while they are on.
     """
     if not PROGRAM.exists():
@@ -173,6 +175,7 @@ def simulator(
             *(("-num-of-vfs", str(num_of_vfs)) if num_of_vfs is not None else ()),
             *("-firmware", str(directory / "firmware")),
             *("-slow", slow),
+            *("-without", without),
             *(
                 ("-guest", str(GUEST), "-guest-folder", str(directory))
                 if guests is not None

@@ -27,10 +27,16 @@ const (
 	// Of the vendors, as the API has them: 16 bits with a sign.
 	nvidia int16 = 0x15b3
 	intel  int16 = -0x7f7a
+	// Of graphics cards.
+	nvidiaGpu int16 = 0x10de
+	// A graphics card of each host, which is passed through.
+	graphics = "0000:86:00.0"
 	// How long a host is away when it reboots.
 	away = 50 * time.Millisecond
 	// A host whose name begins so is back from a reboot only when somebody reconnects it.
 	lost = "lost"
+	// Cores and memory of a host.
+	cores, memory = 32, 256 << 30
 	// Virtual functions that a function of the Intel card offers.
 	intelVfs = 32
 )
@@ -106,6 +112,9 @@ func prepareHosts(ctx *simulator.Context, options string, numOfVfs, vfs int32, f
 		}
 		machineries[h.Self] = own
 		h.Hardware.PciDevice = slices.Clone(h.Hardware.PciDevice)
+		// The simulator's own have 2 cores and 4 GiB.
+		h.Summary.Hardware.NumCpuCores, h.Summary.Hardware.NumCpuThreads = cores, 2*cores
+		h.Summary.Hardware.MemorySize = memory
 		own.pci = &passthru{own: own}
 		own.pci.Self = types.ManagedObjectReference{Type: "HostPciPassthruSystem", Value: "pci-" + h.Self.Value}
 		for i, f := range functions {
@@ -126,6 +135,15 @@ func prepareHosts(ctx *simulator.Context, options string, numOfVfs, vfs int32, f
 			}
 			own.pci.PciPassthruInfo = append(own.pci.PciPassthruInfo, info)
 		}
+		h.Hardware.PciDevice = append(h.Hardware.PciDevice, types.HostPciDevice{
+			Id: graphics, ClassId: 0x302, VendorId: nvidiaGpu, DeviceId: 0x20b0, DeviceName: "GA100 [A100 SXM4 40GB]",
+		})
+		own.pci.PciPassthruInfo = append(own.pci.PciPassthruInfo, &types.HostSriovInfo{
+			HostPciPassthruInfo: types.HostPciPassthruInfo{
+				Id: graphics, DependentDevice: graphics,
+				PassthruCapable: true, PassthruEnabled: true, PassthruActive: true,
+			},
+		})
 		own.pci.offer(numOfVfs)
 		h.Config.PciPassthruInfo = own.pci.PciPassthruInfo
 		h.ConfigManager.PciPassthruSystem = put(ctx, own.pci)

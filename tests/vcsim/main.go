@@ -82,6 +82,10 @@ func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 		if found, ok := object.(*simulator.EnvironmentBrowser); ok {
 			return &browser{found}
 		}
+	case "HasPrivilegeOnEntities":
+		if found, ok := object.(*simulator.AuthorizationManager); ok {
+			return &authorization{found}
+		}
 	case "CreateDVS_Task", "UnregisterAndDestroy_Task":
 		if place, ok := object.(*simulator.Folder); ok {
 			return &folder{place}
@@ -105,6 +109,7 @@ func main() {
 	numOfVfs := flag.Int("num-of-vfs", 16, "NUM_OF_VFS of the firmware of the card for MPI")
 	vfs := flag.Int("vfs", 4, "virtual functions of each function of the Intel card")
 	firmware := flag.String("firmware", "", "where files with NUM_OF_VFS for the next boot lie, by hosts' names")
+	without := flag.String("without", "", "rights that the user lacks, for example Network.Assign,Folder.Create")
 	program := flag.String("guest", "", "program that runs for each machine that is on; see guests.go")
 	network := flag.String("guest-network", "10.86.0", "first three numbers of the guests' addresses")
 	folder := flag.String("guest-folder", "", "where the guests' files lie")
@@ -119,6 +124,7 @@ func main() {
 		// A task that waits holds no lock: its object can be read.
 		simulator.TaskDelay.MethodDelay = map[string]int{name: ms, "LockHandoff": 0}
 	}
+	lacked = strings.Split(*without, ",")
 	names := strings.Split(*hosts, ",")
 
 	model := simulator.VPX()

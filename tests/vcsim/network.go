@@ -62,6 +62,9 @@ func prepareNetworks(ctx *simulator.Context) {
 			Spec: types.HostPortGroupSpec{Name: "VM Network", VswitchName: "vSwitch0"},
 		}}
 		host.Config.Network, system.NetworkInfo = &info, &info
+		if shared := network(ctx, "VM Network"); shared != nil {
+			ctx.Map.AddReference(ctx, shared, &shared.Host, host.Self)
+		}
 		ctx.Map.Put(&networkSystem{system})
 	}
 }

@@ -207,6 +207,25 @@ func (m *machine) refusedSwitch(ctx *simulator.Context) string {
 	return ""
 }
 
+// lacked are the rights that the user lacks on all objects.
+var lacked []string
+
+// authorization says which rights the user has.
+type authorization struct {
+	*simulator.AuthorizationManager
+}
+
+func (a *authorization) HasPrivilegeOnEntities(req *types.HasPrivilegeOnEntities) soap.HasFault {
+	body := a.AuthorizationManager.HasPrivilegeOnEntities(req).(*methods.HasPrivilegeOnEntitiesBody)
+	for _, entity := range body.Res.Returnval {
+		for i := range entity.PrivAvailability {
+			right := &entity.PrivAvailability[i]
+			right.IsGranted = !slices.Contains(lacked, right.PrivId)
+		}
+	}
+	return body
+}
+
 // browser tells what machines may have.
 type browser struct {
 	*simulator.EnvironmentBrowser

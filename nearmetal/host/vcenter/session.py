@@ -29,7 +29,9 @@ Properties = dict[str, Any]
 LOST = (OSError, HTTPException)
 """No answer of the service: a vCenter that starts sends 503 first."""
 
-POLL_S = 0.1
+POLL_S, MAX_POLL_S = 0.02, 1.0
+"""First and longest time between two looks at a task: short tasks are many, long ones need few."""
+
 STALL_S = 1200.0
 """How long vCenter may report no progress of a task: a large clone as a whole may take hours."""
 
@@ -218,7 +220,7 @@ class Session:
         if self._leaving.is_set():
             raise BackendError(f"{what}: not begun")
         task = self.call(what, start)
-        seen, since = None, time.monotonic()
+        seen, since, pause = None, time.monotonic(), POLL_S
         try:
             while True:
                 info = self.call(what, lambda: task.info)
@@ -230,8 +232,9 @@ class Session:
                     seen, since = (info.state, info.progress), time.monotonic()
                 elif time.monotonic() - since > self._stall_s:
                     raise self._stalled(what, info)
-                if self._leaving.wait(POLL_S):
+                if self._leaving.wait(pause):
                     raise TaskLeftError(f"{what} continues in vCenter")
+                pause = min(1.5 * pause, MAX_POLL_S)
         except Interrupted as error:
             error.hint = f"{what} continues in vCenter"
             raise

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyVmomi import vim
@@ -24,6 +24,7 @@ from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.vsphere import machine as machines
 from nearmetal.cluster.backends.vsphere.guests import ADDRESSES, Guests
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
+from nearmetal.cluster.backends.vsphere.lookup import Lookup
 from nearmetal.cluster.backends.vsphere.marks import MADE, MARKS, UUID, Found, claims, mark_of
 from nearmetal.cluster.backends.vsphere.plan import (
     VsphereMachine,
@@ -31,13 +32,16 @@ from nearmetal.cluster.backends.vsphere.plan import (
     part_of,
     vsphere_machines,
 )
+from nearmetal.cluster.backends.vsphere.rights import lacking
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
 from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
+from nearmetal.cluster.backends.vsphere.stock import merged_findings, needs_of, shortages
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.backends.vsphere.tasks import wait_for_tasks
 from nearmetal.cluster.backends.vsphere.work import MachineWork
 from nearmetal.cluster.backends.vsphere.workers import Workers
-from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.diff import Plan
+from nearmetal.cluster.model import ClusterSpec, Finding
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
@@ -48,6 +52,12 @@ from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 CPUS = "config.hardware.numCPU"
 APART = "ESXi has no memory that machines share: no ivshmem, and VMCI cannot be mapped"
 """Why machines of one host use the network."""
+
+
+def _taken(node: str, name: str) -> Finding:
+    hint = "write another vm: NAME at the node, or move the machine elsewhere"
+    why = "it is not of this cluster"
+    return Finding((), f"machine {name} is in the folder of the cluster", why, hint, (node,))
 
 
 class VsphereBackend(SshBackend):
@@ -71,6 +81,13 @@ class VsphereBackend(SshBackend):
         self._whole = False
         """Whether `observe` leaves out no value of a machine."""
         self._seen: dict[str, tuple[Found, VsphereMachine]] = {}
+        self._foreign: set[str] = set()
+        """Names of machines of other owners in the folder."""
+
+    @cached_property
+    def _desired(self) -> Observed:
+        """The resources of the spec, as if they were there."""
+        return Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
 
     def _switches(self) -> Switches:
         return Switches(self._session, self._places(), self.spec, self._directory)
@@ -92,13 +109,8 @@ class VsphereBackend(SshBackend):
         return MachineWork(self._session, self._places(), self.spec, self._guests)
 
     def prepare(self) -> None:
-        """Find all objects that the spec names, so that an error comes before the first change.
-
-        Tasks of an earlier run are waited for.
-        """
-        self._session.call("reading the inventory", partial(self._find, self._places()))
+        """Wait for tasks of an earlier run."""
         self._adopt()
-        self._switches().check()
 
     def _adopt(self) -> None:
         """Wait for tasks that a killed run left."""
@@ -114,29 +126,52 @@ class VsphereBackend(SshBackend):
         entities = self._session.call("reading the inventory", known)
         self._notes = wait_for_tasks(self._session, entities)
 
-    def _find(self, places: VsphereInventory) -> None:
-        made = [(host, self.spec.machine_of(node)) for host, node in self.spec.nodes]
-        adapters = (adapter for _, machine in made for adapter in machine.adapters or [])
-        groups = {
-            (adapter.port_group, adapter.switch or "")
-            for adapter in adapters
-            if adapter.port_group is not None and self.spec.maker_of(adapter) is None
-        }
-        names: tuple[tuple[Callable[[Any], object], set[Any]], ...] = (
-            (places.datastore, {machine.datastore for _, machine in made} - {None}),
-            (places.host, {host.esxi for host, _ in made} - {"auto"}),
-            (lambda group: places.network(group[0], group[1] or None), groups),
-            (places.pool, {machine.resource_pool for _, machine in made} - {None}),
-            (places.template, {machine.template or "" for _, machine in made}),
-            (places.efi_template, {m.template or "" for _, m in made if m.secure_boot}),
-        )
-        for find, wanted in names:
-            for name in sorted(wanted):
-                find(name)
-
     def facts(self) -> Facts:
-        """Return no facts: a plan for vSphere needs only the spec."""
+        """Return no facts: a plan for vSphere needs only the spec.
+
+        Without the cluster of hosts or the folder there is no plan: this raises BackendError with
+        all names that are missing.
+        """
+        places, every = self._places(), {node.name for _, node in self.spec.nodes}
+
+        def missing() -> list[Finding]:
+            found = Lookup(places, []).names()
+            return Lookup(places, needs_of(self.spec, every, every)).names() if found else []
+
+        self._refuse(self._session.call("reading the inventory", missing))
         return Facts()
+
+    def check(self, plan: Plan) -> None:
+        """Look up names, devices, capacity and rights that a plan needs."""
+        if plan.empty:
+            return
+        found = self._session.call("looking up what is needed", partial(self._missing, plan))
+        if any(change.key.kind is Kind.NETWORK for change in plan.coming):
+            problems = self._switches().problems()
+            found += [Finding((), what, "", hint) for what, hint in problems]
+        self._refuse(found)
+
+    def _missing(self, plan: Plan) -> list[Finding]:
+        places = self._places()
+        nodes = {c.key.name: c for c in plan.coming if c.key.kind is Kind.NODE}
+        cloned = {name for name, change in nodes.items() if not change.in_place}
+        needs = needs_of(self.spec, {*nodes}, cloned)
+        lookup = Lookup(places, needs)
+        found = lookup.names()
+        own = {name: machine.ref for name, (machine, _) in self._seen.items()}
+        found += shortages(needs, lookup.stock({*own.values()}))
+        names = {n: nodes[n].item.of(VsphereMachine).vm for n in cloned}
+        found += [_taken(node, vm) for node, vm in names.items() if vm in self._foreign]
+        rights = lookup.rights(plan, places.folder(), own)
+        return [*found, *lacking(self._session.content, self.spec.vcenter.user, rights)]
+
+    def _refuse(self, found: Sequence[Finding]) -> None:
+        if found:
+            lines = "".join(f"\n  {finding.sentence}" for finding in merged_findings(found))
+            msg = f"cluster {self.name} cannot be made as planned, and nothing was changed:{lines}"
+            raise BackendError(
+                msg, "correct the spec, or add it in vCenter; then repeat the command"
+            )
 
     @property
     def _tools(self) -> tuple[str, ...]:
@@ -154,6 +189,8 @@ class VsphereBackend(SshBackend):
             at_home = [Found(*item) for item in found.items()]
         marked = [m for m in at_home if m.mark.get("cluster") == self.name]
         own, strangers = claims(marked, {n.name: n.vm or n.name for _, n in self.spec.nodes})
+        refs = {machine.ref for machine in own.values()}
+        self._foreign = {str(m.properties["name"]) for m in at_home if m.ref not in refs}
         missing = {node.name for _, node in self.spec.nodes} - own.keys()
         if missing and (at_home or self._directory.exists()):
             own |= self._strayed(missing, names)
@@ -182,9 +219,8 @@ class VsphereBackend(SshBackend):
         self._seen = {}
         found, notes = self._switches().observe()
         switches = [part_of(self.spec, Kind.NETWORK, *switch) for switch in found.items()]
-        desired = Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
-        wanted = desired.named(VsphereMachine)
-        compares = self._whole or any(machine.adapters for machine in wanted.values())
+        settings = [self.spec.machine, *(node for _, node in self.spec.nodes)]
+        compares = self._whole or any(one.adapters for one in settings)
         names = (*machines.PROPERTIES, *([machines.DEVICES] if compares else []), *self._tools)
         own, strangers = self._own(names)
         lacking = self._guests.lacking(own) if self._guests else {}
@@ -195,8 +231,9 @@ class VsphereBackend(SshBackend):
             broken = {Key(Kind.CLUSTER, self.name)} if alone else set()
             return Observed(tuple(switches), frozenset(broken), tuple(notes))
         read = {found.ref: found.properties for found in own.values()}
+        wanted = self._desired.named(VsphereMachine)
         values = self._session.call("reading the cluster", partial(self._values, read, wanted))
-        parts = [*([desired.resources[0]] if self._folder() is not None else []), *switches]
+        parts = [*([self._desired.resources[0]] if self._folder() is not None else []), *switches]
         unfinished = {}
         for (name, machine), now in zip(own.items(), values, strict=True):
             item = part_of(self.spec, Kind.NODE, name, now)

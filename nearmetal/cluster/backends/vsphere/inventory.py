@@ -4,26 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
+from nearmetal.cluster.backends.vsphere.stock import listed
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import fetch
+from nearmetal.host.vcenter.session import fetch, fetch_of
 
-MAX_NAMED = 8
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = sorted(names)
-    rest = f" and {len(known) - MAX_NAMED} more" if len(known) > MAX_NAMED else ""
-    return ", ".join(known[:MAX_NAMED]) + rest or "nothing"
+_IS_TEMPLATE = "config.template"
 
 
 def _known(key: str, known: dict[str, Any], name: str) -> Any:
     if name not in known:
-        raise BackendError(f"{key} {name!r} is not there", f"known here: {_listed(known)}")
+        raise BackendError(f"{key} {name!r} is not there", f"known here: {listed(known)}")
     return known[name]
 
 
@@ -34,25 +30,35 @@ def _switch_of(group: Any) -> Any:
 class VsphereInventory:
     """The objects that a spec names. Made for one plan or one `up`; it keeps the objects found.
 
-    Raises BackendError without the datacenter or the cluster of hosts.
+    Raises BackendError for a missing object, when it is used; without the datacenter at once.
     """
 
     def __init__(self, content: Any, spec: VsphereSpec) -> None:
         self.content = content
         self.spec = spec
-        root, center, compute = content.rootFolder, vim.Datacenter, vim.ClusterComputeResource
-        self.datacenter = self._one("datacenter", center, root, spec.datacenter)
-        self.compute = self._one("compute", compute, self.datacenter.hostFolder, spec.compute)
-        self.parent = self.datacenter.vmFolder
-        for part in spec.folder.split("/") if spec.folder else []:
-            folders = {f.name: f for f in self.parent.childEntity if isinstance(f, vim.Folder)}
-            self.parent = _known("folder", folders, part)
+        root = content.rootFolder
+        self.datacenter = self._one("datacenter", vim.Datacenter, root, spec.datacenter)
         self._hosts: dict[str, Any] = {}
         self._networks: dict[Any, str] = {}
         self._groups: dict[str, str] = {}
         self._mhz: dict[Any, int] = {}
         self._datastores: dict[str, Any] = {}
-        self._templates: dict[str, Any] = {}
+        self._machines: dict[str, Any] = {}
+
+    @cached_property
+    def compute(self) -> Any:
+        """The cluster of hosts."""
+        hosts, kind = self.datacenter.hostFolder, vim.ClusterComputeResource
+        return self._one("compute", kind, hosts, self.spec.compute)
+
+    @cached_property
+    def parent(self) -> Any:
+        """The folder in which the cluster's own folder is."""
+        found = self.datacenter.vmFolder
+        for part in self.spec.folder.split("/") if self.spec.folder else []:
+            folders = {f.name: f for f in found.childEntity if isinstance(f, vim.Folder)}
+            found = _known("folder", folders, part)
+        return found
 
     def _by_name(self, kind: Any, root: Any) -> dict[str, Any]:
         found = fetch(self.content, root, kind, ["name"])
@@ -63,7 +69,7 @@ class VsphereInventory:
         if name != "auto":
             return _known(key, known, name)
         if len(known) != 1:
-            why = f"vCenter does not have exactly one here: {_listed(known)}"
+            why = f"vCenter does not have exactly one here: {listed(known)}"
             raise BackendError(f"{key}: auto: {why}", f"write {key}: NAME")
         return next(iter(known.values()))
 
@@ -99,23 +105,22 @@ class VsphereInventory:
 
     def template(self, name: str) -> Any:
         """Return the template, or a machine of this name."""
-        if name not in self._templates:
-            known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
-            self._templates[name] = _known("template", known, name)
-        return self._templates[name]
+        known = self._all_machines()
+        if name not in known:
+            found = fetch_of(self.content, vim.VirtualMachine, [*known.values()], [_IS_TEMPLATE])
+            only = {name: ref for name, ref in known.items() if found[ref].get(_IS_TEMPLATE)}
+            return _known("template", only, name)
+        return known[name]
 
     def templates(self, names: Iterable[str]) -> list[Any]:
         """Return the templates of these names that are there."""
-        known = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
+        known = self._all_machines()
         return [known[name] for name in names if name in known]
 
-    def efi_template(self, name: str) -> Any:
-        """Return the template; raises BackendError if its machines do not boot by EFI."""
-        template = self.template(name)
-        if template.config.firmware != "efi":
-            msg = f"template {name!r} boots by BIOS, and secure boot needs EFI"
-            raise BackendError(msg, "use a template with EFI, or leave secure_boot out")
-        return template
+    def _all_machines(self) -> dict[str, Any]:
+        if not self._machines:
+            self._machines = self._by_name(vim.VirtualMachine, self.datacenter.vmFolder)
+        return self._machines
 
     def network(self, group: str, switch: str | None) -> Any:
         """Return a port group: of this switch, else the only one of its name."""
@@ -129,7 +134,7 @@ class VsphereInventory:
         if named:
             hint = "write switch: NAME at the adapter"
             raise BackendError(f"port group {group!r} is there {len(named)} times", hint)
-        hint = f"known here: {_listed(networks.values())}"
+        hint = f"known here: {listed(networks.values())}"
         raise BackendError(f"port group {group!r} is not there", hint)
 
     def group_names(self) -> dict[str, str]:

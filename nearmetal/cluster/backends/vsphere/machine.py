@@ -15,7 +15,12 @@ from nearmetal.cluster.backends.vsphere.devices import changes, describe, is_ada
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.marks import MARKS, mark_of
 from nearmetal.cluster.backends.vsphere.plan import CLOUD_INIT, VsphereMachine
-from nearmetal.cluster.backends.vsphere.settings import DHCP, GuestSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.settings import (
+    DHCP,
+    NETWORK_KINDS,
+    GuestSettings,
+    VmAdapter,
+)
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Properties
 
@@ -48,6 +53,17 @@ OPEN = (
     *("secure_boot", "adapters", "access"),
 )
 """Values that are compared only where the spec has them."""
+
+BEFORE = (
+    "config.version",
+    "config.hardware.numCPU",
+    "config.hardware.memoryMB",
+    "config.cpuAffinity",
+    "config.tools.pendingCustomization",
+    "runtime.host",
+    DEVICES,
+)
+"""Properties of a machine that its configuration needs. Its whole `config` takes twice as long."""
 
 MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
 USER_DATA = "guestinfo.userdata"
@@ -194,9 +210,9 @@ def shares_spec(wanted: VsphereMachine) -> Any:
     )
 
 
-def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: VsphereMachine) -> Any:
-    """Return a request for the whole configuration of a machine of that configuration and host."""
-    hardware = config.hardware
+def config_spec(inventory: VsphereInventory, now: Properties, wanted: VsphereMachine) -> Any:
+    """Return a request for the whole configuration of a machine that has the properties BEFORE."""
+    host, affinity = now.get("runtime.host"), now.get("config.cpuAffinity")
     options = {
         P2P: "TRUE" if wanted.p2p else "",
         NUMA: dict(wanted.attributes)["numa"],
@@ -206,8 +222,8 @@ def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: Vsp
     spec = vim.vm.ConfigSpec(
         extraConfig=[vim.option.OptionValue(key=k, value=v) for k, v in options.items()]
     )
-    vcpus = wanted.vcpus or hardware.numCPU
-    memory = wanted.memory // MIB if wanted.memory else hardware.memoryMB
+    vcpus = wanted.vcpus or now["config.hardware.numCPU"]
+    memory = wanted.memory // MIB if wanted.memory else now["config.hardware.memoryMB"]
     spec.numCPUs, spec.memoryMB = vcpus, memory
     if wanted.cores_per_socket:
         spec.numCoresPerSocket = wanted.cores_per_socket
@@ -221,12 +237,12 @@ def config_spec(inventory: VsphereInventory, config: Any, host: Any, wanted: Vsp
         shares=_shares(wanted.cpu_shares),
     )
     spec.latencySensitivity = vim.LatencySensitivity(level=wanted.latency)
-    if wanted.affinity or (config.cpuAffinity and config.cpuAffinity.affinitySet):
+    if wanted.affinity or (affinity and affinity.affinitySet):
         spec.cpuAffinity = vim.vm.AffinityInfo(affinitySet=list(wanted.affinity))
     if wanted.secure_boot is not None:
         spec.bootOptions = vim.vm.BootOptions(efiSecureBootEnabled=wanted.secure_boot)
     if wanted.adapters is not None:
-        spec.deviceChange = changes(inventory, hardware.device, adapters_of(wanted), host)
+        spec.deviceChange = changes(inventory, now[DEVICES], adapters_of(wanted), host)
     return spec
 
 
@@ -255,6 +271,13 @@ def clone_spec(
         place.diskMoveType = "createNewChildDiskBacking"
         spec.snapshot = snapshot.currentSnapshot
     return spec
+
+
+def nr_cards(now: Properties, wanted: VsphereMachine) -> int:
+    """Return the network cards of a machine that had the properties BEFORE, once it is as wanted."""
+    if wanted.adapters is not None:
+        return sum(adapter.kind in NETWORK_KINDS for adapter in adapters_of(wanted))
+    return sum(isinstance(device, vim.vm.device.VirtualEthernetCard) for device in now[DEVICES])
 
 
 def customization(guest: GuestSettings, nr_cards: int) -> Any:

@@ -17,6 +17,7 @@ from nearmetal.cluster.backends.vsphere.settings import (
     VmAdapter,
 )
 from nearmetal.cluster.backends.vsphere.spec import EsxiHost, Switch, VsphereNode, VsphereSpec
+from nearmetal.cluster.model import some
 from nearmetal.cluster.registration import Registration
 from nearmetal.cluster.resource import (
     Attributes,
@@ -244,10 +245,10 @@ def _notes(spec: VsphereSpec) -> list[str]:
     notes = [f"{len(machines)} machines, at most {spec.parallel} at a time"]
     stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
-        notes.append(f"vMotion cannot move nodes with a device of the host: {', '.join(stuck)}")
+        notes.append(f"vMotion cannot move nodes with a device of the host: {some(stuck)}")
     instant = [name for name, machine in machines.items() if machine.clone == "instant"]
     if instant:
-        notes.append(f"this release does not make instant clones: {', '.join(instant)}")
+        notes.append(f"this release does not make instant clones: {some(instant)}")
     return notes
 
 

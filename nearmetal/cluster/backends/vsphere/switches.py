@@ -53,19 +53,19 @@ class Switches:
 
     # Obstacles
 
-    def check(self) -> None:
-        """Raise BackendError with all obstacles for the switches of the spec."""
-        if not self._spec.switches:
-            return
-        for switch in self._spec.switches:
-            for name in self._spec.esxi_of(switch):
-                self._session.call("looking for a host", partial(self._places.host, name))
+    def problems(self) -> list[tuple[str, str]]:
+        """Return all obstacles for the switches of the spec, each with its fix."""
         hosts = read_hosts(self._session, self._places)
         problems: list[tuple[str, str]] = []
         for switch in self._spec.switches:
             if switch.kind == "distributed":
                 problems += self._distributed.problems(switch, self._standard.owners())
             for name in self._spec.esxi_of(switch):
+                try:
+                    self._session.call("looking for a host", partial(self._places.host, name))
+                except BackendError as error:
+                    problems.append((error.message, error.hint))
+                    continue
                 if hosts[name].network is None:
                     what = f"switch {switch.name}: {name} does not answer vCenter"
                     problems.append((what, "connect the host again, or remove it from the switch"))
@@ -74,7 +74,7 @@ class Switches:
                     problems += self._standard.problems(switch, hosts[name])
                     problems += self._named_alike(switch)
                 problems += self._bad_uplinks(switch, hosts[name])
-        raise_all([BackendError(what, hint) for what, hint in problems])
+        return problems
 
     def _named_alike(self, switch: Switch) -> Iterable[tuple[str, str]]:
         """Yield a standard port group with the name of a distributed one: both would be ambiguous.

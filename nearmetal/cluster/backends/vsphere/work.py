@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import Any
 
 from pyVmomi import vim
@@ -30,7 +31,7 @@ from nearmetal.cluster.backends.vsphere.marks import (
 from nearmetal.cluster.backends.vsphere.plan import PLACE, VsphereMachine, differences, need_off
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.core.errors import BackendError
-from nearmetal.host.vcenter.session import Session, TaskLeftError
+from nearmetal.host.vcenter.session import Session, TaskLeftError, fetch_of
 
 LOOK_S = 0.5
 """Time between two looks whether a guest has shut down."""
@@ -105,8 +106,10 @@ class MachineWork:
         """
         places, session, ref = self._places, self._session, found.ref
         guest = wanted.guest if customize else None
-        config, host = session.call("reading it", lambda: (ref.config, ref.runtime.host))
-        now, least = machines.hardware_of(config.version), wanted.hardware
+        content, kind = session.content, vim.VirtualMachine
+        read = partial(fetch_of, content, kind, [ref], machines.BEFORE)
+        before = session.call("reading it", read)[ref]
+        now, least = machines.hardware_of(before["config.version"]), wanted.hardware
         if now and least and now < least:
             version = f"vmx-{least:02d}"
             session.wait("upgrading the hardware", lambda: ref.UpgradeVM_Task(version))
@@ -114,11 +117,11 @@ class MachineWork:
         options = self._first_boot(name)
         if guest is None or born:
             options.append(mark_option(self._spec.name, name, wanted, state, found.uuid))
-        if guest is not None and config.tools and config.tools.pendingCustomization:
+        if guest is not None and before.get("config.tools.pendingCustomization"):
             options.append(vim.option.OptionValue(key=machines.PENDING, value=""))
 
         def reconfigure() -> Any:
-            spec = machines.config_spec(places, config, host, wanted)
+            spec = machines.config_spec(places, before, wanted)
             spec.extraConfig = [*spec.extraConfig, *options]
             if born:
                 spec.instanceUuid = found.uuid
@@ -126,9 +129,7 @@ class MachineWork:
 
         session.wait("configuring", reconfigure)
         if guest is not None:
-            cards = vim.vm.device.VirtualEthernetCard
-            devices = session.call("reading it", lambda: ref.config.hardware.device)
-            spec = machines.customization(guest, sum(isinstance(one, cards) for one in devices))
+            spec = machines.customization(guest, machines.nr_cards(before, wanted))
             session.wait("customizing the guest", lambda: ref.CustomizeVM_Task(spec))
             self._mark(found, name, wanted, MADE)
         if wanted.power == "on":

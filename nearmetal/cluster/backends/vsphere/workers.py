@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from nearmetal.cluster.model import some
 from nearmetal.core.errors import BackendError, Interrupted, NearmetalError
 from nearmetal.host.vcenter.session import Session, TaskLeftError
 
@@ -53,7 +54,10 @@ class Workers:
             if not isinstance(fault, NearmetalError):
                 raise fault
         if failed:
-            listed = "\n".join(f"  {what}: {fault}" for what, fault in failed)
+            alike: dict[str, list[str]] = {}
+            for what, fault in failed:
+                alike.setdefault(str(fault), []).append(what)
+            listed = "\n".join(f"  {some(whats)}: {fault}" for fault, whats in alike.items())
             hints = {e.hint for _, e in failed if isinstance(e, NearmetalError) and e.hint}
             msg = f"{len(failed)} of {len(work)} machines failed:\n{listed}"
             raise BackendError(msg, "; ".join(sorted(hints)) or "run `nearmetal up` again")
