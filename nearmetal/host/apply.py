@@ -31,6 +31,7 @@ from nearmetal.host.places import mtu_in, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
 from nearmetal.host.shell import ENVIRONMENT, STEP_S, Shell, take
 from nearmetal.host.slurm import Service
+from nearmetal.host.stages.firmware import opens_more
 from nearmetal.host.steps import (
     STATELESS,
     ByHand,
@@ -38,6 +39,7 @@ from nearmetal.host.steps import (
     HostAction,
     SetArguments,
     SetBios,
+    SetConfig,
     SetMtu,
     SetVfs,
     Step,
@@ -340,10 +342,35 @@ class Applier:
                 self._noted(name, step.text, partial(host.take, step))
                 self._taken(name, facts, step)
         if phase.forcing:
+            phase = self._joined(name, group, host, phase)
             # A virtual machine may have started during the minutes of a burn.
             host.refuse_running()
             host.keep_tried(phase, facts.boot)
             self._noted(name, "reboot", lambda: self._reboot(name, group, host, facts.boot))
+
+    def _joined(
+        self, name: str, group: HostGroup, host: LinuxSteps | EsxiSteps, phase: Phase
+    ) -> Phase:
+        """Execute the firmware settings that became visible in this phase: one reboot serves both.
+
+        Returns the phase with them.
+        """
+        while opens_more(phase.steps):
+            facts = read_host(name, group, self._reach)
+            plan = self._plan(name, group, facts)
+            known = {step.key for step in phase.steps}
+            more = tuple(
+                step
+                for step in (plan.phases[0].steps if plan.phases and not plan.refusals else ())
+                if isinstance(step.action, SetConfig) and step.key not in known
+            )
+            for step in more:
+                self._keep(name, facts, step)
+                self._noted(name, step.text, partial(host.take, step))
+            phase = replace(phase, steps=(*phase.steps, *more))
+            if not more:
+                break
+        return phase
 
     def _service(self, name: str, group: HostGroup) -> Service | None:
         """Return the host as a node of Slurm; None if the file does not have `slurm`."""

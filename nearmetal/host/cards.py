@@ -39,7 +39,8 @@ class Pair:
 
 
 def _plain(model: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", model.lower())
+    """Return a model for comparison. The card's own tools call a ConnectX-5 Ex a ConnectX5."""
+    return re.sub(r"[^a-z0-9]", "", model.lower()).removesuffix("ex")
 
 
 def _is(adapter: Adapter, card: CardFacts) -> bool:

@@ -12,12 +12,20 @@ from typing import Any
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
 from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
-from nearmetal.host.parse.esxcli import PCI_ADDRESS, parse_module_parameters, parse_pci, parse_vibs
+from nearmetal.host.parse.esxcli import (
+    PCI_ADDRESS,
+    parse_module_parameters,
+    parse_pci,
+    parse_vibs,
+    pci_id,
+)
 from nearmetal.host.parse.tools import (
     MstDevice,
+    boards_by_card,
     parse_mlxconfig,
     parse_mlxfwmanager,
     parse_mst_status,
+    place,
 )
 from nearmetal.host.shell import Answer, Shell, ask, quoted
 from nearmetal.host.stages.outside import DOWN
@@ -87,11 +95,6 @@ def read_esxi(name: str, shell: Shell) -> PlatformFacts:
     )
 
 
-def _place(pci: str) -> str:
-    """Return the address of a card, of that of a function in mst's or mlxfwmanager's form."""
-    return (pci if pci.count(":") > 1 else f"0000:{pci}").rpartition(".")[0]
-
-
 def _grouped(found: Iterable[tuple[str, PortFacts]]) -> dict[str, tuple[str, list[PortFacts]]]:
     """Return model and ports of each card, of the models of its functions."""
     cards: dict[str, tuple[str, list[PortFacts]]] = {}
@@ -102,10 +105,10 @@ def _grouped(found: Iterable[tuple[str, PortFacts]]) -> dict[str, tuple[str, lis
 
 def _own_ports(pci: str) -> Iterator[tuple[str, PortFacts]]:
     for address, entry in sorted(parse_pci(pci).items()):
-        model = MODELS.get(f"{_NVIDIA}:{entry.get('Device ID', '')[2:]}")
+        model = MODELS.get(f"{_NVIDIA}:{pci_id(entry.get('Device ID', ''))}")
         module = entry.get("Module Name", "")
         # Another device is a virtual function, or not a network adapter.
-        if entry.get("Vendor ID") == f"0x{_NVIDIA}" and model is not None:
+        if pci_id(entry.get("Vendor ID", "")) == _NVIDIA and model is not None:
             driver = "" if module == "None" else module
             yield model, PortFacts(address, driver, entry.get("VMkernel Name", ""))
 
@@ -113,12 +116,12 @@ def _own_ports(pci: str) -> Iterator[tuple[str, PortFacts]]:
 def _own_cards(
     pci: str, firmware: str, devices: list[MstDevice], config: Mapping[str, Answer]
 ) -> Iterator[CardFacts]:
-    boards = {_place(board.pci): board for board in parse_mlxfwmanager(firmware)}
-    names = {_place(device.pci): device.name for device in devices}
-    for place, (model, ports) in _grouped(_own_ports(pci)).items():
-        board, device = boards.get(place), names.get(place, "")
+    boards = boards_by_card(parse_mlxfwmanager(firmware), devices)
+    names = {place(device.pci): device.name for device in devices}
+    for address, (model, ports) in _grouped(_own_ports(pci)).items():
+        board, device = boards.get(address), names.get(address, "")
         answer = config.get(device)
-        card = CardFacts(place, model, tuple(ports), device=device)
+        card = CardFacts(address, model, tuple(ports), device=device)
         if board is not None:
             card = replace(card, psid=board.psid, firmware=board.firmware, stored=board.stored)
             card = replace(card, model=board.type or model)
@@ -154,7 +157,7 @@ def host_facts(
         name,
         "esxi",
         boot=str(found.get("runtime.bootTime") or ""),
-        cards=tuple(CardFacts(place, model, tuple(ports)) for place, (model, ports) in cards),
+        cards=tuple(CardFacts(address, model, tuple(ports)) for address, (model, ports) in cards),
         options={ESXI_DRIVER: options} if options else {},
         esxi=esxi,
     )

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from nearmetal.host.cards import MLX5
 from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts, VfGuids
 from nearmetal.host.parse.tools import (
-    Board,
+    boards_by_card,
     parse_devlink,
     parse_mlxconfig,
     parse_mlxfwmanager,
+    parse_mst_status,
     parse_tuned,
+    place,
 )
 from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
 from nearmetal.host.shell import BEGUN, Answer, Shell, ask, quoted
@@ -72,6 +74,9 @@ MODELS = {
     "15b3:101f": "ConnectX-6LX",
     "15b3:1021": "ConnectX-7",
     "15b3:1023": "ConnectX-8",
+    "15b3:a2d2": "BlueField",
+    "15b3:a2d6": "BlueField-2",
+    "15b3:a2dc": "BlueField-3",
     "8086:10c9": "82576",
     "8086:1521": "I350",
     "8086:10fb": "82599",
@@ -125,6 +130,7 @@ def read_linux(name: str, shell: Shell) -> PlatformFacts:
             "functions": _FUNCTIONS,
             "devlink": "devlink -j dev info",
             "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
+            "mst": "mst status -v",
             "tool": "command -v mlxconfig || command -v mstconfig",
             "guids": _GUIDS,
             "governors": "sort -u /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",
@@ -182,7 +188,7 @@ def _functions(text: str) -> dict[str, list[re.Match[str]]]:
     lines = (_FUNCTION.fullmatch(line.strip()) for line in text.splitlines())
     places: dict[str, list[re.Match[str]]] = {}
     for match in sorted(filter(None, lines), key=lambda match: match["address"]):
-        places.setdefault(_place(match["address"]), []).append(match)
+        places.setdefault(place(match["address"]), []).append(match)
     return places
 
 
@@ -190,20 +196,16 @@ def _configs(
     shell: Shell, places: dict[str, list[re.Match[str]]], tool: str, unread: list[str]
 ) -> dict[str, Answer]:
     """Return the answers of the firmware's own tool for each NVIDIA card."""
-    firsts = {place: f[0]["address"] for place, f in places.items() if f[0]["vendor"] == "15b3"}
+    firsts = {card: f[0]["address"] for card, f in places.items() if f[0]["vendor"] == "15b3"}
     if firsts and not tool:
         unread.append("firmware settings: neither mlxconfig nor mstconfig is installed")
     if not firsts or not tool:
         return {}
     questions = {
-        place: quoted([tool, "-d", address, "-e", "query"])
-        for place, address in list(firsts.items())[:MAX_CARDS]
+        card: quoted([tool, "-d", address, "-e", "query"])
+        for card, address in list(firsts.items())[:MAX_CARDS]
     }
     return ask(shell, questions, timeout_s=CONFIG_S)
-
-
-def _place(address: str) -> str:
-    return address.rpartition(".")[0]
 
 
 def _cards(
@@ -212,23 +214,22 @@ def _cards(
     config: Mapping[str, Answer],
 ) -> tuple[CardFacts, ...]:
     devices = parse_devlink(answers["devlink"].text)
-    boards: dict[str, Board] = {}
-    for found in parse_mlxfwmanager(answers["mlxfwmanager"].text):
-        pci = found.pci if found.pci.count(":") > 1 else f"0000:{found.pci}"
-        boards[_place(pci)] = found
+    boards = boards_by_card(
+        parse_mlxfwmanager(answers["mlxfwmanager"].text), parse_mst_status(answers["mst"].text)
+    )
     guids: dict[str, list[VfGuids]] = {}
     for line in answers["guids"].text.splitlines():
         if match := _GUID.fullmatch(line):
             vf = VfGuids(int(match["number"]), match["node"], match["port"], match["policy"])
             guids.setdefault(match["address"], []).append(vf)
     cards = []
-    for place, functions in places.items():
-        board = boards.get(place) or devices.get(functions[0]["address"])
+    for address, functions in places.items():
+        board = boards.get(address) or devices.get(functions[0]["address"])
         ids = f"{functions[0]['vendor']}:{functions[0]['device']}"
-        answer = config.get(place)
+        answer = config.get(address)
         cards.append(
             CardFacts(
-                address=place,
+                address=address,
                 model=board.type if board and board.type else MODELS.get(ids, ids),
                 ports=tuple(_port(match, guids.get(match["address"], [])) for match in functions),
                 psid=board.psid if board else "",

@@ -117,6 +117,12 @@ SlurmNode = Annotated[
 BmcUrl = Annotated[
     str, shaped(_URL, "is not the URL of a BMC|use for example https://bmc-{host}.example.com")
 ]
+SettingName = Annotated[
+    str,
+    shaped(
+        r"[A-Z][A-Z0-9_x]{0,63}", "is not a setting of mlxconfig|use for example MAX_ACC_OUT_READ"
+    ),
+]
 AttributeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][ -~]{0,127}$")]
 
 
@@ -214,6 +220,11 @@ class Adapter(Model):
     )
     ats: bool | None = Field(
         default=None, description="address translation by the card (ATS_ENABLED), for GPUDirect"
+    )
+    settings: dict[SettingName, Annotated[int, Field(ge=0, le=0xFFFFFFFF)]] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="further settings of its firmware, by the names of mlxconfig, as numbers",
     )
     ports: list[Port] = Field(
         default_factory=list, max_length=4, description="its ports, in order; []: unchanged"
@@ -401,6 +412,15 @@ _FOREIGN = {
 """By platform: keys of the other platform."""
 
 
+_OWN_KEYS = {
+    "LINK_TYPE_P": "ports.link",
+    "SRIOV_EN": "ports.vfs",
+    "NUM_OF_VFS": "num_of_vfs",
+    "ATS_ENABLED": "ats",
+}
+"""By the beginning of a firmware setting: the key of the file for it."""
+
+
 def _contradictions(group: HostGroup) -> Iterator[_Fault]:
     """Yield the settings of a group that contradict each other."""
     power, slurm = group.power, group.slurm
@@ -426,6 +446,10 @@ def _adapter_faults(place: tuple[Key, ...], adapter: Adapter, platform: str) -> 
         yield place, "does not name a card", "add model, psid or address"
     if platform == "esxi" and any(port.mtu is not None for port in adapter.ports):
         yield (*place, "ports"), "have an MTU, and on ESXi the switch has it", "remove mtu"
+    for name, key in _OWN_KEYS.items():
+        found = next((setting for setting in adapter.settings if setting.startswith(name)), None)
+        if found is not None:
+            yield (*place, "settings", found), f"has its own key {key}", f"use {key}"
     if adapter.image is not None and adapter.firmware is None:
         hint = "add firmware, the oldest acceptable version"
         yield (*place, "image"), "needs a version to compare with", hint

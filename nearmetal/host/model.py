@@ -10,24 +10,46 @@ BiosValue = str | int | bool | None
 
 
 @dataclass(frozen=True)
+class Lock:
+    """A condition under which a BIOS attribute cannot be changed: another one has a value, or not.
+
+    `equal`: whether the value locks, or every other value does.
+    """
+
+    other: str
+    value: str
+    equal: bool = True
+
+    def holds(self, attributes: Mapping[str, BiosValue]) -> bool:
+        """Whether these values lock the attribute."""
+        return self.other in attributes and (attributes[self.other] == self.value) == self.equal
+
+
+@dataclass(frozen=True)
 class BiosFacts:
     """Facts from a management controller. `pending`: values staged for the next boot.
 
-    `allowed`: the values in its attribute registry, if it has one.
+    `allowed`: the values in its attribute registry, if it has one. `locks`: for an attribute, the
+    conditions of this registry under which it cannot be changed.
     """
 
     vendor: str
     attributes: Mapping[str, BiosValue]
     pending: Mapping[str, BiosValue] = field(default_factory=dict)
     allowed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    locks: Mapping[str, tuple[Lock, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """One setting of an adapter's firmware, now and after a reset: `1` for `True(1)` or `IB(1)`."""
+    """One setting of an adapter's firmware, now and after a reset: `1` for `True(1)` or `IB(1)`.
+
+    `fixed`: its tool marks it as read-only.
+    """
 
     current: str
     next: str
+    fixed: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from nearmetal.config.password import find_password
 from nearmetal.core.errors import HostError
 from nearmetal.host.hosts_file import Bmc
 from nearmetal.host.model import BiosFacts, BiosValue
+from nearmetal.host.parse.registry import parse_registry
 
 TIMEOUT_S = 30
 MAX_ATTRIBUTES = 8192
@@ -81,11 +82,13 @@ class Redfish:
         vendor, bios = self._bmc.vendor, system.bios
         attributes = _attributes(bios.attributes)
         pending = _attributes(bios.pending_attributes)
+        allowed, locks = parse_registry(_registry(bios), attributes)
         return BiosFacts(
             vendor=str(system.manufacturer or "")[:64] if vendor == "auto" else vendor,
             attributes=attributes,
             pending={name: value for name, value in pending.items() if name in attributes},
-            allowed=_allowed(bios),
+            allowed=allowed,
+            locks=locks,
         )
 
 
@@ -99,17 +102,11 @@ def _attributes(found: Any) -> dict[str, BiosValue]:
     }
 
 
-def _allowed(bios: Any) -> dict[str, tuple[str, ...]]:
-    """Return the values in the attribute registry; {} if there is no registry."""
+def _registry(bios: Any) -> Any:
+    """Return the document of the attribute registry; None if there is none."""
     import sushy  # noqa: PLC0415 - slow to import, and only used here
 
     try:
-        registry = bios.get_attribute_registry()
-        entries = registry.registry_entries.attributes if registry is not None else []
-        return {
-            str(entry.name): tuple(str(value["ValueName"]) for value in entry.allowable_values)
-            for entry in entries[:MAX_ATTRIBUTES]
-            if entry.attribute_type == "Enumeration" and entry.allowable_values
-        }
+        return bios.get_attribute_registry().json
     except (sushy.exceptions.SushyError, AttributeError, KeyError, TypeError):
-        return {}
+        return None

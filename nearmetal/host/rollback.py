@@ -24,7 +24,7 @@ from nearmetal.host.stages.esxi import (
     plan_maintenance,
     plan_power_policy,
 )
-from nearmetal.host.stages.firmware import configure
+from nearmetal.host.stages.firmware import configure, is_hidden
 from nearmetal.host.steps import (
     Burn,
     HostAction,
@@ -133,7 +133,9 @@ def _config(place: _Place, action: SetConfig) -> None:
             "was the card taken out, or mlxconfig removed?",
         )
     elif action.before is not None:
-        configure(card, {name: action.before}, (), place.outcome)
+        # A later setting made it visible, is restored after it, and may be so already.
+        if not is_hidden(name, card):
+            configure(card, {name: action.before}, (), place.outcome)
     elif name in card.config:
         place.left.append(f"config {card.address} {name}")
         place.outcome.remark(

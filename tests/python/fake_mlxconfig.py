@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for mlxconfig: settings change for the next boot, and count after a reset.
 
-As NVIDIA's documentation has it: `query` prints them (with -e three columns), `-y set` changes what
-comes next, an unknown parameter or device is an error. State: a JSON file named by MLXCONFIG_STATE,
+As NVIDIA's documentation and mstflint's source have it: `query` prints them (with -e three columns),
+`-y set` changes what comes next, an unknown parameter or device is an error. A parameter of HIDDEN
+is unknown while its opener has another value: its value of the next boot, as mstflint evaluates it,
+or with MLXCONFIG_OPENS=reset the value that runs. State: a JSON file named by MLXCONFIG_STATE,
 device -> parameter -> [default, current, next].
 """
 
@@ -18,6 +20,23 @@ NAMED = {
     "LINK_TYPE_P1": {"1": "IB(1)", "2": "ETH(2)"},
     "LINK_TYPE_P2": {"1": "IB(1)", "2": "ETH(2)"},
 }
+
+
+HIDDEN = {
+    "FORCE_ETH_PCI_SUBCLASS": ("ADVANCED_PCI_SETTINGS", "1"),
+    "MAX_ACC_OUT_READ": ("ADVANCED_PCI_SETTINGS", "1"),
+}
+
+
+def listed(settings: dict[str, list[str]], opens: str) -> dict[str, list[str]]:
+    """The parameters that the tool lists."""
+    place = 1 if opens == "reset" else 2
+    found = {}
+    for name, values in settings.items():
+        opener, needed = HIDDEN.get(name, ("", ""))
+        if not opener or settings.get(opener, ["", "", ""])[place] == needed:
+            found[name] = values
+    return found
 
 
 def reset(state: Path) -> None:
@@ -37,7 +56,8 @@ def main(arguments: list[str]) -> int:
     if device not in found:
         write(f"-E- Failed to open the device: {device}\n")
         return 3
-    settings = found[device]
+    opens = os.environ.get("MLXCONFIG_OPENS", "set")
+    settings = listed(found[device], opens)
     if arguments[-1] == "query":
         write("\nDevice #1:\n----------\n\nDevice type:    ConnectX5\n")
         write(f"Device:         {device}\n\n")
@@ -46,7 +66,8 @@ def main(arguments: list[str]) -> int:
         for name, values in settings.items():
             shown = [NAMED.get(name, {}).get(v, v) for v in values][-len(columns) :]
             mark = "*" if values[1] != values[2] else " "
-            write(f"{mark}       {name:44}{''.join(f'{v:21}' for v in shown).rstrip()}\n")
+            cells = "".join(v.ljust(20) + " " for v in shown).rstrip()
+            write(f"{mark}       {name:44}{cells}\n")
         return 0
     if "set" not in arguments or "-y" not in arguments:
         write("-E- this needs a person to answer\n")

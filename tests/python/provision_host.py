@@ -26,6 +26,7 @@ from nearmetal.host.steps import (
     Wait,
     WriteFile,
 )
+from tests.python.fake_mlxconfig import HIDDEN
 
 DELL: dict[str, BiosValue] = {
     "ProcVirtualization": "Disabled",
@@ -42,8 +43,8 @@ FACTORY = {
     "LINK_TYPE_P1": "2",
     "LINK_TYPE_P2": "2",
     "ADVANCED_PCI_SETTINGS": "0",
-    "FORCE_ETH_PCI_SUBCLASS": "0",
 }
+"""What a card lists: FORCE_ETH_PCI_SUBCLASS is hidden while ADVANCED_PCI_SETTINGS is 0."""
 
 
 def settings(values: Mapping[str, str], **changed: str) -> dict[str, ConfigValue]:
@@ -111,10 +112,14 @@ def linux(**changed: object) -> PlatformFacts:
 
 
 class FakeHost:
-    """Takes actions as the real ones do: nothing that needs a reboot counts before it."""
+    """Takes actions as the real ones do: nothing that needs a reboot counts before it.
 
-    def __init__(self, facts: PlatformFacts) -> None:
+    `opens`: when a card lists a hidden setting, at the "set" of the other one, or at its "reset".
+    """
+
+    def __init__(self, facts: PlatformFacts, opens: str = "set") -> None:
         self.facts = facts
+        self.opens = opens
         self.reboots = 0
         self.done: list[str] = []
         self._staged: dict[str, BiosValue] = {}
@@ -162,14 +167,21 @@ class FakeHost:
         cards = []
         for card in self.facts.cards:
             if device in (card.device, card.address):
-                old = (card.config or settings(FACTORY))[name]
-                config = {
-                    **(card.config or settings(FACTORY)),
-                    name: ConfigValue(old.current, value),
-                }
-                card = replace(card, config=config)  # noqa: PLW2901 - the changed one
+                before = card.config or settings(FACTORY)
+                assert name in before, f"-E- The Device doesn't support {name} parameter"
+                config = {**before, name: ConfigValue(before[name].current, value)}
+                card = replace(card, config=self._listed(config))  # noqa: PLW2901 - the changed one
             cards.append(card)
         self.facts = replace(self.facts, cards=tuple(cards))
+
+    def _listed(self, config: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        for name, (opener, needed) in HIDDEN.items():
+            value = config.get(opener, ConfigValue("", ""))
+            if (value.current if self.opens == "reset" else value.next) == needed:
+                config.setdefault(name, ConfigValue("0", "0"))
+            else:
+                config.pop(name, None)
+        return config
 
     def _vfs(self, counts: Mapping[str, int]) -> None:
         cards = [
@@ -194,16 +206,14 @@ class FakeHost:
             if config is None and facts.platform == "esxi" and tools:
                 config = settings(FACTORY)
             if config is not None:
-                config = {n: ConfigValue(v.next, v.next) for n, v in config.items()}
-            total = int(config["NUM_OF_VFS"].current) if config else 0
+                config = self._listed({n: ConfigValue(v.next, v.next) for n, v in config.items()})
             if config and facts.platform == "linux":
-                link = {
-                    n: "infiniband" if config[f"LINK_TYPE_P{n}"].current == "1" else "ethernet"
-                    for n in (1, 2)
-                }
+                total = int(config["NUM_OF_VFS"].current) if "NUM_OF_VFS" in config else 0
+                links = {"1": "infiniband", "2": "ethernet"}
+                types = [config.get(f"LINK_TYPE_P{n}") for n, _ in enumerate(card.ports, 1)]
                 found = [
-                    replace(p, total_vfs=total, vfs=0, link=link[n])
-                    for n, p in enumerate(card.ports, 1)
+                    replace(p, total_vfs=total, vfs=0, link=links[t.current] if t else p.link)
+                    for p, t in zip(card.ports, types, strict=True)
                 ]
                 card = replace(card, ports=tuple(found))  # noqa: PLW2901 - the changed one
             cards.append(replace(card, config=config))

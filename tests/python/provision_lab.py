@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.host.facts import Reach
@@ -56,6 +56,22 @@ class HostTree:
     def tool(self, name: str, text: str) -> None:
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
+
+    def hides(self, setting: str, opens: str) -> Self:
+        """Give each card a setting that mlxconfig lists only with ADVANCED_PCI_SETTINGS.
+
+        `opens`: when, at the "set" of that one or at its "reset".
+        """
+        cards = json.loads(self.state.read_text())
+        for card in cards.values():
+            card[setting] = ["0", "0", "0"]
+        self.state.write_text(json.dumps(cards))
+        tool = self.bin / "mlxconfig"
+        text = tool.read_text().replace(
+            "MLXCONFIG_STATE", f"MLXCONFIG_OPENS={opens} MLXCONFIG_STATE"
+        )
+        tool.write_text(text)
+        return self
 
     def connectx(self, place: str = "0000:3b:00") -> None:
         """A ConnectX-5 as it leaves the factory, and mlxconfig for it."""

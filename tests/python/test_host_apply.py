@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts become what their file says, and a run that dies anywhere is taken up."""
 
+import contextlib
 import json
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from nearmetal.host.apply import Applier, Earlier, Patience
 from nearmetal.host.hosts_file import parse_hosts
 from nearmetal.host.places import GRUB, RULES
 from nearmetal.host.plan import plan_hosts, refuse
+from nearmetal.host.rollback import Rollback
 from nearmetal.host.shell import Answer
 from tests.python.fake_mlxconfig import reset
 from tests.python.provision_host import esxi
@@ -338,3 +340,54 @@ def test_a_step_waits_for_an_earlier_one_that_lost_its_ssh(
             earlier.communicate(b"\n", timeout=60)
             applied.result(timeout=60)
     assert host.vfs() == ["4", "2"]
+
+
+GPUDIRECT = """\
+version: 1
+name: lab
+hosts:
+  - nodes: kvm1
+    platform: linux
+    adapters:
+      - model: ConnectX-5
+        settings: {MAX_ACC_OUT_READ: 44}
+        ports: [{vfs: 2}, {vfs: 2}]
+"""
+
+
+@pytest.mark.parametrize(("opens", "reboots"), [("set", 1), ("reset", 2)])
+def test_a_setting_that_another_one_opens_joins_its_reboot_where_the_tool_lists_it(
+    tmp_path: Path, opens: str, reboots: int
+) -> None:
+    host = Rebooting(tmp_path / "kvm1").make().hides("MAX_ACC_OUT_READ", opens)
+    state = tmp_path / "state"
+    plan = applier(GPUDIRECT, {"kvm1": host}, state).apply()
+    assert [h.reboots for h in plan.hosts] == [2]
+    assert host.reboots == reboots
+    assert host.config()["MAX_ACC_OUT_READ"] == "44"
+    assert host.vfs() == ["2", "2"]
+    assert applier(GPUDIRECT, {"kvm1": host}, state).apply().empty
+    before = Earlier(state).read()["kvm1"]
+    assert before["config 0000:3b:00 MAX_ACC_OUT_READ"]["before"] == "0"
+    back = Rollback(parse_hosts(GPUDIRECT), LabReach({"kvm1": host}), state, QUICK)
+    back.apply()
+    assert back.left == {"kvm1": ()}
+    assert host.config() == FACTORY | {"MAX_ACC_OUT_READ": "0"}
+
+
+@pytest.mark.parametrize("opens", ["set", "reset"])
+@pytest.mark.parametrize("where", ["kill_before", "kill_after"])
+def test_it_may_die_between_a_setting_and_the_one_that_opens_it(
+    tmp_path: Path, where: str, opens: str
+) -> None:
+    for number in range(1, 9):
+        host = Rebooting(tmp_path / f"h{number}").make().hides("MAX_ACC_OUT_READ", opens)
+        setattr(host, where, number)
+        state = tmp_path / f"s{number}"
+        with contextlib.suppress(Killed):
+            applier(GPUDIRECT, {"kvm1": host}, state).apply()
+        setattr(host, where, 0)
+        applier(GPUDIRECT, {"kvm1": host}, state).apply()
+        assert host.config()["MAX_ACC_OUT_READ"] == "44"
+        assert host.vfs() == ["2", "2"]
+        assert host.reboots <= 2

@@ -219,11 +219,12 @@ def test_over_ssh_the_firmware_is_set_and_not_stated() -> None:
     found = plan(text, both)
     assert actions(found) == [
         "EnterMaintenance",
-        *["SetConfig"] * 6,
+        *["SetConfig"] * 5,
         "SetOptions",
+        "SetConfig",
         "LeaveMaintenance",
     ]
-    assert found.reboots == 1
+    assert found.reboots == 2
     card = both.cards[1]
     assert (card.psid, card.device) == ("MT_0000000008", "mt4119_pciconf1")
     assert card.config == settings(FACTORY)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nearmetal.host.model import ConfigValue
 from nearmetal.host.parse.esxcli import parse_module_parameters, parse_pci, parse_table, parse_vibs
+from nearmetal.host.parse.registry import parse_registry
 from nearmetal.host.parse.tools import (
     Board,
     MstDevice,
@@ -124,6 +125,27 @@ def test_mlxconfig_tells_what_runs_and_what_comes() -> None:
 def test_mlxconfig_without_e_tells_only_what_comes() -> None:
     text = "Configurations:                  Next Boot\n        SRIOV_EN      True(1)\n"
     assert parse_mlxconfig(text) == {"SRIOV_EN": ConfigValue("1", "1")}
+
+
+def test_mlxconfig_marks_what_is_read_only_and_what_is_unknown() -> None:
+    """Forms of mstflint's source: the mark RO, the value N/A, and columns of 33 places."""
+    columns = "".join(name.ljust(34) for name in ("Default", "Current", "Next Boot"))
+    rows = (
+        ("* RO", "NUM_OF_VFS", ("8", "16", "16")),
+        ("  RO", "LINK_TYPE_P1", ("ETH(2)", "ETH(2)", "ETH(2)")),
+        ("*   ", "MAX_ACC_OUT_READ", ("N/A", "N/A", "44")),
+        ("    ", "EXP_ROM_UEFI_x86_ENABLE", ("True(1)", "True(1)", "True(1)")),
+    )
+    text = "Configurations:".ljust(56) + columns + "\n"
+    for mark, name, values in rows:
+        text += f"{mark}    {name:48}" + "".join(value.ljust(34) for value in values) + "\n"
+    text += "    Failed to query the default values of the following TLVs:\n"
+    assert parse_mlxconfig(text) == {
+        "NUM_OF_VFS": ConfigValue("16", "16", fixed=True),
+        "LINK_TYPE_P1": ConfigValue("2", "2", fixed=True),
+        "MAX_ACC_OUT_READ": ConfigValue("N/A", "44"),
+        "EXP_ROM_UEFI_x86_ENABLE": ConfigValue("1", "1"),
+    }
 
 
 @pytest.mark.parametrize("text", ["", "-E- No such device\n", "Configurations:\n  A  1\n"])
@@ -276,3 +298,36 @@ def test_no_damage_makes_a_parser_fall_over(sample: str, data: st.DataObject) ->
     for value in (parse_mlxconfig(text) or {}).values():
         assert len(value.next) <= 256
     assert "\n" not in parse_module_parameters(text)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ("RegistryEntries", "Attributes", "Dependencies", "Dependency", "MapFrom", "Value")
+            )
+            | st.text(max_size=4),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JUNK)
+def test_no_registry_makes_its_parser_fall_over(document: object) -> None:
+    allowed, locks = parse_registry(document, {"A": "B"})
+    assert set(allowed) | set(locks) <= {"A"}
+
+
+def test_a_registry_with_numbers_for_names_is_read_by_the_shown_ones() -> None:
+    """Supermicro's registry sets the number, and its BIOS the shown name."""
+    values = [{"ValueName": "0", "ValueDisplayName": "Disabled"}, {"ValueName": "1"}]
+    entry = {"AttributeName": "SR", "Type": "Enumeration", "Value": values}
+    document = {"RegistryEntries": {"Attributes": [entry]}}
+    assert parse_registry(document, {"SR": "Disabled"})[0] == {"SR": ("Disabled",)}
+    assert parse_registry(document, {"SR": "1"})[0] == {"SR": ("0", "1")}
+    assert parse_registry(document, {"XY": "1"})[0] == {}

@@ -22,6 +22,8 @@ from tests.python.provision_host import FACTORY
 from tests.system.vcenter import PASSWORD, Simulator
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nearmetal.host.hosts_file import HostGroup
     from nearmetal.host.shell import Shell
     from nearmetal.host.vcenter.session import Session
@@ -167,10 +169,18 @@ class EsxiShell:
     """The shell of a host: real sh, and its tools as their documentation has them.
 
     What mlxconfig sets lies in a file until the host boots; the simulated vCenter reads NUM_OF_VFS
-    there. A boot resets the card.
+    there. A boot resets the card. `settings`: of its firmware, also those that mlxconfig hides;
+    `opens`: when it lists a hidden one, at the "set" of the other one or at its "reset".
     """
 
-    def __init__(self, name: str, directory: Path, hosts: Hosts) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        hosts: Hosts,
+        settings: Mapping[str, str] = FACTORY,
+        opens: str = "set",
+    ) -> None:
         self._name, self._hosts = name, hosts
         self._bin = directory / "bin" / name
         self._bin.mkdir(parents=True)
@@ -178,7 +188,8 @@ class EsxiShell:
         self._firmware = directory / "firmware" / name
         self._firmware.parent.mkdir(exist_ok=True)
         self._boot = hosts.boot(name)
-        card = {setting: [v, v, v] for setting, v in FACTORY.items()}
+        hidden = {"FORCE_ETH_PCI_SUBCLASS": "0"}
+        card = {setting: [v, v, v] for setting, v in (hidden | dict(settings)).items()}
         self._state.write_text(json.dumps({"mt4119_pciconf0": card}))
         for tool, output in (("mst", MST), ("mlxfwmanager", MLXFWMANAGER)):
             self._tool(tool, f"cat <<'EOF'\n{output}\nEOF")
@@ -189,7 +200,9 @@ class EsxiShell:
         )
         program = Path(fake_mlxconfig.__file__)
         self._tool(
-            "mlxconfig", f'MLXCONFIG_STATE={self._state} exec {sys.executable} -I -S {program} "$@"'
+            "mlxconfig",
+            f"MLXCONFIG_STATE={self._state} MLXCONFIG_OPENS={opens} "
+            f'exec {sys.executable} -I -S {program} "$@"',
         )
         self.writes: list[str] = []
 

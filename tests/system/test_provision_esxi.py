@@ -18,9 +18,11 @@ from nearmetal.core.lock import locked
 from nearmetal.host.apply import Earlier, Patience
 from nearmetal.host.facts import Reach
 from nearmetal.host.hosts_file import parse_hosts
+from nearmetal.host.parse.tools import parse_mlxconfig
 from nearmetal.host.rollback import Rollback
 from nearmetal.host.vcenter.session import fetch
 from nearmetal.host.vsphere_host import ENTER
+from tests.python.host_listings import listings
 from tests.system.esxi_lab import (
     PORTS,
     QUICK,
@@ -197,15 +199,26 @@ def back_in_service(hosts: Hosts, name: str) -> None:
     hosts.session.wait("meddling", task)
 
 
+def real(name: str) -> dict[str, str]:
+    """The settings of a real card by its listing, with a second port like its first one."""
+    [listing] = [found for found in listings("mlxconfig") if found.name == name]
+    found = parse_mlxconfig(listing.text) or {}
+    both = {"LINK_TYPE_P1": "2", "LINK_TYPE_P2": "2"}
+    return {name: v.next for name, v in found.items() if "Array" not in v.next} | both
+
+
+@pytest.mark.parametrize(("opens", "reboots"), [("set", 1), ("reset", 2)])
+@pytest.mark.parametrize("card", ["connectx5-mcx555a", "connectx6-mcx653105a"])
 def test_the_worked_example_with_the_firmware_over_a_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], card: str, opens: str, reboots: int
 ) -> None:
     del capsys
     running = simulator(tmp_path, "esx1", options="", num_of_vfs=0)
     vcenter = next(running)
     session = vcenter.session()
     hosts = Hosts(session)
-    shell = EsxiShell("esx1", tmp_path, hosts)
+    factory = real(card)
+    shell = EsxiShell("esx1", tmp_path, hosts, factory, opens)
     text, state, reach = (
         hosts_file(vcenter, "esx1", ssh=True),
         tmp_path / "s",
@@ -213,23 +226,28 @@ def test_the_worked_example_with_the_firmware_over_a_shell(
     )
     plan = applier(text, state, reach=reach).plan()
     [host] = plan.hosts
-    assert host.reboots == 1
+    assert host.reboots == 2
     assert 'nmlx5_core: max_vfs="0,0,8,7"' in [step.text for step in host.steps]
     assert any("NUM_OF_VFS 0 -> 16" in step.text for step in host.steps)
     more = applier(text.replace("vfs: 7", "vfs: 8"), state, reach=reach).plan()
     assert "8 + 8 VFs + 1 for the physical function = 17" in more.hosts[0].refusals[0].what
     applier(text, state, reach=reach).apply()
     assert len(shell.writes) == 6
+    assert steps(state, "done").count("esx1: reboot") == reboots
     assert hosts.vfs("esx1") == [8, 7, 0]
-    assert {n: shell.config()[n] for n in ("NUM_OF_VFS", "SRIOV_EN", "LINK_TYPE_P1")} == {
-        "NUM_OF_VFS": "16",
-        "SRIOV_EN": "1",
+    paper = {
         "LINK_TYPE_P1": "1",
+        "LINK_TYPE_P2": "1",
+        "ADVANCED_PCI_SETTINGS": "1",
+        "FORCE_ETH_PCI_SUBCLASS": "1",
+        "SRIOV_EN": "1",
+        "NUM_OF_VFS": "16",
     }
+    assert {name: shell.config()[name] for name in paper} == paper
     assert applier(text, state, reach=reach).apply().empty
     Rollback(parse_hosts(text), reach, state, QUICK).apply()
     assert hosts.vfs("esx1") == [0, 0, 0]
-    assert (shell.config()["NUM_OF_VFS"], shell.config()["SRIOV_EN"]) == ("0", "0")
+    assert shell.config() == {"FORCE_ETH_PCI_SUBCLASS": "0"} | factory
     session.close()
     running.close()
 

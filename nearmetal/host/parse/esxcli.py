@@ -16,6 +16,7 @@ _RULE = re.compile(r"^-{1,256}( {1,8}-{1,256})*\s*$")
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 _OPTION = re.compile(r'[A-Za-z0-9_]{1,64}=[A-Za-z0-9_,."-]{1,256}')
 _ENTRY = re.compile(r"^ {3}([A-Z][A-Za-z ]{0,40}): ?(.{0,256})$")
+_ID = re.compile(r"0x0{0,4}([0-9A-Fa-f]{1,4})")
 
 
 def parse_table(text: str) -> list[dict[str, str]]:
@@ -61,3 +62,9 @@ def parse_pci(text: str) -> dict[str, dict[str, str]]:
         elif now is not None and (match := _ENTRY.match(line)):
             now[match[1]] = match[2].strip()
     return found
+
+
+def pci_id(text: str) -> str:
+    """Return `1017` for `0x1017` and `0x00001017`, the forms of different releases; "" for others."""
+    match = _ID.fullmatch(text)
+    return match[1].lower().zfill(4) if match else ""

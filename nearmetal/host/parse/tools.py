@@ -2,10 +2,12 @@
 """Outputs of the tools of a host: mlxconfig, mlxfwmanager, mst, devlink, tuned-adm. Pure.
 
 The texts come from hosts and are hostile: lengths and forms are checked. Sources of the grammars:
-mlxconfig, mlxfwmanager and mst: NVIDIA Firmware Tools documentation, the listings of VMware's paper
-on InfiniBand SR-IOV, and mstflint's source (mlxfwupdate/mlnx_dev.cpp): `FW` is the image in the
-flash, and a line `FW (Running)` appears only if another one runs. devlink: the kernel's
-documentation of devlink-info, also for mlx5. tuned-adm: TuneD's source (tuned/admin/admin.py).
+mlxconfig, mlxfwmanager and mst: NVIDIA Firmware Tools documentation, the listings in
+tests/data/hosts, and mstflint's source. mlxfwupdate/mlnx_dev.cpp: `FW` is the image in the flash,
+and a line `FW (Running)` appears only if another one runs. mlxconfig/mlxcfg_ui.cpp: `*` marks a
+setting that changes, RO one that cannot be set, N/A an unknown value; columns have a width, and one
+space follows a wider value. devlink: the kernel's documentation of devlink-info, also for mlx5.
+tuned-adm: TuneD's source (tuned/admin/admin.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ MAX_TEXT = 1 << 20
 MAX_SETTINGS = 2048
 MAX_DEVICES = 64
 
-_SETTING = re.compile(r"^[* ]{1,16}([A-Z][A-Z0-9_]{0,63}(?:\[[0-9.]{1,16}\])?)\s+(\S.*)$")
+_SETTING = re.compile(
+    r"^[* ]{1,24}(RO {1,16})?([A-Z][A-Z0-9_x]{0,63}(?:\[[0-9.]{1,16}\])?)\s+(\S.*)$"
+)
 _NUMBERED = re.compile(r"[A-Za-z0-9_./ -]{1,64}\((0x[0-9a-fA-F]{1,16}|[0-9]{1,20})\)")
 _COLUMN = re.compile(r"\s{2,}")
 _DEVICE = re.compile(r"^Device #[0-9]{1,4}:")
@@ -58,20 +62,26 @@ def parse_mlxconfig(text: str) -> dict[str, ConfigValue] | None:
     found: dict[str, ConfigValue] = {}
     columns: list[str] = []
     for line in _lines(text):
-        if line.startswith("Configurations:"):
+        if line.strip().startswith("Configurations:"):
             columns = _COLUMN.split(line.strip())[1:]
             continue
         match = _SETTING.match(line) if columns else None
         if match is None or len(found) >= MAX_SETTINGS:
             continue
-        values = [plain_value(value) for value in _COLUMN.split(match[2].strip())]
+        values = _cells(match[3], len(columns))
         if len(values) != len(columns):
             continue  # an array or a remark
-        named = dict(zip(columns, values, strict=True))
+        named = dict(zip(columns, map(plain_value, values), strict=True))
         if "Next Boot" in named:
             current = named.get("Current", named["Next Boot"])
-            found[match[1]] = ConfigValue(current, named["Next Boot"])
+            found[match[2]] = ConfigValue(current, named["Next Boot"], match[1] is not None)
     return found or None
+
+
+def _cells(text: str, columns: int) -> list[str]:
+    """Return the values of a row. Only one space follows a value as wide as its column."""
+    words = text.split()
+    return words if len(words) == columns else _COLUMN.split(text.strip())
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,22 @@ def parse_mst_status(text: str) -> list[MstDevice]:
     """Return the PCI devices in the output of `mst status -vv`; [] if mst does not run."""
     found = [match for line in _lines(text) if (match := _MST.match(line))]
     return [MstDevice(m["type"], m["mst"], m["pci"]) for m in found[:MAX_DEVICES]]
+
+
+def place(pci: str) -> str:
+    """Return the address of the card of a function, in the form of any tool."""
+    return (pci if pci.count(":") > 1 else f"0000:{pci}").rpartition(".")[0]
+
+
+def boards_by_card(boards: list[Board], devices: list[MstDevice]) -> dict[str, Board]:
+    """Return boards by the address of their card.
+
+    While mst runs, mlxfwmanager names a device of Linux by its file, for example
+    /dev/mst/mt4115_pciconf0. `devices`, of mst itself, have its address.
+    """
+    names = {device.name: device.pci for device in devices}
+    found = {place(names.get(board.pci, board.pci)): board for board in boards}
+    return {address: board for address, board in found.items() if address}
 
 
 def parse_devlink(text: str) -> dict[str, Board]:

@@ -1,19 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The firmware stage: level, link types, SR-IOV and the number of VFs of each card. Pure."""
+"""The firmware stage: level, link types, SR-IOV and the number of VFs of each card. Pure.
+
+The tool lists some settings only while another one has a value. mstflint's tables of parameters
+name them (mlxconfig/mlxconfig_dbs/mlxconfig_host.db, `dependency`), and its source evaluates them
+with the values of the next boot. Other firmware lists them only after a reset. So such a setting is
+planned after a reset; `apply` sets it before the reset if the tool lists it by then.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from nearmetal.host.cards import MLX5, Pair, num_of_vfs
 from nearmetal.host.hosts_file import HostGroup
 from nearmetal.host.model import CardFacts, PlatformFacts
-from nearmetal.host.steps import Burn, Install, Outcome, SetConfig, Stage, Wait
+from nearmetal.host.steps import Burn, Install, Outcome, SetConfig, Stage, Step, Wait
 
 _STAGE = Stage.FIRMWARE
 _RESET = "the firmware reads its settings when it starts"
+_LISTED = "the tool may list a setting only after a reset; there is none if it lists it before"
 _START = "new firmware starts with the card"
 _LINKS = {"infiniband": "1", "ethernet": "2"}
 _SHOWN = {"1": "1 (IB)", "2": "2 (ETH)"}
 TOOLS = ("mft", "nmst")
+
+OPENERS = {
+    "FORCE_ETH_PCI_SUBCLASS": ("ADVANCED_PCI_SETTINGS", "1"),
+    "IBM_CAPI_EN": ("ADVANCED_PCI_SETTINGS", "1"),
+    "MAX_ACC_OUT_READ": ("ADVANCED_PCI_SETTINGS", "1"),
+    "DISABLE_SLOT_POWER_LIMITER": ("ADVANCED_POWER_SETTINGS", "1"),
+    "USER_PROGRAMMABLE_CC": ("ROCE_CC_LEGACY_DCQCN", "0"),
+    "INTERNAL_CPU_PAGE_SUPPLIER": ("INTERNAL_CPU_MODEL", "1"),
+    "INTERNAL_CPU_ESWITCH_MANAGER": ("INTERNAL_CPU_MODEL", "1"),
+    "INTERNAL_CPU_IB_VPORT0": ("INTERNAL_CPU_MODEL", "1"),
+    "INTERNAL_CPU_OFFLOAD_ENGINE": ("INTERNAL_CPU_MODEL", "1"),
+    "NUM_OF_VFS": ("SRIOV_EN", "1"),
+}
+"""By setting: the setting and its value under which it is listed."""
+
+
+def opens_more(steps: Sequence[Step]) -> bool:
+    """Whether a step sets, or has set, a setting with which the tool lists others."""
+    names = {opener for opener, _ in OPENERS.values()}
+    return any(
+        step.key.startswith("config ") and step.key.rpartition(" ")[2] in names for step in steps
+    )
+
+
+def is_hidden(name: str, card: CardFacts) -> bool:
+    """Whether the tool does not list a setting because of the value of another one."""
+    config = card.config or {}
+    opener, needed = OPENERS.get(name, ("", ""))
+    return name not in config and opener in config and config[opener].next != needed
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -100,7 +138,24 @@ def settings_of(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str
     settings = _port_settings(pairing, platform, outcome)
     if pairing.wanted.ats is not None:
         settings["ATS_ENABLED"] = str(int(pairing.wanted.ats))
-    return settings
+    settings |= {name: str(value) for name, value in pairing.wanted.settings.items()}
+    return _opened(settings, pairing.card, outcome)
+
+
+def _opened(settings: dict[str, str], card: CardFacts, outcome: Outcome) -> dict[str, str]:
+    """Return settings in an order in which those that open others come first."""
+    opened: dict[str, str] = {}
+    for name, value in settings.items():
+        opener, needed = OPENERS.get(name, ("", ""))
+        listed = card.config is None or name in card.config
+        if opener and (not listed or opener in settings):
+            wanted = settings.get(opener, opened.get(opener, needed))
+            if wanted != needed:
+                what = f"{card.text}: {name} needs {opener} = {needed}, and the file has {wanted}"
+                outcome.refuse(_STAGE, what, f"remove {opener}, or {name}")
+            opened.setdefault(opener, wanted)
+        opened[name] = value
+    return opened
 
 
 def _port_settings(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, str]:
@@ -134,6 +189,10 @@ def _port_settings(pairing: Pair, platform: str, outcome: Outcome) -> dict[str, 
         vfs = num_of_vfs(pairing, platform, outcome)
         if vfs is not None:
             settings |= {"SRIOV_EN": "1", "NUM_OF_VFS": str(vfs)}
+        each = (card.config or {}).get("PF_NUM_OF_VF_VALID")
+        if vfs is not None and each is not None and each.next != "0":
+            # With it, the firmware reads a number for each function in place of NUM_OF_VFS.
+            settings["PF_NUM_OF_VF_VALID"] = "0"
     return settings
 
 
@@ -160,7 +219,19 @@ def configure(
     for name, value in settings.items():
         found = (card.config or {}).get(name)
         key, what = f"config {card.address} {name}", f"{card.text}: {name}"
-        if found is None and not unknown and not burnt:
+        waits = _waits_for(name, card, outcome)
+        if found is not None and found.fixed and value not in (found.next, found.current):
+            outcome.refuse(
+                _STAGE,
+                f"{what} is read-only, and {found.next}",
+                "its owner sets it: the processor of a DPU, or another host of the card",
+            )
+        elif found is None and waits:
+            opener, needed = OPENERS[name]
+            text = f"{what} = {_shown(name, value)} (listed only with {opener} = {needed})"
+            action = SetConfig(device, name, value, None)
+            outcome.step(_STAGE, key, text, action, _LISTED, after=(*burnt, waits))
+        elif found is None and not unknown and not burnt:
             outcome.refuse(
                 _STAGE,
                 f"the firmware of {card.text} has no {name}",
@@ -182,9 +253,19 @@ def configure(
             outcome.step(_STAGE, key, text, Wait(), _RESET)
 
 
+def _waits_for(name: str, card: CardFacts, outcome: Outcome) -> str:
+    """Return the key of the step after whose reset the tool lists a setting; "" for none."""
+    opener = OPENERS.get(name, ("", ""))[0]
+    if card.config is None and name == "NUM_OF_VFS":
+        return ""  # no known firmware hides it
+    key = f"config {card.address} {opener}"
+    return key if any(step.key == key and step.reboot for step in outcome.steps) else ""
+
+
 def _needs_tool(card: CardFacts, settings: dict[str, str]) -> bool:
     """Whether a setting requires the card's own tools."""
     offered = min((port.total_vfs for port in card.ports), default=0)
     settable = any(port.driver in (*MLX5, "") for port in card.ports)
     more = settable and int(settings.get("NUM_OF_VFS", "0")) > offered
-    return more or any(name.startswith(("LINK_", "FORCE_", "ATS_")) for name in settings)
+    # The numbers of VFs also show without the tools.
+    return more or bool(settings.keys() - {"NUM_OF_VFS", "SRIOV_EN", "PF_NUM_OF_VF_VALID"})
