@@ -25,6 +25,7 @@ from nearmetal.host.steps import (
     Install,
     LeaveMaintenance,
     SetConfig,
+    SetDirectPath,
     SetOptions,
     SetPassthru,
     SetPower,
@@ -86,6 +87,8 @@ class EsxiSteps:
                 host.set_options(module, options)
             case SetPassthru(address=address, count=count):
                 host.set_vfs(address, count)
+            case SetDirectPath(address=address, enabled=enabled):
+                host.set_directpath(address, enabled=enabled)
             case SetPower(policy=policy):
                 host.set_power(policy)
             case SetConfig() | Burn():

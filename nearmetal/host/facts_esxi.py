@@ -11,7 +11,7 @@ from typing import Any
 
 from nearmetal.host.cards import ESXI_DRIVER
 from nearmetal.host.facts_linux import CONFIG_S, MODELS
-from nearmetal.host.model import CardFacts, EsxiFacts, PlatformFacts, PortFacts
+from nearmetal.host.model import CardFacts, DeviceFacts, EsxiFacts, PlatformFacts, PortFacts
 from nearmetal.host.parse.esxcli import (
     PCI_ADDRESS,
     parse_module_parameters,
@@ -33,6 +33,8 @@ from nearmetal.host.stages.outside import DOWN
 _NVIDIA = "15b3"
 _DRIVER = re.compile(r"[A-Za-z0-9_]{1,64}")
 MAX_DEVICES = 4096
+_CLASSES = (0x02, 0x03, 0x12)
+"""PCI classes of adapters, displays and accelerators: disks of ESXi stay its own."""
 
 PROPERTIES = (
     "runtime.bootTime",
@@ -160,6 +162,7 @@ def host_facts(
         cards=tuple(CardFacts(address, model, tuple(ports)) for address, (model, ports) in cards),
         options={ESXI_DRIVER: options} if options else {},
         esxi=esxi,
+        devices=tuple(_devices(found, functions)),
     )
 
 
@@ -208,6 +211,29 @@ def _ports(
         if PCI_ADDRESS.fullmatch(address) and (known or address in nics):
             model = MODELS.get(identity, _plain(device.deviceName))
             yield model, _port(address, nics.get(address), functions.get(address))
+
+
+def _devices(found: Mapping[str, Any], functions: Mapping[str, Any]) -> Iterator[DeviceFacts]:
+    """Yield adapters and GPUs, as whole devices."""
+    network = found.get("config.network")
+    keys = {str(nic.key): str(nic.pci) for nic in getattr(network, "pnic", None) or []}
+    uplinks: dict[str, str] = {}
+    for kind in ("vswitch", "proxySwitch"):
+        for switch in getattr(network, kind, None) or []:
+            name = str(getattr(switch, "name", None) or getattr(switch, "dvsName", ""))
+            uplinks |= {keys.get(str(key), ""): name for key in switch.pnic or []}
+    for device in list(found.get("hardware.pciDevice") or [])[:MAX_DEVICES]:
+        address, info = str(device.id), functions.get(str(device.id))
+        if PCI_ADDRESS.fullmatch(address) and (int(device.classId) >> 8) & 0xFF in _CLASSES:
+            yield DeviceFacts(
+                address,
+                f"{int(device.vendorId) & 0xFFFF:04x}:{int(device.deviceId) & 0xFFFF:04x}",
+                used=f"uplink of {_plain(uplinks[address])}" if address in uplinks else "",
+                capable=bool(getattr(info, "passthruCapable", False)),
+                enabled=bool(getattr(info, "passthruEnabled", False)),
+                active=bool(getattr(info, "passthruActive", False)),
+                parent=_plain(getattr(info, "dependentDevice", None) or ""),
+            )
 
 
 def _port(address: str, nic: Any, function: Any) -> PortFacts:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from nearmetal.host.cards import MLX5
-from nearmetal.host.model import CardFacts, PlatformFacts, PortFacts, VfGuids
+from nearmetal.host.model import CardFacts, DeviceFacts, PlatformFacts, PortFacts, VfGuids
 from nearmetal.host.parse.tools import (
     boards_by_card,
     parse_devlink,
@@ -17,10 +17,11 @@ from nearmetal.host.parse.tools import (
     parse_tuned,
     place,
 )
-from nearmetal.host.places import GRUB, LINKS, POWER, RULES, refresh
+from nearmetal.host.places import GRUB, LINKS, POWER, RULES, VFIO, refresh
 from nearmetal.host.shell import BEGUN, Answer, Shell, ask, quoted
 
 MAX_CARDS = 64
+MAX_DEVICES = 256
 CONFIG_S = 120.0
 
 # One line per physical function, with fields of sysfs without spaces, or `-`.
@@ -50,6 +51,34 @@ for d in *; do
     "$(cat "$d/sriov_numvfs" 2>/dev/null || echo 0)" "$used" \
     "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "${vf_mtus:--}" "${file:--}" | sed 's/  */ /g'
 done"""
+
+# One line per adapter (02), display (03) or accelerator (12), which is not a VF.
+_DEVICES = r"""
+cd /sys/bus/pci/devices || exit 1
+for d in *; do
+  [ -e "$d/physfn" ] && continue
+  case $(cat "$d/class" 2>/dev/null) in 0x02*|0x03*|0x12*) ;; *) continue ;; esac
+  driver=$(readlink "$d/driver"); used=; mates=
+  for n in "$d"/net/*; do
+    [ "$(cat "$n/operstate" 2>/dev/null)" = up ] && used=${used:+$used,}${n##*/}
+  done
+  for m in "$d"/iommu_group/devices/*; do
+    m=${m##*/}
+    case $(cat "$m/class" 2>/dev/null) in 0x06*|'') continue ;; esac
+    [ "$m" = "$d" ] || mates=${mates:+$mates,}$m
+  done
+  bars=$(head -n 6 "$d/resource" 2>/dev/null | tr ' ' - | tr '\n' ,)
+  echo "$d $(cat "$d/vendor") $(cat "$d/device") ${driver##*/}@ ${used}@ ${mates}@ ${bars}@"
+done"""
+
+_DEVICE = re.compile(
+    r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) "
+    r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) (?P<driver>[\w-]{0,32})@ "
+    r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-f:.,]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@"
+)
+_BAR = re.compile(r"0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})")
+_MEMORY, _UNSET = 0x200, 0x20000000
+"""Of the flags in `resource`: a memory region, and one without an address."""
 
 _FUNCTION = re.compile(
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?:(?P<driver>[\w-]{1,32}) )?"
@@ -88,7 +117,7 @@ MODELS = {
 }
 """Models by vendor and device, as pci.ids has them."""
 
-_KEPT = {"rules": RULES, "grub": GRUB, "power": POWER}
+_KEPT = {"rules": RULES, "vfio": VFIO, "grub": GRUB, "power": POWER}
 
 # One line per InfiniBand VF of mlx5: the function, its number, its GUIDs, its link policy.
 _GUIDS = r"""
@@ -128,6 +157,7 @@ def read_linux(name: str, shell: Shell) -> PlatformFacts:
             "loader": "if [ -d /etc/default/grub.d ] && command -v update-grub; then echo grub.d;"
             " elif command -v grubby; then echo grubby; fi",
             "functions": _FUNCTIONS,
+            "devices": _DEVICES,
             "devlink": "devlink -j dev info",
             "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
             "mst": "mst status -v",
@@ -165,6 +195,31 @@ def read_linux(name: str, shell: Shell) -> PlatformFacts:
         governors=tuple(w for w in answers["governors"].text.split() if _WORD.fullmatch(w)),
         tuned=parse_tuned(answers["tuned"].text),
         networkd=int(_found(_SYSTEMD, answers["networkd"]) or 0),
+        devices=_devices(answers["devices"].text),
+    )
+
+
+def _devices(text: str) -> tuple[DeviceFacts, ...]:
+    """Return the adapters and GPUs as whole devices."""
+    lines = filter(None, (_DEVICE.fullmatch(line.strip()) for line in text.splitlines()))
+    return tuple(_device(match) for match in list(lines)[:MAX_DEVICES])
+
+
+def _device(match: re.Match[str]) -> DeviceFacts:
+    found = [[int(n, 16) for n in bar] for bar in _BAR.findall(match["bars"])]
+    bars = [
+        (end - start + 1, not start or bool(flags & _UNSET))
+        for start, end, flags in found
+        if flags & _MEMORY and end > start
+    ]
+    return DeviceFacts(
+        match["address"],
+        f"{match['vendor']}:{match['device']}",
+        match["driver"],
+        f"{match['used']} is up" if match["used"] else "",
+        tuple(match["mates"].split(",")) if match["mates"] else (),
+        tuple(size for size, _ in bars),
+        sum(size for size, unset in bars if unset),
     )
 
 

@@ -258,6 +258,19 @@ class KernelSettings(Model):
     )
 
 
+class Passthrough(Model):
+    """Adapters or GPUs that virtual machines get whole."""
+
+    device: str = Field(
+        pattern=r"^[0-9a-f]{4}:[0-9a-f]{4}$", description="vendor and device: '10de:20b0'"
+    )
+    address: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$",
+        description="PCI address with the function: '0000:3b:00.0'; none: all of these devices",
+    )
+
+
 class Power(Model):
     """The clock of a Linux host. One of the two."""
 
@@ -318,6 +331,11 @@ class HostGroup(Model):
     bmc: Bmc | None = Field(default=None, description="the management controllers")
     bios: Bios = Field(default_factory=Bios, description="settings of the BIOS")
     adapters: list[Adapter] = Field(default_factory=list, max_length=16, description="the cards")
+    passthrough: list[Passthrough] = Field(
+        default_factory=list,
+        max_length=64,
+        description="adapters and GPUs that virtual machines get whole; []: unchanged",
+    )
     kernel: KernelSettings | None = Field(default=None, description="Linux: kernel arguments")
     power: Power | None = Field(default=None, description="Linux: the clock of the processors")
     slurm: Slurm | None = Field(

@@ -114,6 +114,33 @@ class CardFacts:
 
 
 @dataclass(frozen=True)
+class DeviceFacts:
+    """One adapter or GPU as a whole device. `ids`: vendor and device.
+
+    `used`: what the host does with it. `mates`: other devices of its IOMMU group, without bridges.
+    `bars`: sizes of its memory regions; `unmapped`: the sum of those without an address.
+    ESXi: `capable`, `enabled`, `active`: of DirectPath I/O; `parent`: the device that leaves ESXi.
+    """
+
+    address: str
+    ids: str
+    driver: str = ""
+    used: str = ""
+    mates: tuple[str, ...] = ()
+    bars: tuple[int, ...] = ()
+    unmapped: int = 0
+    capable: bool = True
+    enabled: bool = False
+    active: bool = False
+    parent: str = ""
+
+    @property
+    def text(self) -> str:
+        """Its name in messages."""
+        return f"{self.ids} at {self.address}"
+
+
+@dataclass(frozen=True)
 class EsxiFacts:
     """Facts of an ESXi host from its vCenter, without its cards.
 
@@ -142,7 +169,7 @@ class PlatformFacts:
     name. `esxi`: None without a vCenter. `unread`: facts that could not be read, with the reason.
     `governors`: those of its cores, none without cpufreq. `tuned`: profiles of tuned, separated by
     spaces, "" for none, None if tuned does not run. `networkd`: the version of systemd if its
-    networkd manages the network, else 0.
+    networkd manages the network, else 0. `devices`: adapters and GPUs as whole devices.
     """
 
     name: str
@@ -162,3 +189,4 @@ class PlatformFacts:
     governors: tuple[str, ...] = ()
     tuned: str | None = None
     networkd: int = 0
+    devices: tuple[DeviceFacts, ...] = ()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 
 RULES = "/etc/udev/rules.d/90-nearmetal-sriov.rules"
+VFIO = "/etc/udev/rules.d/60-nearmetal-vfio.rules"
+"""Before 80-drivers.rules, which loads the devices' own drivers."""
 GRUB = "/etc/default/grub.d/90-nearmetal.cfg"
 POWER = "/etc/tmpfiles.d/90-nearmetal-power.conf"
 _LINK = "/etc/systemd/network/60-nearmetal-{}.link"
@@ -14,7 +16,12 @@ LINKS = _LINK.format("*")
 HEAD = "# Written by nearmetal host apply, which overwrites changes.\n"
 
 _UDEV = ("udevadm", "control", "--reload")
-_REFRESH: dict[str, tuple[str, ...]] = {RULES: _UDEV, GRUB: ("update-grub",), POWER: ("true",)}
+_REFRESH: dict[str, tuple[str, ...]] = {
+    RULES: _UDEV,
+    VFIO: _UDEV,
+    GRUB: ("update-grub",),
+    POWER: ("true",),
+}
 _LINK_NAME = re.compile(
     re.escape(_LINK).replace(r"\{\}", r"([0-9a-f]{4,8})-([0-9a-f]{2})-([01][0-9a-f]\.[0-7])")
 )
@@ -50,6 +57,14 @@ def rule_line(address: str, vfs: int) -> str:
     return (
         f'ACTION=="add|bind", SUBSYSTEM=="pci", KERNEL=="{address}", DRIVER=="?*", '
         f'ATTR{{sriov_numvfs}}=="0", ATTR{{sriov_numvfs}}="{vfs}"\n'
+    )
+
+
+def vfio_line(address: str) -> str:
+    """Return the udev rule that keeps a device for vfio-pci."""
+    return (
+        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{driver_override}}="vfio-pci", '
+        'RUN{builtin}+="kmod load vfio-pci"\n'
     )
 
 

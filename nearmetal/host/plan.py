@@ -16,6 +16,7 @@ from nearmetal.host.cards import pair
 from nearmetal.host.hosts_file import HostGroup, HostsFile
 from nearmetal.host.model import PlatformFacts
 from nearmetal.host.stages.bios import plan_bios
+from nearmetal.host.stages.devices import plan_devices
 from nearmetal.host.stages.driver import plan_checks, plan_driver
 from nearmetal.host.stages.esxi import plan_by_hand, plan_esxi, plan_maintenance
 from nearmetal.host.stages.firmware import plan_firmware, plan_packages, version_key
@@ -129,6 +130,7 @@ def plan_host(name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         plan_driver(group, facts, pairs, outcome)
     else:
         plan_esxi(group, facts, esxi, pairs, outcome)
+    plan_devices(group, facts, pairs, outcome)
     plan_outside(group, facts, pairs, outcome)
     plan_checks(group, facts, pairs, outcome)
     if esxi is not None:

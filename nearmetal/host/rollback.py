@@ -14,9 +14,10 @@ from nearmetal.host.apply import Applier
 from nearmetal.host.facts import read_hosts
 from nearmetal.host.hosts_file import HostGroup, expand, fold
 from nearmetal.host.model import CardFacts, PlatformFacts
-from nearmetal.host.places import GRUB, refresh, vfs_in
+from nearmetal.host.places import GRUB, VFIO, refresh, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, finished, plan_hosts
 from nearmetal.host.stages.bios import plan_attribute
+from nearmetal.host.stages.devices import AT_BOOT, plan_directpath
 from nearmetal.host.stages.driver import BOOT, plan_count, plan_governor, plan_mtu, plan_profile
 from nearmetal.host.stages.esxi import (
     back_options,
@@ -32,6 +33,7 @@ from nearmetal.host.steps import (
     SetArguments,
     SetBios,
     SetConfig,
+    SetDirectPath,
     SetGovernor,
     SetMtu,
     SetOptions,
@@ -159,7 +161,7 @@ def _burn(place: _Place, action: Burn) -> None:
 def _file(place: _Place, action: WriteFile) -> None:
     path, before = action.path, action.before
     command, now = refresh(path), place.facts.files.get(path)
-    reboot = BOOT if path == GRUB else ""
+    reboot = {GRUB: BOOT, VFIO: AT_BOOT}.get(path, "")
     if command is None:
         place.odd()
     elif now != before:
@@ -190,6 +192,15 @@ def _mtu(place: _Place, action: SetMtu) -> None:
             plan_mtu(port, action.before, action.vfs_before, place.outcome)
 
 
+def _directpath(place: _Place, action: SetDirectPath) -> None:
+    found = [d for d in place.facts.devices if d.address == action.address]
+    if found and place.facts.esxi is not None:
+        plan_directpath(found[0], place.outcome, wanted=action.before)
+    else:
+        what = f"DirectPath I/O of {action.address} was changed, and the device is gone"
+        place.outcome.refuse(Stage.DRIVER, what, "was it removed?")
+
+
 def _power(place: _Place, action: SetPower) -> None:
     if place.facts.esxi is None:
         place.odd()
@@ -209,6 +220,7 @@ _WAYS: dict[type[HostAction], Callable[[_Place, Any], None]] = {
     SetProfile: lambda p, kept: plan_profile(kept.before, p.facts, p.outcome),
     SetOptions: lambda p, kept: back_options(p.facts, kept.before, p.outcome),
     SetPassthru: lambda p, kept: back_passthru(p.facts, kept.address, kept.before, p.outcome),
+    SetDirectPath: _directpath,
     SetPower: _power,
 }
 """By kind of a kept action: the function that plans its way back."""
@@ -261,7 +273,7 @@ class Rollback(Applier):
 
     def _keep(self, name: str, facts: PlatformFacts, step: Step) -> None:
         # Before the write: the restored file then confirms the mark.
-        if step.key == "kernel" and isinstance(step.action, WriteFile):
+        if step.key in ("kernel", "vfio") and isinstance(step.action, WriteFile):
             self._earlier.mark(name, step.key, facts.boot)
 
     def _taken(self, name: str, facts: PlatformFacts, step: Step) -> None:

@@ -160,6 +160,15 @@ class SetPassthru(HostAction):
 
 
 @dataclass(frozen=True)
+class SetDirectPath(HostAction):
+    """Switch DirectPath I/O of a whole device of ESXi on or off."""
+
+    address: str
+    enabled: bool
+    before: bool
+
+
+@dataclass(frozen=True)
 class EnterMaintenance(HostAction):
     """Take an ESXi host out of service. `vsan`: vSAN's own word for its preparation."""
 

@@ -171,6 +171,14 @@ class VsphereHost:
         )
         self._call(f"setting VFs of {address}", lambda: system.UpdatePassthruConfig([config]))
 
+    def set_directpath(self, address: str, *, enabled: bool) -> None:
+        """Switch DirectPath I/O of a device on or off, from the next boot."""
+        system = self._system("pciPassthruSystem")
+        config = vim.host.PciPassthruConfig(id=address, passthruEnabled=enabled)
+        self._call(
+            f"setting DirectPath I/O of {address}", lambda: system.UpdatePassthruConfig([config])
+        )
+
     def set_power(self, policy: str) -> None:
         """Set the power policy, by its short name."""
         system = self._system("powerSystem")

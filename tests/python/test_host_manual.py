@@ -27,6 +27,7 @@ TABLES: dict[str, type[BaseModel]] = {
     "adapters": hosts.Adapter,
     "ports": hosts.Port,
     "image": hosts.FirmwareImage,
+    "passthrough": hosts.Passthrough,
     "kernel": hosts.KernelSettings,
     "hugepages": hosts.Hugepages,
     "packages": hosts.EsxiPackage,

@@ -14,7 +14,7 @@ from nearmetal.host.facts_esxi import read_esxi
 from nearmetal.host.facts_linux import read_linux
 from nearmetal.host.hosts_file import Ssh
 from nearmetal.host.model import ConfigValue, PortFacts
-from nearmetal.host.places import GRUB, POWER, RULES
+from nearmetal.host.places import GRUB, POWER, RULES, VFIO
 from nearmetal.host.shell import Answer, SshShell, ask
 from tests.python.provision_lab import FACTORY, HostTree, LabReach
 from tests.python.test_host_parse import MLXCONFIG, MLXFWMANAGER, MST, PARAMETERS, VIBS
@@ -43,7 +43,7 @@ def test_a_host_with_a_connectx_is_read(host: HostTree) -> None:
     assert facts.cmdline == ("quiet", "intel_iommu=on")
     assert facts.loader == "grub.d"
     assert facts.iommu_groups > 0
-    assert facts.files == {RULES: None, GRUB: None, POWER: None}
+    assert facts.files == {RULES: None, GRUB: None, POWER: None, VFIO: None}
     [card] = facts.cards
     assert (card.address, card.model, card.psid) == ("0000:3b:00", "ConnectX-5", "MT_0000000008")
     assert (card.firmware, card.device) == ("16.32.1010", "0000:3b:00.0")
@@ -70,7 +70,7 @@ def test_a_host_with_igb_needs_no_tools(host: HostTree) -> None:
 def test_what_nearmetal_keeps_is_read_to_the_letter(host: HostTree) -> None:
     (host.root / RULES[1:]).write_text("a\n\nb")
     (host.root / GRUB[1:]).write_text("")
-    assert read_linux("kvm1", host).files == {RULES: "a\n\nb", GRUB: "", POWER: None}
+    assert read_linux("kvm1", host).files == {RULES: "a\n\nb", GRUB: "", POWER: None, VFIO: None}
 
 
 def test_a_card_without_its_tool_is_said_to_be_unread(host: HostTree) -> None:

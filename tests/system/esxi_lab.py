@@ -96,6 +96,11 @@ class Hosts:
         ports = ("0000:3b:00.0", "0000:3b:00.1", "0000:af:00.0")
         return [infos[port].numVirtualFunction for port in ports]
 
+    def directpath(self, name: str, address: str) -> tuple[bool, bool]:
+        """Return whether DirectPath I/O of a device is set, and in force."""
+        [info] = [i for i in self.refs[name].config.pciPassthruInfo if i.id == address]
+        return info.passthruEnabled, info.passthruActive
+
     def options(self, name: str) -> str:
         """Return the options of the driver for the next boot."""
         system = self.refs[name].configManager.kernelModuleSystem

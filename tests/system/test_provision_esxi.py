@@ -123,6 +123,25 @@ def test_functions_that_esxi_makes_go_through_the_pci_devices(
     assert hosts.vfs("esx1") == [0, 0, 0]
 
 
+def test_a_card_that_machines_get_whole_is_given_away_with_the_reboot_of_the_others(
+    vcenter: Simulator, hosts: Hosts, tmp_path: Path
+) -> None:
+    state, card = tmp_path / "state", "0000:af:00.1"
+    more = f"    passthrough: [{{device: '8086:1572', address: '{card}'}}]\n"
+    text = hosts_file(vcenter, "esx1", PORTS + more)
+    plan = applier(text, state).apply()
+    assert [host.reboots for host in plan.hosts] == [1]
+    assert hosts.vfs("esx1") == [8, 7, 0]
+    assert hosts.directpath("esx1", card) == (True, True)
+    assert applier(text, state).apply().empty
+    Rollback(parse_hosts(text), Reach(), state, QUICK).apply()
+    assert hosts.directpath("esx1", card) == (False, False)
+    assert hosts.in_service("esx1")
+    uplink = text.replace(f"'8086:1572', address: '{card}'", "'15b3:1015'")
+    with pytest.raises(HostError, match=r"1a:00\.0 is in use by the host: uplink of vSwitch0"):
+        applier(uplink, state).apply()
+
+
 def test_drift_is_found_and_repaired(vcenter: Simulator, hosts: Hosts, tmp_path: Path) -> None:
     state, text = tmp_path / "state", hosts_file(vcenter, "esx1")
     applier(text, state).apply()

@@ -208,6 +208,7 @@ func (m *machinery) boot() {
 		}
 		info.SriovEnabled = info.NumVirtualFunctionRequested > 0
 		info.SriovActive = info.NumVirtualFunction > 0
+		info.PassthruActive = info.PassthruEnabled
 	}
 	// Away for a moment only; told as of a real host, which takes its time.
 	m.boots++

@@ -54,8 +54,11 @@ def plan_driver(
     if facts.platform == "esxi":
         plan_without_vcenter(facts, pairs, outcome)
         return
-    if group.kernel is not None:
-        _command_line(group.kernel, facts, outcome)
+    kernel = group.kernel
+    if group.passthrough and (kernel is None or kernel.iommu is None):
+        kernel = (kernel or KernelSettings()).model_copy(update={"iommu": "passthrough"})
+    if kernel is not None:
+        _command_line(kernel, facts, outcome)
     _plan_vfs(facts, pairs, outcome)
     if group.power is not None:
         _clock(group.power, facts, outcome)
@@ -274,7 +277,9 @@ def plan_checks(
 ) -> None:
     """Refuse a host that needs no step and still cannot give VFs to virtual machines."""
     ports = [port for p in pairs for _, want, port in p.ports() if want.vfs]
-    if outcome.steps or not ports or group.kernel is None or group.kernel.iommu is None:
+    asked = ports and group.kernel is not None and group.kernel.iommu is not None
+    whole = facts.platform == "linux" and group.passthrough
+    if outcome.steps or not (asked or whole):
         return
     if facts.iommu_groups == 0:
         outcome.refuse(
@@ -282,7 +287,7 @@ def plan_checks(
             "the IOMMU is off, although all settings of the file are in force",
             "switch VT-d or AMD's IOMMU on in the BIOS (bios.iommu)",
         )
-    for port in ports:
+    for port in ports if asked else []:
         if port.shared_vfs:
             outcome.refuse(
                 _STAGE,

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole PCI devices for virtual machines: who has them at boot, and what their machines need. Pure.
+
+The order is that of vSphere: the BIOS maps large regions, the adapters get ATS, the host gives the
+device away at a reboot, and the machine gets EFI, locked memory and a window for the regions.
+"""
+
+from __future__ import annotations
+
+from nearmetal.host.cards import Pair
+from nearmetal.host.hosts_file import HostGroup, Passthrough
+from nearmetal.host.model import DeviceFacts, PlatformFacts
+from nearmetal.host.places import HEAD, VFIO, refresh, vfio_line
+from nearmetal.host.steps import (
+    Outcome,
+    SetDirectPath,
+    Stage,
+    Wait,
+    WriteFile,
+)
+
+GIB = 1 << 30
+AT_BOOT = "the host gives devices away at boot"
+VFIO_DRIVER = "vfio-pci"
+
+ABOVE_4G = {
+    "Dell": "MmioAbove4Gb: Enabled",
+    "Supermicro": "its attribute Above 4G Decoding",
+}
+"""By vendor: the BIOS attribute for regions above 4 GiB."""
+
+_STAGE = Stage.DRIVER
+_MAX_NAMED = 8
+
+
+def window(bars: list[int]) -> int:
+    """Return the GiB of a 64-bit window for these regions: their sum up to a power of two."""
+    gib = -(-sum(bars) // GIB)
+    return 1 << (gib - 1).bit_length() if gib else 0
+
+
+def plan_devices(
+    group: HostGroup, facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> None:
+    """Add the steps that give the devices of the file away, and state what machines need."""
+    if not group.passthrough:
+        return
+    if facts.platform == "esxi" and facts.esxi is None:
+        hint = "add its vcenter, or switch DirectPath on in the host's own client"
+        outcome.refuse(_STAGE, "passthrough on ESXi goes through a vCenter", hint)
+        return
+    devices = [device for want in group.passthrough for device in _found(want, facts, outcome)]
+    devices = list(dict.fromkeys(devices))
+    split = {port.address for p in pairs for _, want, port in p.ports() if want.vfs}
+    for device in devices:
+        if device.address in split:
+            what = f"{device.text} goes to a machine whole, and ports request VFs of it"
+            outcome.refuse(_STAGE, what, "remove one of them")
+        elif device.used and device.driver != VFIO_DRIVER and not device.enabled:
+            what = f"{device.text} is in use by the host: {device.used}"
+            outcome.refuse(_STAGE, what, "use another interface for that, or another device")
+    if facts.platform == "esxi":
+        for device in devices:
+            _directpath(device, outcome)
+    else:
+        _vfio(devices, facts, outcome)
+    _machines(devices, facts, outcome)
+
+
+def _found(want: Passthrough, facts: PlatformFacts, outcome: Outcome) -> list[DeviceFacts]:
+    found = [
+        device
+        for device in facts.devices
+        if device.ids == want.device and want.address in (None, device.address)
+    ]
+    if not found:
+        at = f" at {want.address}" if want.address else ""
+        names = [f"{device.ids} at {device.address}" for device in facts.devices]
+        more = [f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
+        have = ", ".join(names[:_MAX_NAMED] + more) or "none"
+        outcome.refuse(_STAGE, f"no device {want.device}{at}", f"adapters and GPUs here: {have}")
+    return found
+
+
+def _directpath(device: DeviceFacts, outcome: Outcome) -> None:
+    """Add DirectPath I/O of ESXi for a device."""
+    if not device.capable:
+        hint = "check VT-d in the BIOS (bios.iommu), and the list of devices that ESXi supports"
+        outcome.refuse(_STAGE, f"ESXi cannot give {device.text} to a machine", hint)
+        return
+    if device.parent not in ("", device.address):
+        text = f"with {device.text}, all devices below {device.parent} leave ESXi"
+        outcome.remark(_STAGE, text)
+    plan_directpath(device, outcome, wanted=True)
+
+
+def plan_directpath(device: DeviceFacts, outcome: Outcome, *, wanted: bool) -> None:
+    """Add the step that switches DirectPath I/O of a device on or off."""
+    key, word = f"passthrough {device.address}", "on" if wanted else "off"
+    if device.enabled != wanted:
+        action = SetDirectPath(device.address, wanted, device.enabled)
+        outcome.step(_STAGE, key, f"{device.text}: DirectPath I/O {word}", action, AT_BOOT)
+    elif device.active != wanted:
+        text = f"{device.text}: DirectPath I/O is set to {word}, and not in force"
+        outcome.step(_STAGE, key, text, Wait(), AT_BOOT)
+
+
+def _vfio(devices: list[DeviceFacts], facts: PlatformFacts, outcome: Outcome) -> None:
+    """Add the udev rules for vfio-pci, after what the devices themselves refuse."""
+    ours = [device.address for device in devices]
+    known = {device.address for device in facts.devices}
+    for device in devices:
+        # Sound and USB of a GPU go with it. Another port of an adapter must be in the file.
+        slot = device.address.rpartition(".")[0]
+        ours += [m for m in device.mates if m.startswith(f"{slot}.") and m not in known]
+    vendor = facts.bios.vendor if facts.bios else ""
+    for device in devices:
+        if device.unmapped:
+            attribute = next((text for v, text in ABOVE_4G.items() if vendor.startswith(v)), "")
+            outcome.refuse(
+                _STAGE,
+                f"{device.text}: the BIOS has no address for {_size(device.unmapped)} of its regions",
+                "switch addresses above 4 GiB on in the BIOS"
+                + (f" (bios.attributes, {attribute})" if attribute else " (bios.attributes)"),
+            )
+        strangers = [mate for mate in device.mates if mate not in ours]
+        if strangers:
+            outcome.refuse(
+                _STAGE,
+                f"{device.text} shares its IOMMU group with {', '.join(strangers[:_MAX_NAMED])}",
+                "add them to passthrough, use a slot with ACS at its ports, or switch ACS on in "
+                "the BIOS",
+            )
+    if not devices:
+        return
+    content = HEAD + "".join(vfio_line(address) for address in dict.fromkeys(ours))
+    before, listed = facts.files.get(VFIO), ", ".join(device.text for device in devices)
+    others = [f"{d.text} has {d.driver or 'no driver'}" for d in devices if d.driver != VFIO_DRIVER]
+    why = AT_BOOT if others else ""
+    if content != before:
+        action = WriteFile(VFIO, content, before, refresh(VFIO) or ())
+        outcome.step(_STAGE, "vfio", f"{VFIO_DRIVER} at every boot: {listed}", action, why)
+    elif others:
+        text = f"{VFIO_DRIVER} is set, and not in force: {', '.join(others)}"
+        outcome.step(_STAGE, "vfio", text, Wait(), why)
+
+
+def _size(size: int) -> str:
+    return f"{size // GIB} GiB" if size >= GIB else f"{-(-size >> 20)} MiB"
+
+
+def _machines(devices: list[DeviceFacts], facts: PlatformFacts, outcome: Outcome) -> None:
+    """State what the machines of the devices need."""
+    kinds = {
+        device.ids: [d for d in devices if d.ids == device.ids] for device in devices if device.bars
+    }
+    for ids, same in kinds.items():
+        one, all_ = window(list(same[0].bars)), window([bar for d in same for bar in d.bars])
+        every = f", with all {len(same)} {all_} GiB" if len(same) > 1 else ""
+        outcome.remark(
+            Stage.GUEST,
+            f"{ids} has regions of {_size(sum(same[0].bars))}: a machine with one needs a 64-bit "
+            f"MMIO window of {one} GiB{every} (their sum, up to a power of two; OVMF: "
+            f"opt/ovmf/X-PciMmio64Mb={one * 1024})",
+        )
+    if devices and facts.platform == "linux":
+        outcome.remark(
+            Stage.GUEST,
+            "vfio locks all memory of a machine with a device: its limit of locked memory must be "
+            "as large, and kernel.hugepages should cover it",
+        )
+    elif devices:
+        outcome.remark(
+            Stage.GUEST,
+            "a machine with a GPU needs EFI firmware, a reservation of all its memory, and `mmio`: "
+            "the sum of the device's regions, up to a power of two",
+        )
