@@ -67,14 +67,26 @@ for d in *; do
     case $(cat "$m/class" 2>/dev/null) in 0x06*|'') continue ;; esac
     [ "$m" = "$d" ] || mates=${mates:+$mates,}$m
   done
+  real=$(readlink -f "$d"); above=${real##*/sys/devices/}
   bars=$(head -n 6 "$d/resource" 2>/dev/null | tr ' ' - | tr '\n' ,)
-  echo "$d $(cat "$d/vendor") $(cat "$d/device") ${driver##*/}@ ${used}@ ${mates}@ ${bars}@"
+  echo "$d $(cat "$d/vendor") $(cat "$d/device") ${driver##*/}@ ${used}@ ${mates}@ ${bars}@ ${above}@"
 done"""
+
+# One line per bridge with ACS: its capability and its control.
+_ACS = r"""
+cd /sys/bus/pci/devices || exit 1
+for d in *; do
+  case $(cat "$d/class" 2>/dev/null) in 0x0604*) ;; *) continue ;; esac
+  acs=$(setpci -s "$d" ECAP_ACS+4.w ECAP_ACS+6.w 2>/dev/null) && echo "$d" $acs
+done; true"""
+
+_BRIDGE = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) ([0-9a-f]{4}) ([0-9a-f]{4})")
 
 _DEVICE = re.compile(
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) "
     r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) (?P<driver>[\w-]{0,32})@ "
-    r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-f:.,]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@"
+    r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-f:.,]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@ "
+    r"(?P<above>[0-9a-fpci:./]{0,1024})@"
 )
 _BAR = re.compile(r"0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})")
 _MEMORY, _UNSET = 0x200, 0x20000000
@@ -158,6 +170,7 @@ def read_linux(name: str, shell: Shell) -> PlatformFacts:
             " elif command -v grubby; then echo grubby; fi",
             "functions": _FUNCTIONS,
             "devices": _DEVICES,
+            "acs": _ACS,
             "devlink": "devlink -j dev info",
             "mlxfwmanager": "mlxfwmanager --query || mstfwmanager --query",
             "mst": "mst status -v",
@@ -196,6 +209,11 @@ def read_linux(name: str, shell: Shell) -> PlatformFacts:
         tuned=parse_tuned(answers["tuned"].text),
         networkd=int(_found(_SYSTEMD, answers["networkd"]) or 0),
         devices=_devices(answers["devices"].text),
+        acs={
+            found[1]: (int(found[2], 16), int(found[3], 16))
+            for line in answers["acs"].text.splitlines()
+            if (found := _BRIDGE.fullmatch(line.strip()))
+        },
     )
 
 
@@ -218,6 +236,7 @@ def _device(match: re.Match[str]) -> DeviceFacts:
         match["driver"],
         f"{match['used']} is up" if match["used"] else "",
         tuple(match["mates"].split(",")) if match["mates"] else (),
+        tuple(match["above"].split("/")[:-1]),
         tuple(size for size, _ in bars),
         sum(size for size, unset in bars if unset),
     )

@@ -336,6 +336,9 @@ class HostGroup(Model):
         max_length=64,
         description="adapters and GPUs that virtual machines get whole; []: unchanged",
     )
+    gpudirect: bool = Field(
+        default=False, description="GPUs of `passthrough` and adapters with `ats` are peers"
+    )
     kernel: KernelSettings | None = Field(default=None, description="Linux: kernel arguments")
     power: Power | None = Field(default=None, description="Linux: the clock of the processors")
     slurm: Slurm | None = Field(
@@ -455,6 +458,10 @@ def _contradictions(group: HostGroup) -> Iterator[_Fault]:
         yield ("esxi",), "needs a vCenter", "add vcenter: {server: ..., user: ...}"
     if group.bmc is None and group.bios != Bios():
         yield ("bios",), "needs a BMC", "add bmc: {address: ...}"
+    if group.gpudirect and not group.passthrough:
+        yield ("gpudirect",), "needs a GPU", "add its device to passthrough"
+    if group.gpudirect and not any(adapter.ats for adapter in group.adapters):
+        yield ("gpudirect",), "needs an adapter that translates addresses", "add ats: true to it"
     for k, adapter in enumerate(group.adapters):
         yield from _adapter_faults(("adapters", k), adapter, group.platform)
 

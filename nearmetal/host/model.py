@@ -118,6 +118,7 @@ class DeviceFacts:
     """One adapter or GPU as a whole device. `ids`: vendor and device.
 
     `used`: what the host does with it. `mates`: other devices of its IOMMU group, without bridges.
+    `above`: its root complex and the bridges down to it, on Linux.
     `bars`: sizes of its memory regions; `unmapped`: the sum of those without an address.
     ESXi: `capable`, `enabled`, `active`: of DirectPath I/O; `parent`: the device that leaves ESXi.
     """
@@ -127,6 +128,7 @@ class DeviceFacts:
     driver: str = ""
     used: str = ""
     mates: tuple[str, ...] = ()
+    above: tuple[str, ...] = ()
     bars: tuple[int, ...] = ()
     unmapped: int = 0
     capable: bool = True
@@ -170,6 +172,7 @@ class PlatformFacts:
     `governors`: those of its cores, none without cpufreq. `tuned`: profiles of tuned, separated by
     spaces, "" for none, None if tuned does not run. `networkd`: the version of systemd if its
     networkd manages the network, else 0. `devices`: adapters and GPUs as whole devices.
+    `acs`: capability and control of ACS, by bridge.
     """
 
     name: str
@@ -190,3 +193,4 @@ class PlatformFacts:
     tuned: str | None = None
     networkd: int = 0
     devices: tuple[DeviceFacts, ...] = ()
+    acs: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -61,11 +61,21 @@ def rule_line(address: str, vfs: int) -> str:
 
 
 def vfio_line(address: str) -> str:
-    """Return the udev rule that keeps a device for vfio-pci."""
+    """Return the udev rule that keeps a device for vfio-pci.
+
+    A driver that is loaded already takes it only when it is asked to.
+    """
     return (
         f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{driver_override}}="vfio-pci", '
-        'RUN{builtin}+="kmod load vfio-pci"\n'
+        'RUN{builtin}+="kmod load vfio-pci", '
+        "RUN+=\"/bin/sh -c 'echo $kernel >$sys/bus/pci/drivers_probe'\"\n"
     )
+
+
+def acs_line(bridge: str) -> str:
+    """Return the udev rule that lets translated requests between devices pass a bridge (ACS)."""
+    command = f"PATH=/usr/sbin:/usr/bin:/sbin:/bin setpci -s {bridge} ECAP_ACS+6.w=40:40"
+    return f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{bridge}", RUN+="/bin/sh -c \'{command}\'"\n'
 
 
 def mtu_lines(address: str, mtu: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nearmetal.core.errors import SpecError
 from nearmetal.host.apply import Applier
 from nearmetal.host.facts_linux import read_linux
 from nearmetal.host.hosts_file import parse_hosts
@@ -22,6 +23,7 @@ from nearmetal.host.steps import SetDirectPath, Wait, WriteFile
 from tests.python.host_listings import Listing, listings
 from tests.python.provision_host import FACTORY, esxi, linux, settings
 from tests.python.provision_lab import LabReach
+from tests.python.sriov_tree import ROOT_PORT
 from tests.python.test_host_apply import QUICK, Rebooting
 
 GPU = "0000:da:00.0"
@@ -47,7 +49,8 @@ hosts:
 ADAPTER = "    adapters: [{model: ConnectX-5, ats: true, ports: [{vfs: 4}]}]\n"
 RULE = (
     f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{GPU}", ATTR{{driver_override}}="vfio-pci", '
-    'RUN{builtin}+="kmod load vfio-pci"\n'
+    'RUN{builtin}+="kmod load vfio-pci", '
+    "RUN+=\"/bin/sh -c 'echo $kernel >$sys/bus/pci/drivers_probe'\"\n"
 )
 
 
@@ -128,6 +131,7 @@ def test_the_chain_of_a_linux_host_is_one_reboot() -> None:
     assert any("ATS_ENABLED 0 -> 1" in text for text in texts)
     assert "kernel arguments: intel_iommu=on iommu=pt" in texts
     assert f"vfio-pci at every boot: 10de:20b0 at {GPU}" in texts
+    assert "10de:20b0 has regions of 64.05 GiB" in remarks(found)
     assert "a machine with one needs a 64-bit MMIO window of 128 GiB" in remarks(found)
     assert "X-PciMmio64Mb=131072" in remarks(found)
     assert "vfio locks all memory" in remarks(found)
@@ -244,8 +248,13 @@ class Gpu(Rebooting):
 
 def test_the_facts_of_a_device_are_read(tmp_path: Path) -> None:
     host = Gpu(tmp_path / "kvm1").make()
-    [found] = read_linux("kvm1", host).devices
-    assert found == replace(A100, unmapped=32 * MIB)
+    bridge = host.root / "sys/bus/pci/devices" / ROOT_PORT
+    (bridge / "class").write_text("0x060400\n")
+    host.tool("setpci", "echo 005f; echo 001d")
+    facts = read_linux("kvm1", host)
+    [found] = facts.devices
+    assert found == replace(A100, unmapped=32 * MIB, above=("pci0000:00", ROOT_PORT))
+    assert facts.acs == {ROOT_PORT: (0x5F, 0x1D)}
 
 
 def test_a_host_gives_its_gpu_away_and_takes_it_back(tmp_path: Path) -> None:
@@ -263,6 +272,84 @@ def test_a_host_gives_its_gpu_away_and_takes_it_back(tmp_path: Path) -> None:
     assert host.reboots == 2
     assert not (host.root / VFIO[1:]).exists()
     assert read_linux("kvm1", host).devices[0].driver == "nouveau"
+
+
+# GPUDirect
+
+
+ROOT, SWITCH = "pci0000:d7", "0000:d7:00.0"
+UP, LEFT, RIGHT = "0000:d8:00.0", "0000:d9:00.0", "0000:d9:01.0"
+PEER = replace(A100, above=(ROOT, SWITCH, UP, LEFT))
+CARD = DeviceFacts("0000:3b:00.0", "15b3:1017", above=(ROOT, SWITCH, UP, RIGHT))
+DIRECT = KVM + "    gpudirect: true\n" + ADAPTER
+
+
+def peers(*devices: DeviceFacts, acs: dict[str, tuple[int, int]] | None = None) -> PlatformFacts:
+    facts = kvm(*devices)
+    config = settings(FACTORY | {"ATS_ENABLED": "0"})
+    [card] = facts.cards
+    return replace(facts, cards=(replace(card, config=config),), acs=acs or {})
+
+
+def test_bridges_between_gpu_and_adapter_let_translated_requests_pass() -> None:
+    acs = {SWITCH: (0x5F, 0x1D), LEFT: (0x5F, 0x1D), RIGHT: (0x5F, 0x5D)}
+    facts = peers(PEER, CARD, acs=acs)
+    found = plan(DIRECT, facts)
+    assert found.refusals == ()
+    assert found.reboots == 1
+    [step] = [step for step in found.steps if step.key == "vfio"]
+    assert step.text.endswith(f"; ACS lets GPUDirect pass {LEFT}, {RIGHT}")
+    assert isinstance(step.action, WriteFile)
+    content = step.action.content or ""
+    assert f"setpci -s {LEFT} ECAP_ACS+6.w=40:40" in content
+    assert SWITCH not in content
+    assert any("ATS_ENABLED 0 -> 1" in step.text for step in found.steps)
+    assert "ats=on at both devices" in remarks(found)
+    there = replace(
+        facts,
+        files={**facts.files, VFIO: content},
+        devices=(replace(PEER, driver="vfio-pci"), CARD),
+    )
+    [wait] = [step for step in plan(DIRECT, there).steps if step.key == "vfio"]
+    assert wait.action == Wait()
+    assert wait.text == (
+        f"vfio-pci is set, and not in force: {LEFT} lets no translated requests pass"
+    )
+    set_ = replace(there, acs=acs | {LEFT: (0x5F, 0x5D)})
+    assert not [step for step in plan(DIRECT, set_).steps if step.key == "vfio"]
+
+
+def test_a_gpu_in_another_root_complex_is_refused() -> None:
+    far = replace(CARD, above=("pci0000:3a", "0000:3a:00.0"))
+    found = refusals(plan(DIRECT, peers(PEER, far)))
+    assert f"{GPU} is below {ROOT}, its adapters are not: {CARD.address} below pci0000:3a" in found
+    assert "GPUDirect needs both in slots of one root complex" in found
+
+
+def test_a_bridge_that_only_redirects_is_refused() -> None:
+    found = plan(DIRECT, peers(PEER, CARD, acs={LEFT: (0x1F, 0x1D)}))
+    assert f"{LEFT} redirects requests between devices (ACS)" in refusals(found)
+    assert plan(DIRECT, peers(PEER, CARD, acs={LEFT: (0x1F, 0x00)})).refusals == ()
+    assert plan(DIRECT, peers(PEER, CARD)).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (DIRECT.replace("ats: true, ", ""), "needs an adapter that translates addresses"),
+        (DIRECT.replace("    passthrough: [{device: '10de:20b0'}]\n", ""), "needs a GPU"),
+    ],
+)
+def test_gpudirect_without_its_parts_is_refused(text: str, says: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_hosts(text)
+    assert says in str(caught.value)
+
+
+def test_the_settings_of_a_machine_of_esxi_are_stated() -> None:
+    more = "    gpudirect: true\n    adapters: [{model: ConnectX-5, ats: true}]\n"
+    found = plan(ESXI + more, under_vcenter(A100))
+    assert "pciPassthru.RelaxACSforP2P: TRUE" in remarks(found)
 
 
 # ESXi

@@ -7,10 +7,12 @@ device away at a reboot, and the machine gets EFI, locked memory and a window fo
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from nearmetal.host.cards import Pair
 from nearmetal.host.hosts_file import HostGroup, Passthrough
 from nearmetal.host.model import DeviceFacts, PlatformFacts
-from nearmetal.host.places import HEAD, VFIO, refresh, vfio_line
+from nearmetal.host.places import HEAD, VFIO, acs_line, refresh, vfio_line
 from nearmetal.host.steps import (
     Outcome,
     SetDirectPath,
@@ -28,6 +30,16 @@ ABOVE_4G = {
     "Supermicro": "its attribute Above 4G Decoding",
 }
 """By vendor: the BIOS attribute for regions above 4 GiB."""
+
+_REDIRECT, _TRANSLATED = 0x04, 0x40
+"""Bits of ACS: requests between devices go up to the IOMMU; translated ones pass."""
+
+_PEERS = {
+    "linux": "for GPUDirect the machine needs ats=on at both devices, below one virtual root port "
+    "or switch",
+    "esxi": "for GPUDirect put GPU and adapter into one root complex, and give their machine "
+    "pciPassthru.allowP2P and pciPassthru.RelaxACSforP2P: TRUE",
+}
 
 _STAGE = Stage.DRIVER
 _MAX_NAMED = 8
@@ -63,8 +75,11 @@ def plan_devices(
         for device in devices:
             _directpath(device, outcome)
     else:
-        _vfio(devices, facts, outcome)
+        bridges = _bridges(devices, facts, pairs, outcome) if group.gpudirect else []
+        _vfio(devices, bridges, facts, outcome)
     _machines(devices, facts, outcome)
+    if group.gpudirect:
+        outcome.remark(Stage.GUEST, _PEERS[facts.platform])
 
 
 def _found(want: Passthrough, facts: PlatformFacts, outcome: Outcome) -> list[DeviceFacts]:
@@ -105,7 +120,41 @@ def plan_directpath(device: DeviceFacts, outcome: Outcome, *, wanted: bool) -> N
         outcome.step(_STAGE, key, text, Wait(), AT_BOOT)
 
 
-def _vfio(devices: list[DeviceFacts], facts: PlatformFacts, outcome: Outcome) -> None:
+def _bridges(
+    devices: list[DeviceFacts], facts: PlatformFacts, pairs: list[Pair], outcome: Outcome
+) -> list[str]:
+    """Return the bridges between GPUs and adapters that let translated requests pass."""
+    ports = {port.address for p in pairs if p.wanted.ats for port in p.card.ports}
+    adapters = [device for device in facts.devices if device.address in ports]
+    found: list[str] = []
+    for gpu in (device for device in devices if device.address not in ports):
+        near = [adapter for adapter in adapters if adapter.above[:1] == gpu.above[:1]]
+        if not near:
+            where = ", ".join(f"{a.address} below {a.above[0]}" for a in adapters if a.above)
+            outcome.refuse(
+                _STAGE,
+                f"{gpu.text} is below {'/'.join(gpu.above[:1])}, its adapters are not: {where}",
+                "GPUDirect needs both in slots of one root complex, best of one switch",
+            )
+        for adapter in near:
+            pairs_ = zip(gpu.above, adapter.above, strict=False)
+            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs_))
+            found += [*gpu.above[common:], *adapter.above[common:]]
+    for bridge in dict.fromkeys(found):
+        capable, control = facts.acs.get(bridge, (0, 0))
+        if control & _REDIRECT and not capable & _TRANSLATED:
+            outcome.refuse(
+                _STAGE,
+                f"the PCI bridge {bridge} redirects requests between devices (ACS), and cannot "
+                "let translated ones pass",
+                "use slots below another switch",
+            )
+    return [b for b in dict.fromkeys(found) if facts.acs.get(b, (0, 0))[0] & _TRANSLATED]
+
+
+def _vfio(
+    devices: list[DeviceFacts], bridges: list[str], facts: PlatformFacts, outcome: Outcome
+) -> None:
     """Add the udev rules for vfio-pci, after what the devices themselves refuse."""
     ours = [device.address for device in devices]
     known = {device.address for device in facts.devices}
@@ -134,19 +183,27 @@ def _vfio(devices: list[DeviceFacts], facts: PlatformFacts, outcome: Outcome) ->
     if not devices:
         return
     content = HEAD + "".join(vfio_line(address) for address in dict.fromkeys(ours))
+    content += "".join(map(acs_line, bridges))
     before, listed = facts.files.get(VFIO), ", ".join(device.text for device in devices)
     others = [f"{d.text} has {d.driver or 'no driver'}" for d in devices if d.driver != VFIO_DRIVER]
+    others += [
+        f"{bridge} lets no translated requests pass"
+        for bridge in bridges
+        if not facts.acs[bridge][1] & _TRANSLATED
+    ]
     why = AT_BOOT if others else ""
     if content != before:
         action = WriteFile(VFIO, content, before, refresh(VFIO) or ())
-        outcome.step(_STAGE, "vfio", f"{VFIO_DRIVER} at every boot: {listed}", action, why)
+        text = f"{VFIO_DRIVER} at every boot: {listed}"
+        text += f"; ACS lets GPUDirect pass {', '.join(bridges)}" if bridges else ""
+        outcome.step(_STAGE, "vfio", text, action, why)
     elif others:
         text = f"{VFIO_DRIVER} is set, and not in force: {', '.join(others)}"
         outcome.step(_STAGE, "vfio", text, Wait(), why)
 
 
 def _size(size: int) -> str:
-    return f"{size // GIB} GiB" if size >= GIB else f"{-(-size >> 20)} MiB"
+    return f"{size / GIB:.4g} GiB" if size >= GIB else f"{-(-size >> 20)} MiB"
 
 
 def _machines(devices: list[DeviceFacts], facts: PlatformFacts, outcome: Outcome) -> None:
