@@ -202,6 +202,8 @@ def test_a_device_that_kept_its_driver_waits_for_a_reboot() -> None:
     [step] = plan(KVM, facts).steps
     assert step.action == Wait()
     assert step.text == (f"vfio-pci is set, and not in force: 10de:20b0 at {GPU} has nouveau")
+    dark = plan(KVM, replace(facts, iommu_groups=0))
+    assert "the IOMMU is off, so vfio-pci cannot take" in refusals(dark)
     ready = replace(facts, devices=(replace(A100, driver="vfio-pci"),))
     found = plan(KVM, ready)
     assert (found.steps, found.refusals) == ((), ())

@@ -197,6 +197,10 @@ def _vfio(
         text = f"{VFIO_DRIVER} at every boot: {listed}"
         text += f"; ACS lets GPUDirect pass {', '.join(bridges)}" if bridges else ""
         outcome.step(_STAGE, "vfio", text, action, why)
+    elif others and not facts.iommu_groups and not outcome.reboots:
+        what = f"the IOMMU is off, so {VFIO_DRIVER} cannot take {listed}"
+        hint = "switch VT-d or AMD's IOMMU on in the BIOS (bios.iommu)"
+        outcome.refuse(_STAGE, what, hint)
     elif others:
         text = f"{VFIO_DRIVER} is set, and not in force: {', '.join(others)}"
         outcome.step(_STAGE, "vfio", text, Wait(), why)
