@@ -215,3 +215,24 @@ def test_a_host_that_does_not_come_back_keeps_the_others_untouched(site: Site) -
     assert first.run(f"ls {link}").returncode
     assert "SR-IOVVirtualFunctions=4" in second.tell(f"cat {link}").splitlines()
     assert "sriov_numvfs" not in second.tell("cat /etc/udev/rules.d/90-nearmetal-sriov.rules")
+
+
+def test_a_whole_adapter_goes_to_vfio_and_back(tmp_path: Path) -> None:
+    bios = "    bios: {virtualization: true}\n"
+    site = Site(tmp_path, f"{bios}    passthrough: [{{device: '15b3:1017'}}]\n")
+    driver = f"basename $(readlink {DEVICE}/driver)"
+    try:
+        host = site.add("kvm1").reachable()
+        assert host.tell(driver) == "igb"
+        planned = site.ok("plan", code=3)
+        assert f"vfio-pci at every boot: 15b3:1017 at {PF}" in planned
+        assert "plan: 3 steps, 1 reboot" in planned
+        site.ok("apply")
+        assert host.starts == 2
+        assert host.tell(driver) == "vfio-pci"
+        assert "plan: 0 steps, 0 reboots" in site.ok("plan")
+        site.ok("rollback")
+        assert host.starts == 3
+        assert host.tell(driver) == "igb"
+    finally:
+        site.end()
