@@ -433,9 +433,9 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 {
 	uint64_t now = nm_clock_ns(), waited = now - peer->watched_ns;
-	/* A closed peer matters only while it is owed a message. */
-	bool matters = peer->state == NM_NET_UP ||
-		       (peer->state == NM_NET_CLOSED && (peer->bye_owed || peer->answer_owed));
+	/* A closed peer matters only while it is owed a message, a refused one not at all. */
+	bool is_owed = (peer->bye_owed || peer->answer_owed) && !peer->is_refused;
+	bool matters = peer->state == NM_NET_UP || (peer->state == NM_NET_CLOSED && is_owed);
 
 	if (!matters || waited < net->watch_ns)
 		return;

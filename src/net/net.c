@@ -54,7 +54,7 @@ void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char 
 
 	if (peer->state == NM_NET_DEAD)
 		return;
-	peer->state = NM_NET_DEAD;
+	nm_net_end(net, peer, NM_NET_DEAD);
 	peer->loss_err = err;
 	nm_reason_set(&peer->loss, "%s", words);
 	/* The end of one that had closed is no news. */
@@ -182,16 +182,17 @@ static int greet(struct net *net, struct nm_net_peer *peer)
 	if (err)
 		return err;
 	peer->greeted = true;
-	nm_net_meet_line(net, peer);
+	if (peer->state == NM_NET_UP)
+		nm_net_meet_line(net, peer);
 	return 0;
 }
 
 int nm_net_say(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind)
 {
-	const struct nm_packet nothing = {0};
+	const struct nm_packet pkt = {.data = peer->is_refused ? NM_NET_REFUSED : 0};
 	int err = peer->greeted ? 0 : greet(net, peer);
 
-	return err ? err : nm_net_send_one(net, peer, kind, &nothing, NULL, 0);
+	return err ? err : nm_net_send_one(net, peer, kind, &pkt, NULL, 0);
 }
 
 static int net_connect(struct nm_transport *transport, const struct nm_address *address,
@@ -313,6 +314,8 @@ static void pay_all(struct net *net)
 		pay(net, peer, NM_NET_BYE, &peer->bye_owed);
 		pay(net, peer, NM_NET_BYE_SEEN, &peer->answer_owed);
 	}
+	for (unsigned int i = 0; i < NM_NET_STRANGERS; i++)
+		pay(net, &net->strangers[i], NM_NET_BYE, &net->strangers[i].bye_owed);
 }
 
 unsigned int nm_net_poll(struct net *net)

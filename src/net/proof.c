@@ -12,11 +12,21 @@
 /* Time between two KNOCKs: doubles from the first to the last while there is no answer. */
 #define KNOCK_FIRST_NS (10 * NM_NS_PER_MS)
 #define KNOCK_LAST_NS (250 * NM_NS_PER_MS)
-/* An address that is not known is answered for so long before it makes room for another. */
+/* An address that is not known makes room for another so long after its answer has left, */
+#define ANSWERED_NS (50 * NM_NS_PER_MS)
+/* or, if no answer can leave, after this time. */
 #define STRANGER_NS (5000 * NM_NS_PER_MS)
-/* Sources with addresses that are not known: of one endpoint, and at one name. */
+/*
+ * Sources with addresses that are not known: of one endpoint, and at one name. An ended one keeps
+ * its record (it may have been an impostor), so all that ever were are bounded as well.
+ */
 #define UNKNOWN_MAX 4096
 #define UNKNOWN_MAX_PER_NAME 8
+#define UNKNOWN_MAX_EVER 16384
+/* As many may still greet with a token that they got while there was room. */
+#define UNKNOWN_SPARE 4096
+
+#define NO_ROOM "too many sources with unknown addresses"
 
 bool nm_net_same_name(const struct nm_address *a, const struct nm_address *b)
 {
@@ -104,20 +114,24 @@ void nm_net_take_token(struct net *net, const struct nm_net_header *header)
 	peer->has_token = true;
 }
 
-/* Not kept if it cannot be sent now: the other side knocks again. */
-static void answer(struct net *net, struct nm_net_peer *peer, const struct nm_address *address,
+/* Not kept if it cannot be sent now: the other side knocks again. Returns whether it was sent. */
+static bool answer(struct net *net, struct nm_net_peer *peer, const struct nm_address *address,
 		   uint64_t nonce)
 {
 	const struct nm_packet pkt = {.tag = nonce, .data = nm_net_token(net->key, address)};
 
-	if (!nm_net_reach(net, peer))
-		nm_net_send_one(net, peer, NM_NET_TOKEN, &pkt, NULL, 0);
+	return !nm_net_reach(net, peer) && !nm_net_send_one(net, peer, NM_NET_TOKEN, &pkt, NULL, 0);
 }
 
+/* Of a place, knocked_ns is the time of the last answer. */
 static bool is_free(const struct nm_net_peer *place, uint64_t now)
 {
-	return !place->in_flight && (!place->first_knock_ns || place->state == NM_NET_DEAD ||
-				     now - place->first_knock_ns >= STRANGER_NS);
+	if (place->in_flight)
+		return false;
+	if (!place->first_knock_ns || place->state == NM_NET_DEAD ||
+	    now - place->first_knock_ns >= STRANGER_NS)
+		return true;
+	return place->knocked_ns && !place->bye_owed && now - place->knocked_ns >= ANSWERED_NS;
 }
 
 /* The place of a stranger: its own, or one that is free. NULL: there is none yet. */
@@ -139,6 +153,7 @@ static struct nm_net_peer *stranger_place(struct net *net, const struct nm_addre
 		return NULL;
 	if (found->first_knock_ns && found->inner != FI_ADDR_UNSPEC)
 		fi_av_remove(net->inner.av, &found->inner, 1, 0);
+	net->nr_owed -= found->bye_owed;
 	/* Nothing is owed to it, and its end is no news. */
 	*found = (struct nm_net_peer){
 		.state = NM_NET_CLOSED,
@@ -187,10 +202,17 @@ static int check_name(struct net *net, const struct nm_address *address,
 	return 0;
 }
 
+static bool has_room(const struct net *net, uint32_t spare)
+{
+	return net->nr_unknown < UNKNOWN_MAX + spare &&
+	       net->nr_unknown_ever < UNKNOWN_MAX_EVER + spare;
+}
+
 void nm_net_take_knock(struct net *net, const struct nm_net_header *header, const uint8_t *bytes)
 {
+	uint64_t now = nm_clock_ns();
 	struct nm_address address;
-	struct nm_net_peer *peer;
+	struct nm_net_peer *peer, *place = NULL;
 	struct nm_reason why;
 
 	if (nm_net_knock_parse(bytes, header, &net->who, &address, &why) ||
@@ -199,11 +221,17 @@ void nm_net_take_knock(struct net *net, const struct nm_net_header *header, cons
 		nm_net_drop(net, why.text);
 		return;
 	}
+	if (!peer && !has_room(net, 0)) {
+		/* It knocks again. A greeting without room would cost it its messages. */
+		nm_net_drop(net, NO_ROOM);
+		return;
+	}
 	if (!peer)
-		peer = stranger_place(net, &address, nm_clock_ns());
+		peer = place = stranger_place(net, &address, now);
 	if (!peer || peer->heard || peer->state == NM_NET_DEAD)
 		return;
-	answer(net, peer, &address, header->data);
+	if (answer(net, peer, &address, header->data) && place)
+		place->knocked_ns = now;
 }
 
 static bool has_room_for(const struct net *net, const struct nm_address *address)
@@ -211,9 +239,12 @@ static bool has_room_for(const struct net *net, const struct nm_address *address
 	const struct nm_net_peer *peer;
 	unsigned int nr = 0;
 
+	if (!has_room(net, UNKNOWN_SPARE))
+		return false;
 	for (peer = net->peers.all; peer; peer = peer->next)
-		nr += peer->is_unknown && nm_net_same_name(&peer->address, address);
-	return net->nr_unknown < UNKNOWN_MAX && nr < UNKNOWN_MAX_PER_NAME;
+		nr += peer->is_unknown && peer->state == NM_NET_UP &&
+		      nm_net_same_name(&peer->address, address);
+	return nr < UNKNOWN_MAX_PER_NAME;
 }
 
 /* The inner endpoint knows the name already: a second entry would never be removed. */
@@ -222,7 +253,8 @@ static void take_over_place(struct net *net, struct nm_net_peer *peer)
 	for (unsigned int i = 0; i < NM_NET_STRANGERS; i++) {
 		struct nm_net_peer *place = &net->strangers[i];
 
-		if (!place->first_knock_ns || !nm_net_same_name(&place->address, &peer->address))
+		if (!place->first_knock_ns || place->bye_owed ||
+		    !nm_net_same_name(&place->address, &peer->address))
 			continue;
 		peer->inner = place->inner;
 		place->inner = FI_ADDR_UNSPEC;
@@ -239,17 +271,50 @@ struct nm_net_peer *nm_net_admit(struct net *net, const struct nm_address *addre
 		return NULL;
 	if (peer)
 		return peer;
-	if (has_room_for(net, address))
-		peer = nm_net_peers_get(&net->peers, &address->who);
+	if (!has_room_for(net, address)) {
+		nm_reason_set(ret_reason, NO_ROOM);
+		return NULL;
+	}
+	peer = nm_net_peers_get(&net->peers, &address->who);
 	if (!peer) {
-		nm_reason_set(ret_reason, "too many sources with unknown addresses");
+		nm_reason_set(ret_reason, "out of memory");
 		return NULL;
 	}
 	peer->address = *address;
 	peer->is_unknown = true;
 	net->nr_unknown++;
+	net->nr_unknown_ever++;
 	take_over_place(net, peer);
 	return peer;
+}
+
+void nm_net_refuse(struct net *net, const struct nm_net_hello *hello)
+{
+	uint64_t now = nm_clock_ns();
+	struct nm_net_peer *place;
+	struct nm_address real;
+
+	/* The name is known to belong to another process: nothing is owed to this one. */
+	if (is_known(net, &hello->address.who, &real) && !nm_net_same_name(&hello->address, &real))
+		return;
+	place = stranger_place(net, &hello->address, now);
+	if (!place || place->bye_owed)
+		return;
+	memcpy(&place->token_out, hello->token, sizeof(hello->token));
+	place->has_token = true;
+	place->greeted = false;
+	place->is_refused = true;
+	place->tx_sequence = 0;
+	place->first_knock_ns = place->knocked_ns = now;
+	place->bye_owed = true;
+	net->nr_owed++;
+}
+
+void nm_net_end(struct net *net, struct nm_net_peer *peer, enum nm_net_state state)
+{
+	if (peer->is_unknown && peer->state == NM_NET_UP)
+		net->nr_unknown--;
+	peer->state = state;
 }
 
 bool nm_net_learn(struct nm_transport *transport, const struct nm_address *address)
@@ -259,12 +324,14 @@ bool nm_net_learn(struct nm_transport *transport, const struct nm_address *addre
 
 	if (!peer || !peer->is_unknown)
 		return true;
-	peer->is_unknown = false;
-	net->nr_unknown--;
-	if (nm_net_same_name(&peer->address, address))
+	if (nm_net_same_name(&peer->address, address)) {
+		net->nr_unknown -= peer->state == NM_NET_UP;
+		net->nr_unknown_ever--;
+		peer->is_unknown = false;
 		return true;
+	}
 	/* Its packets find no source any more, and its debts are void. */
-	peer->state = NM_NET_DEAD;
+	nm_net_end(net, peer, NM_NET_DEAD);
 	peer->loss_unreported = false;
 	nm_net_peers_hide(peer);
 	return false;

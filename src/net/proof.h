@@ -14,6 +14,9 @@
  * number for example, unless it reads the traffic. A takes a TOKEN only if it has the nonce that A
  * sent to B. HELLO brings the token for the way back, so B need not knock.
  *
+ * If B refuses the HELLO, it answers with a HELLO and a BYE (NM_NET_REFUSED): the packets that follow
+ * are lost, and A must know.
+ *
  * Both numbers are keyed hashes of addresses: the endpoint keeps nothing for those who knock.
  */
 #ifndef NM_NET_PROOF_H

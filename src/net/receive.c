@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving half of the network channel: check messages, put them in order and pass them on. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,6 +54,9 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	peer = nm_net_admit(net, &hello.address, &why);
 	if (!peer || peer->heard || peer->state != NM_NET_UP || header->sequence) {
 		nm_net_drop(net, peer ? "greeting at a wrong time" : why.text);
+		/* A repeated one is no news. */
+		if (!(peer && peer->heard) && !header->sequence && !net->closing)
+			nm_net_refuse(net, &hello);
 		return;
 	}
 	peer->label = hello.label;
@@ -70,25 +74,30 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	if (peer->source)
 		return;
 	/* The engine refuses it, for example after its goodbye elsewhere. Its sends end here. */
-	peer->state = NM_NET_CLOSED;
+	nm_net_end(net, peer, NM_NET_CLOSED);
 	peer->bye_owed = true;
 	net->nr_owed++;
 }
 
-static void take_bye(struct net *net, struct nm_net_peer *peer)
+static void take_bye(struct net *net, struct nm_net_peer *peer, bool refused)
 {
 	struct nm_reason why;
 
-	/* One answer at a time: the count of debts returns to zero. A dead peer gets none. */
-	if (peer->answer_owed || peer->state == NM_NET_DEAD)
+	/* One answer: the count of debts returns to zero. A dead peer gets none. */
+	if (peer->bye_heard || peer->state == NM_NET_DEAD)
 		return;
-	peer->state = NM_NET_CLOSED;
-	peer->answer_owed = true;
-	net->nr_owed++;
+	peer->bye_heard = true;
+	nm_net_end(net, peer, NM_NET_CLOSED);
+	/* Who refused has no record of this endpoint, and no use for an answer. */
+	peer->answer_owed = !refused;
+	net->nr_owed += !refused;
 	if (net->closing || !peer->source)
 		return;
-	nm_reason_set(&why, "%s closed its endpoint", peer->label.text);
-	net->base.sink.source_down(&net->base, peer->source, 0, &why);
+	nm_reason_set(&why,
+		      refused ? "%s refused the greeting of this endpoint, and its log says why" :
+				"%s closed its endpoint",
+		      peer->label.text);
+	net->base.sink.source_down(&net->base, peer->source, refused ? -ECONNRESET : 0, &why);
 }
 
 static void take_known(struct net *net, struct nm_net_peer *peer,
@@ -112,7 +121,7 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 		if (!net->closing && peer->state == NM_NET_UP)
 			net->base.sink.deliver(&net->base, peer->source, &pkt, bytes);
 	} else if (header->kind == NM_NET_BYE) {
-		take_bye(net, peer);
+		take_bye(net, peer, header->data == NM_NET_REFUSED);
 	} else if (header->kind == NM_NET_BYE_SEEN) {
 		peer->bye_seen = true;
 	}

@@ -52,7 +52,8 @@ struct net {
 	uint64_t nr_dropped;	/* messages that were not valid */
 	/* proof.c */
 	uint8_t key[NM_SIPHASH_KEY_LEN];
-	uint32_t nr_unknown;				/* peers with is_unknown */
+	uint32_t nr_unknown;	  /* peers with is_unknown, those in NM_NET_UP */
+	uint32_t nr_unknown_ever; /* and all */
 	struct nm_net_peer strangers[NM_NET_STRANGERS]; /* in no table; they asked for a token */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
@@ -83,6 +84,13 @@ void nm_net_take_token(struct net *net, const struct nm_net_header *header);
 /* The peer at ADDRESS, which proved that it receives there. NULL: it may not have this name. */
 struct nm_net_peer *nm_net_admit(struct net *net, const struct nm_address *address,
 				 struct nm_reason *ret_reason);
+/*
+ * A greeting with the right token was refused. Its sender is informed: it believes that its messages
+ * arrive.
+ */
+void nm_net_refuse(struct net *net, const struct nm_net_hello *hello) NM_COLD;
+/* PEER leaves NM_NET_UP, if it has not. */
+void nm_net_end(struct net *net, struct nm_net_peer *peer, enum nm_net_state state);
 /* learn() of the transport contract. */
 bool nm_net_learn(struct nm_transport *transport, const struct nm_address *address);
 /* Send a message without payload, after a greeting if there was none. 0, -EAGAIN, -EPIPE. */

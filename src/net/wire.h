@@ -27,6 +27,9 @@ enum nm_net_kind {
 	NM_NET_TOKEN, /* the answer: tag: that nonce; data: the token */
 };
 
+/* `data` of a BYE whose sender refused the greeting of its receiver, and takes nothing from it. */
+#define NM_NET_REFUSED 1
+
 struct nm_net_header {
 	uint32_t magic;
 	uint8_t version;

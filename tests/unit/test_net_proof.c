@@ -1,165 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Sources of the network channel prove where they are. A forger, an inner endpoint of its own, sends
- * any bytes to the nodes of the suite, and sees what is sent to it.
- */
-#include "net/transport.h"
-
+/* Sources of the network channel prove where they are. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "transport_fixture.h"
-
-#define QUIET_MS 300 /* nothing comes: it had this long */
-#define BYTES 512
-
-struct forger {
-	struct nm_net_inner inner;
-	struct nm_address address; /* its own */
-	struct fi_context2 contexts[2];
-	uint8_t in[BYTES], out[BYTES];
-	bool heard, sent;
-	struct nm_net_header last;
-	uint8_t payload[BYTES];
-};
-
-static struct net *net_of(const struct node *node)
-{
-	return nm_container_of(node->transport, struct net, base);
-}
-
-static void listen_again(struct forger *forger)
-{
-	NM_CHECK_EQ(fi_recv(forger->inner.ep, forger->in, BYTES, NULL, FI_ADDR_UNSPEC,
-			    &forger->contexts[0]),
-		    0);
-}
-
-/* After the first node, which looks up libfabric. */
-static struct forger *forger_create(void)
-{
-	struct forger *forger = calloc(1, sizeof(*forger));
-	struct nm_reason why = {""};
-
-	NM_CHECK(forger != NULL);
-	if (nm_net_inner_open("tcp", 64, &forger->inner, &why))
-		nm_test_fail(__FILE__, __LINE__, "%s", why.text);
-	forger->address.version = NM_ADDRESS_VERSION;
-	NM_CHECK_EQ(nm_identity_create(&forger->address.who), 0);
-	forger->address.inner_len = forger->inner.name_len;
-	memcpy(forger->address.inner, forger->inner.name, sizeof(forger->inner.name));
-	listen_again(forger);
-	return forger;
-}
-
-static void forger_destroy(struct forger *forger)
-{
-	nm_net_inner_close(&forger->inner);
-	free(forger);
-}
-
-/* Returns true when something of the forger's was done. */
-static bool forger_step(struct forger *forger)
-{
-	struct fi_cq_msg_entry entry;
-
-	if (fi_cq_read(forger->inner.cq, &entry, 1) != 1)
-		return false;
-	if (entry.op_context != &forger->contexts[0]) {
-		forger->sent = true;
-		return true;
-	}
-	memcpy(&forger->last, forger->in, sizeof(forger->last));
-	memcpy(forger->payload, forger->in + sizeof(forger->last),
-	       entry.len - sizeof(forger->last));
-	forger->heard = true;
-	listen_again(forger);
-	return true;
-}
-
-/* Send a message to NODE; the bytes that every message has are filled in. */
-static void forge(struct forger *forger, struct node *to, struct nm_net_header header,
-		  const void *payload)
-{
-	fi_addr_t at;
-	ssize_t err;
-
-	NM_CHECK_EQ(fi_av_insert(forger->inner.av, to->address.inner, 1, &at, 0, NULL), 1);
-	header.magic = NM_NET_MAGIC;
-	header.version = NM_NET_VERSION;
-	memcpy(forger->out, &header, sizeof(header));
-	if (header.len)
-		memcpy(forger->out + sizeof(header), payload, header.len);
-	do {
-		forger->sent = false;
-		err = fi_send(forger->inner.ep, forger->out, sizeof(header) + header.len, NULL, at,
-			      &forger->contexts[1]);
-		forger_step(forger);
-		node_progress(to);
-	} while (err == -FI_EAGAIN);
-	NM_CHECK_EQ(err, 0);
-	for (; !forger->sent; forger_step(forger))
-		node_progress(to);
-}
-
-static void forge_knock(struct forger *forger, struct node *to, const struct nm_address *claimed,
-			uint64_t nonce)
-{
-	struct nm_net_header header = {
-		.kind = NM_NET_KNOCK,
-		.data = nonce,
-		.source = claimed->who,
-		.len = sizeof(*claimed),
-	};
-
-	memcpy(&header.tag, to->address.who.place, sizeof(header.tag));
-	forger->heard = false;
-	forge(forger, to, header, claimed);
-}
-
-static void forge_hello(struct forger *forger, struct node *to, const struct nm_address *claimed,
-			uint64_t token)
-{
-	const struct nm_net_hello hello = {.address = *claimed, .label.text = "forger"};
-	const struct nm_net_header header = {
-		.kind = NM_NET_HELLO,
-		.source = claimed->who,
-		.len = sizeof(hello),
-		.token = token,
-	};
-
-	forge(forger, to, header, &hello);
-}
-
-/* The forger and NODE go on for a while. */
-static void wait_for_nothing(struct forger *forger, struct node *node)
-{
-	uint64_t end = nm_clock_ns() + QUIET_MS * NM_NS_PER_MS;
-
-	/* The turns count too: the machine may stand still for that time. */
-	for (unsigned int turn = 0; turn < QUIET_MS / 3 || nm_clock_ns() < end; turn++)
-		if (!node_progress(node) && !forger_step(forger))
-			nm_test_sleep_ms(1);
-}
-
-/* Knock in the name of CLAIMED, which is an address of the forger, and return the token. */
-static uint64_t ask_token(struct forger *forger, struct node *of, const struct nm_address *claimed)
-{
-	uint64_t nonce = 77;
-
-	forge_knock(forger, of, claimed, nonce);
-	while (!forger->heard) {
-		/* What cannot be sent at once is not kept. */
-		forge_knock(forger, of, claimed, ++nonce);
-		wait_for_nothing(forger, of);
-	}
-	NM_CHECK_EQ(forger->last.kind, NM_NET_TOKEN);
-	NM_CHECK(forger->last.tag >= 77 && forger->last.tag <= nonce);
-	NM_CHECK(nm_identity_equal(&forger->last.source, &of->address.who));
-	return forger->last.data;
-}
+#include "forger.h"
 
 /* A has a link to B, on which nothing was sent yet. */
 struct scene {
@@ -257,7 +102,7 @@ NM_TEST(greetings_without_a_token_are_dropped)
 
 	for (unsigned int i = 0; i < NM_ARRAY_SIZE(tokens); i++)
 		forge_hello(scene.forger, scene.b, &scene.a->address, tokens[i]);
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 0);
 	NM_CHECK_EQ(net_of(scene.b)->nr_dropped, NM_ARRAY_SIZE(tokens));
 	a_is_heard(&scene);
@@ -283,7 +128,7 @@ NM_TEST(messages_in_the_name_of_a_source_end_nothing)
 
 		forge(scene.forger, scene.b, header, NULL);
 	}
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_packets, nr_packets);
 	NM_CHECK_EQ(scene.b->nr_down, 0);
 	NM_CHECK_EQ(net_of(scene.b)->nr_dropped, 8 * NM_ARRAY_SIZE(kinds));
@@ -309,7 +154,7 @@ NM_TEST(tokens_that_were_not_asked_for_are_dropped)
 	}
 	header.tag = nm_net_nonce(net_of(scene.b)->key, &scene.b->address);
 	forge(scene.forger, scene.a, header, NULL);
-	wait_for_nothing(scene.forger, scene.a);
+	forger_wait(scene.forger, scene.a);
 	NM_CHECK_EQ(net_of(scene.a)->nr_dropped, 2);
 	a_is_heard(&scene);
 	/* And when it has one. */
@@ -323,7 +168,7 @@ NM_TEST(the_answer_goes_to_the_address_that_was_claimed)
 	struct scene scene = scene_create();
 
 	forge_knock(scene.forger, scene.b, &scene.a->address, 5);
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK(!scene.forger->heard);
 	a_is_heard(&scene);
 	scene_end(&scene);
@@ -334,24 +179,24 @@ NM_TEST(a_token_is_good_for_one_name_and_one_greeting)
 	struct scene scene = scene_create();
 	struct forger *forger = scene.forger;
 	struct nm_address other = forger->address;
-	uint64_t token = ask_token(forger, scene.b, &forger->address);
+	uint64_t token = forger_ask_token(forger, scene.b, &forger->address);
 	uint64_t nr_dropped = net_of(scene.b)->nr_dropped;
 
 	other.who = scene.a->address.who;
 	forge_hello(forger, scene.b, &other, token);
 	forge_hello(forger, scene.b, &scene.a->address, token);
 	forge_hello(forger, scene.a, &forger->address, token);
-	wait_for_nothing(forger, scene.b);
+	forger_wait(forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 0);
 	NM_CHECK_EQ(scene.a->nr_up, 0);
 	NM_CHECK_EQ(net_of(scene.b)->nr_dropped, nr_dropped + 2);
 	forge_hello(forger, scene.b, &forger->address, token);
-	wait_for_nothing(forger, scene.b);
+	forger_wait(forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 1);
 	NM_CHECK(nm_identity_equal(&scene.b->source, &forger->address.who));
 	/* A replay. */
 	forge_hello(forger, scene.b, &forger->address, token);
-	wait_for_nothing(forger, scene.b);
+	forger_wait(forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 1);
 	NM_CHECK_EQ(scene.b->nr_down, 0);
 	a_is_heard(&scene);
@@ -366,13 +211,14 @@ NM_TEST(a_known_identity_is_refused_at_another_address)
 	scene.b->known = &scene.a->address;
 	claimed.who = scene.a->address.who;
 	forge_knock(scene.forger, scene.b, &claimed, 5);
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK(!scene.forger->heard);
 	/* Even with the right token. */
 	forge_hello(scene.forger, scene.b, &claimed, nm_net_token(net_of(scene.b)->key, &claimed));
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 0);
 	NM_CHECK_EQ(net_of(scene.b)->nr_dropped, 2);
+	NM_CHECK(!scene.forger->heard);
 	a_is_heard(&scene);
 	scene_end(&scene);
 }
@@ -385,7 +231,7 @@ NM_TEST(a_peer_with_a_link_is_refused_at_another_address)
 	link_nodes(scene.b, scene.a);
 	claimed.who = scene.a->address.who;
 	forge_hello(scene.forger, scene.b, &claimed, nm_net_token(net_of(scene.b)->key, &claimed));
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK_EQ(scene.b->nr_up, 0);
 	NM_CHECK_EQ(net_of(scene.b)->nr_dropped, 1);
 	a_is_heard(&scene);
@@ -400,13 +246,13 @@ NM_TEST(an_impostor_is_put_out_when_the_address_is_learned)
 	struct nm_address claimed = scene.forger->address;
 
 	claimed.who = a->address.who;
-	packet.token = ask_token(scene.forger, b, &claimed);
+	packet.token = forger_ask_token(scene.forger, b, &claimed);
 	forge_hello(scene.forger, b, &claimed, packet.token);
 	packet.sequence = 1;
 	forge(scene.forger, b, packet, NULL);
 	NODE_UNTIL(b, b->nr_packets == 1);
 	/* The name is taken for now, and its owner waits. */
-	for (uint64_t end = nm_clock_ns() + QUIET_MS * NM_NS_PER_MS; nm_clock_ns() < end;) {
+	for (uint64_t end = nm_clock_ns() + FORGER_QUIET_MS * NM_NS_PER_MS; nm_clock_ns() < end;) {
 		NM_CHECK_EQ(node_send(a, 1, 8), -EAGAIN);
 		step_both(&scene);
 	}
@@ -415,7 +261,7 @@ NM_TEST(an_impostor_is_put_out_when_the_address_is_learned)
 	NM_CHECK(!b->transport->learn(b->transport, &a->address));
 	packet.sequence = 2;
 	forge(scene.forger, b, packet, NULL);
-	wait_for_nothing(scene.forger, b);
+	forger_wait(scene.forger, b);
 	NM_CHECK_EQ(b->nr_packets, 1);
 	NM_CHECK_EQ(b->nr_down, 0);
 	a_is_heard(&scene);
@@ -443,7 +289,7 @@ NM_TEST(a_source_that_is_not_known_does_not_hold_up_the_end)
 	uint64_t begin = nm_clock_ns();
 
 	forge_hello(scene.forger, scene.b, &scene.forger->address,
-		    ask_token(scene.forger, scene.b, &scene.forger->address));
+		    forger_ask_token(scene.forger, scene.b, &scene.forger->address));
 	NODE_UNTIL(scene.b, scene.b->nr_up == 1);
 	/* It never answers the goodbye. */
 	scene.b->transport->close_by_ns = begin + 120 * NM_NS_PER_S;
@@ -483,12 +329,12 @@ NM_TEST(an_address_has_few_identities)
 	const struct net *net = net_of(scene.b);
 
 	/* One knock, so that the name is one that was answered. */
-	ask_token(scene.forger, scene.b, &claimed);
+	forger_ask_token(scene.forger, scene.b, &claimed);
 	for (unsigned int i = 0; i < 50; i++) {
 		claimed.who.id[0] = (uint8_t)i;
 		forge_hello(scene.forger, scene.b, &claimed, nm_net_token(net->key, &claimed));
 	}
-	wait_for_nothing(scene.forger, scene.b);
+	forger_wait(scene.forger, scene.b);
 	NM_CHECK(scene.b->nr_up > 0 && scene.b->nr_up < 20);
 	NM_CHECK_EQ(net->nr_unknown, scene.b->nr_up);
 	scene.b->known = &scene.a->address;
