@@ -216,6 +216,15 @@ static void add_absent(const struct nm_engine *engine, const struct nm_select_pe
 	}
 }
 
+/*
+ * Another process can claim the identity of a peer that the program does not know on a channel that
+ * believes it. So the answers go back on the way that it came.
+ */
+static bool may_answer_on(const struct nm_peer *peer, const struct nm_transport *t)
+{
+	return peer->was_known || peer->source_channels >> t->kind->channel & 1;
+}
+
 int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 {
 	const struct nm_select_peer facts = {
@@ -235,7 +244,7 @@ int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer)
 		struct nm_transport *t = engine->polled[i];
 		int err;
 
-		if (!nm_select_reaches(t->kind, &facts) ||
+		if (!may_answer_on(peer, t) || !nm_select_reaches(t->kind, &facts) ||
 		    (tried && t->kind->rank < tried->kind->rank))
 			continue;
 		add_absent(engine, &facts, t->kind->rank, &next, &why);

@@ -12,6 +12,25 @@ static uint32_t bit_of(const struct nm_transport *transport)
 	return 1U << transport->kind->channel;
 }
 
+/* PEER is here on a channel, other than FROM, that proved who it is and will notice its end. */
+static bool is_met_beside(const struct nm_transport *from, const struct nm_peer *peer)
+{
+	const struct nm_engine *engine = from->sink.engine;
+
+	/* A greeting of one that is down is refused, which its sender hears. */
+	if (peer->state == NM_PEER_DOWN)
+		return false;
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		const struct nm_transport *t = engine->polled[i];
+
+		if (t != from && t->kind->flags & NM_TRANSPORT_WATCHES &&
+		    (peer->source_channels & bit_of(t) ||
+		     (peer->link && peer->link->transport == t)))
+			return true;
+	}
+	return false;
+}
+
 bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
 		   struct nm_address *ret_address)
 {
@@ -23,10 +42,31 @@ bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
 		return true;
 	/* A peer that this endpoint has sent to, or was told to receive from. */
 	peer = nm_peer_table_find(&engine->peers, who);
-	if (!peer || !peer->address.inner_len)
+	if (!peer || (!peer->address.inner_len && !is_met_beside(from, peer)))
 		return false;
 	*ret_address = peer->address;
 	return true;
+}
+
+/*
+ * WHO has proved its identity on FROM. If a transport that believes first claims has or had a source
+ * of that name, at an address that the program has not given, it was another process.
+ */
+static void put_out_impostors(const struct nm_transport *from, const struct nm_identity *who)
+{
+	const struct nm_address proven = {.version = NM_ADDRESS_VERSION, .who = *who};
+	struct nm_engine *engine = from->sink.engine;
+	struct nm_peer *peer = nm_peer_table_find(&engine->peers, who);
+
+	if (!peer || !nm_peer_is_source(peer) || from->learn)
+		return;
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *t = engine->polled[i];
+
+		if ((peer->source_channels & bit_of(t) || peer->receives_on == t->kind->channel) &&
+		    t->learn && !t->learn(t, &proven))
+			nm_peer_disown(engine, peer, t);
+	}
 }
 
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,
@@ -37,6 +77,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 	struct nm_peer *peer;
 	bool is_new;
 
+	put_out_impostors(from, who);
 	peer = nm_peer_table_get(&engine->peers, who, &is_new);
 	if (!peer) {
 		nm_error("no memory for a new peer");

