@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
-from nearmetal.cluster.apply import describe
-from nearmetal.cluster.backends.vsphere.driver import VsphereBackend
+from nearmetal.cluster.apply import describe, up
 from nearmetal.core.errors import BackendError, StateError
 from tests.system.fuse import Fuse, survives
 from tests.system.vcenter import (
@@ -27,6 +26,8 @@ from tests.system.vcenter import (
     plan_of,
     raised,
     simulator,
+    spec_of,
+    unchecked,
 )
 
 if TYPE_CHECKING:
@@ -143,17 +144,16 @@ def test_a_machine_that_was_moved_or_renamed_is_put_right_in_place(
 
 
 def test_a_spec_that_is_reverted_after_a_refusal_changes_the_machines_back(
-    vcenter: Simulator, own: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vcenter: Simulator, own: Session, tmp_path: Path
 ) -> None:
-    # The device goes after the plan.
-    monkeypatch.setattr(VsphereBackend, "check", lambda _self, _plan: None)
     card = "{kind: sriov, port_group: DC0_DVPG0, pf: '0000:3b:00.0'}"
     devices = f"memory_reservation: full, adapters: [{card}]"
     text = vcenter.head("refused") + BODY.replace("64 MiB}", f"64 MiB, {devices}}}")
     raised(text, tmp_path)
     before = machines_of(own.content, "refused")
+    other = spec_of(text.replace("0000:3b:00.0", "0000:99:00.0"))
     with pytest.raises(BackendError, match=r"the host has no 0000:99:00\.0"):
-        raised(text.replace("0000:3b:00.0", "0000:99:00.0"), tmp_path)
+        up(unchecked(other, tmp_path), other)
     plan = raised(text, tmp_path)
     assert {c.in_place for c in plan.effective} == {True}
     assert plan_of(text, tmp_path).empty

@@ -83,6 +83,18 @@ def opened(spec: VsphereSpec, directory: Path) -> Cluster:
     return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
 
 
+def unchecked(spec: VsphereSpec, directory: Path) -> Cluster:
+    """The same, for an inventory that changes right after `up` has looked up what it needs."""
+    from nearmetal.cluster.backends.vsphere.driver import VsphereBackend  # noqa: PLC0415 - the SDK
+
+    class Unchecked(VsphereBackend):
+        def check(self, plan: Plan) -> None:
+            pass
+
+    store = Store(directory / "state")
+    return Cluster(spec.name, Unchecked(spec, store), store)
+
+
 def raised(text: str, directory: Path, *, replace: bool = False) -> Plan:
     """Make the cluster of a spec as it says; returns the plan that was carried out."""
     spec = spec_of(text)
