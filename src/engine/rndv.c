@@ -209,7 +209,8 @@ static void store_piece(struct nm_engine *engine, struct nm_request *r, const vo
 	nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, len, NM_REMOTE_WRITE, pieces);
 	if (nr < 0)
 		r->error = EACCES;
-	else if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr)))
+	else if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr) ||
+			     (engine->stages && nm_stage_is_open(engine, r))))
 		store_on_device(engine, r, payload, len);
 	else
 		nm_iov_scatter(pieces, (size_t)nr, payload, len);

@@ -86,6 +86,17 @@ static bool is_taken(const struct stage *stage)
 	return stage->request && nm_request_id(stage->request) == stage->id;
 }
 
+bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r)
+{
+	for (unsigned int i = 0; i < NM_NR_STAGES; i++) {
+		const struct stage *s = &engine->stages->transfers[i];
+
+		if (s->request == r && is_taken(s))
+			return true;
+	}
+	return false;
+}
+
 /* The stage of transfer R, which gets one if there is any left. NULL: there is none. */
 static struct stage *stage_of(struct nm_stages *stages, struct nm_request *r)
 {

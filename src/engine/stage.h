@@ -33,6 +33,9 @@ int nm_stage_message(struct nm_engine *engine, const struct iovec *iov, size_t n
 int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
 		 struct iovec *ret_piece) NM_COLD;
 
+/* Bytes of transfer R are here, or were: all that follow go through nm_stage_in(), in order. */
+bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r) NM_COLD;
+
 /*
  * Take the next LEN bytes of transfer R. What the device has not yet got after the last ones is
  * given to it then. 0; -EFAULT, -EIO; -EACCES: the region has gone.

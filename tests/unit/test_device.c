@@ -382,6 +382,39 @@ NM_TEST_WITHIN(puts_and_gets_of_a_device, 60)
 	free(window);
 }
 
+/* A put into a region with parts on a device and parts on the host, in either order. */
+static void put_into_both(bool starts_on_device)
+{
+	enum { PART = 100000, NR = 4 };
+	char *host = calloc(NR, PART);
+	struct iovec iov[NR];
+	const struct nm_memory_attr attr = {.iov = iov, .nr_iov = NR, .access = BOTH, .key = KEY};
+	struct nm_memory_region *region;
+	char *seen = malloc((size_t)NR * PART);
+
+	open_both();
+	for (size_t i = 0; i < NR; i++) {
+		bool on_device = (i % 2 == 0) == starts_on_device;
+
+		iov[i] = (struct iovec){on_device ? at(4 * LEN + i * PART) : host + i * PART, PART};
+	}
+	NM_CHECK_EQ(nm_memory_register(b->memory, &attr, &region), 0);
+	write_pattern(0, (size_t)NR * PART - 16, 5);
+	access_memory((size_t)NR * PART - 16, false, at(0));
+	access_memory((size_t)NR * PART - 16, true, seen);
+	check_filled(seen, (size_t)NR * PART - 16, 5);
+	nm_memory_deregister(b->memory, region);
+	close_both();
+	free(host);
+	free(seen);
+}
+
+NM_TEST(puts_into_a_device_and_the_host)
+{
+	put_into_both(true);
+	put_into_both(false);
+}
+
 NM_TEST(atomics_on_a_device)
 {
 	uint64_t one = 1, seven = 7, before = 0;
