@@ -52,7 +52,8 @@ for d in *; do
     "$(cat "$d/vendor")" "$(cat "$d/device")" "$shared" "${mtu:-0}" "${vf_mtus:--}" "${file:--}" | sed 's/  */ /g'
 done"""
 
-# One line per adapter (02), display (03) or accelerator (12), which is not a VF.
+# One line per adapter (02), display (03) or accelerator (12), which is not a VF. Others of its IOMMU
+# group have their ids if they can be companions: sound (04), USB (0c03) and serial buses (0c80).
 _DEVICES = r"""
 cd /sys/bus/pci/devices || exit 1
 for d in *; do
@@ -64,8 +65,12 @@ for d in *; do
   done
   for m in "$d"/iommu_group/devices/*; do
     m=${m##*/}
-    case $(cat "$m/class" 2>/dev/null) in 0x06*|'') continue ;; esac
-    [ "$m" = "$d" ] || mates=${mates:+$mates,}$m
+    ids=
+    case $(cat "$m/class" 2>/dev/null) in
+    0x06*|'') continue ;;
+    0x04*|0x0c03*|0x0c80*) ids="=$(cat "$m/vendor")-$(cat "$m/device")" ;;
+    esac
+    [ "$m" = "$d" ] || mates=${mates:+$mates,}$m$ids
   done
   real=$(readlink -f "$d"); above=${real##*/sys/devices/}
   bars=$(head -n 6 "$d/resource" 2>/dev/null | tr ' ' - | tr '\n' ,)
@@ -85,7 +90,7 @@ _BRIDGE = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) ([0-9a-f]
 _DEVICE = re.compile(
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) "
     r"0x(?P<vendor>[0-9a-f]{4}) 0x(?P<device>[0-9a-f]{4}) (?P<driver>[\w-]{0,32})@ "
-    r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-f:.,]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@ "
+    r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-fx:.,=-]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@ "
     r"(?P<above>[0-9a-fpci:./]{0,1024})@"
 )
 _BAR = re.compile(r"0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})")
@@ -230,15 +235,22 @@ def _device(match: re.Match[str]) -> DeviceFacts:
         for start, end, flags in found
         if flags & _MEMORY and end > start
     ]
+    slot = match["address"].rpartition(".")[0]
+    mates = [mate.partition("=") for mate in match["mates"].split(",") if mate]
     return DeviceFacts(
         match["address"],
         f"{match['vendor']}:{match['device']}",
         match["driver"],
         f"{match['used']} is up" if match["used"] else "",
-        tuple(match["mates"].split(",")) if match["mates"] else (),
+        tuple(mate for mate, _, _ in mates),
         tuple(match["above"].split("/")[:-1]),
         tuple(size for size, _ in bars),
         sum(size for size, unset in bars if unset),
+        companions=tuple(
+            (mate, ids.replace("0x", "").replace("-", ":"))
+            for mate, _, ids in mates
+            if ids and mate.startswith(f"{slot}.")
+        ),
     )
 
 

@@ -118,6 +118,7 @@ class DeviceFacts:
     """One adapter or GPU as a whole device. `ids`: vendor and device.
 
     `used`: what the host does with it. `mates`: other devices of its IOMMU group, without bridges.
+    `companions`: address and ids of those that go with it: sound, USB and the like of the same slot.
     `above`: its root complex and the bridges down to it, on Linux.
     `bars`: sizes of its memory regions; `unmapped`: the sum of those without an address.
     ESXi: `capable`, `enabled`, `active`: of DirectPath I/O; `parent`: the device that leaves ESXi.
@@ -135,6 +136,7 @@ class DeviceFacts:
     enabled: bool = False
     active: bool = False
     parent: str = ""
+    companions: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:

@@ -60,13 +60,16 @@ def rule_line(address: str, vfs: int) -> str:
     )
 
 
-def vfio_line(address: str) -> str:
-    """Return the udev rule that keeps a device for vfio-pci.
+def vfio_line(address: str, ids: str) -> str:
+    """Return the udev rule that keeps a device for vfio-pci. `ids`: its vendor and device.
 
+    A change in the firmware can give its address to another device, which must stay with the host.
     A driver that is loaded already takes it only when it is asked to.
     """
+    vendor, device = ids.split(":")
     return (
-        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{driver_override}}="vfio-pci", '
+        f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{address}", ATTR{{vendor}}=="0x{vendor}", '
+        f'ATTR{{device}}=="0x{device}", ATTR{{driver_override}}="vfio-pci", '
         'RUN{builtin}+="kmod load vfio-pci", '
         "RUN+=\"/bin/sh -c 'echo $kernel >$sys/bus/pci/drivers_probe'\"\n"
     )

@@ -404,7 +404,7 @@ int main(int argc, char **argv)
 		.nr_ranks = 2,
 		.rank = -1,
 		.provider = "nearmetal",
-		.patience_s = 300,
+		.patience_s = 1200,
 		.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM,
 	};
 	bool fails = false, rated = false;

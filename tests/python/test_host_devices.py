@@ -48,7 +48,8 @@ hosts:
 """
 ADAPTER = "    adapters: [{model: ConnectX-5, ats: true, ports: [{vfs: 4}]}]\n"
 RULE = (
-    f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{GPU}", ATTR{{driver_override}}="vfio-pci", '
+    f'ACTION=="add", SUBSYSTEM=="pci", KERNEL=="{GPU}", ATTR{{vendor}}=="0x10de", '
+    'ATTR{device}=="0x20b0", ATTR{driver_override}="vfio-pci", '
     'RUN{builtin}+="kmod load vfio-pci", '
     "RUN+=\"/bin/sh -c 'echo $kernel >$sys/bus/pci/drivers_probe'\"\n"
 )
@@ -154,10 +155,13 @@ def test_a_device_by_its_address() -> None:
 
 def test_sound_of_a_gpu_goes_with_it_and_another_adapter_does_not() -> None:
     sound = f"{GPU[:-1]}1"
-    found = plan(KVM, kvm(replace(A100, mates=(sound,))))
+    found = plan(KVM, kvm(replace(A100, mates=(sound,), companions=((sound, "10de:1aef"),))))
     [file] = [step.action for step in found.steps if step.key == "vfio"]
     assert isinstance(file, WriteFile)
-    assert f'KERNEL=="{sound}"' in (file.content or "")
+    assert f'KERNEL=="{sound}", ATTR{{vendor}}=="0x10de", ATTR{{device}}=="0x1aef"' in str(file)
+    # A storage function of the same slot, say.
+    found = plan(KVM, kvm(replace(A100, mates=(sound,))))
+    assert f"shares its IOMMU group with {sound} | add them" in refusals(found)
     port = DeviceFacts(sound, "15b3:1017")
     found = plan(KVM, kvm(replace(A100, mates=(sound, "0000:00:1f.3")), port))
     assert f"shares its IOMMU group with {sound}, 0000:00:1f.3 | add them" in refusals(found)
@@ -257,6 +261,31 @@ def test_the_facts_of_a_device_are_read(tmp_path: Path) -> None:
     [found] = facts.devices
     assert found == replace(A100, unmapped=32 * MIB, above=("pci0000:00", ROOT_PORT))
     assert facts.acs == {ROOT_PORT: (0x5F, 0x1D)}
+
+
+def test_what_goes_with_a_device_is_read(tmp_path: Path) -> None:
+    host = Gpu(tmp_path / "kvm1").make()
+    places = host.root / "sys/bus/pci/devices"
+    group = places / GPU / "iommu_group/devices"
+    group.mkdir(parents=True, exist_ok=True)
+    classes = {
+        GPU: "",
+        f"{GPU[:-1]}1": "0x040300",
+        f"{GPU[:-1]}2": "0x010802",
+        "0000:db:00.0": "0x0c0330",
+        ROOT_PORT: "0x060400",
+    }
+    for address, number in classes.items():
+        if number:
+            (places / address).mkdir(exist_ok=True)
+            (places / address / "class").write_text(f"{number}\n")
+            (places / address / "vendor").write_text("0x10de\n")
+            (places / address / "device").write_text("0x1aef\n")
+        if not (group / address).exists():
+            (group / address).symlink_to(places / address)
+    [found] = read_linux("kvm1", host).devices
+    assert found.mates == tuple(address for address in classes if address not in (GPU, ROOT_PORT))
+    assert found.companions == ((f"{GPU[:-1]}1", "10de:1aef"),)
 
 
 def test_a_host_gives_its_gpu_away_and_takes_it_back(tmp_path: Path) -> None:
@@ -388,6 +417,12 @@ def test_what_esxi_cannot_give_away(device: dict[str, Any], says: str) -> None:
 def test_devices_that_leave_with_another_are_named() -> None:
     found = plan(ESXI, under_vcenter(replace(A100, parent="0000:d9:00.0")))
     assert "all devices below 0000:d9:00.0 leave ESXi" in remarks(found)
+    assert not found.refusals
+    port = DeviceFacts(
+        "0000:db:00.0", "15b3:1017", used="uplink of vSwitch0", parent="0000:d9:00.0"
+    )
+    found = plan(ESXI, under_vcenter(replace(A100, parent="0000:d9:00.0"), port))
+    assert "devices in use leave ESXi: 15b3:1017 at 0000:db:00.0 (uplink of vSw" in refusals(found)
 
 
 def test_directpath_without_a_vcenter_is_refused() -> None:

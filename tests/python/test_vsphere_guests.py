@@ -27,7 +27,10 @@ from nearmetal.core.errors import BackendError, SpecError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from nearmetal.cluster.ssh_nodes import Nodes
 
 NO_ADDRESS = "VMware Tools report no IPv4 address, or not that of the spec"
 KEY = "ssh-ed25519 " + "A" * 68
@@ -77,6 +80,12 @@ def test_the_address_is_that_of_the_spec_else_the_guests_own_choice() -> None:
 )
 def test_other_words_are_no_address(found: dict[str, object]) -> None:
     assert address_of(found) is None
+
+
+def test_a_guest_that_prefers_version_6_is_reached_by_version_4() -> None:
+    cards = [card("fe80::1", "169.254.1.1"), card("2001:db8::5", "10.1.0.5")]
+    found = {"guest.ipAddress": "2001:db8::5", "guest.net": cards}
+    assert address_of(found) == GuestAddress("10.1.0.5/24", MAC)
 
 
 def test_a_prefix_that_makes_no_sense_is_not_used() -> None:
@@ -142,6 +151,40 @@ def test_each_machine_that_is_not_prepared_has_its_reason(tmp_path: Path) -> Non
     assert guests.lacking(found) == {"n1": "it is not prepared for jobs"}
     (tmp_path / "guests.json").write_text('{"n1": {"machine": 7}}')
     assert guests.lacking(found) == {"n1": "it is not prepared for jobs"}
+
+
+class Delivering(Guests):
+    """Guests that get nothing; says whose keys are trusted meanwhile."""
+
+    trusted = ""
+
+    def _deliver(
+        self, nodes: Nodes, places: Mapping[str, GuestAddress], some: Sequence[str]
+    ) -> None:
+        self.trusted = nodes.known_hosts.read_text()
+        assert set(some) <= set(places)
+
+
+def test_the_key_of_the_template_is_trusted_at_the_first_login_only(tmp_path: Path) -> None:
+    spec = spec_of("ssh: {}\n", nodes="{name: n1}")
+    assert spec.ssh is not None
+    guests = Delivering(spec, spec.ssh, tmp_path, LocalRunner())
+    facts = {"guest.ipAddress": "10.1.0.5", "guest.net": [card("10.1.0.5")]}
+    machine = Found(None, {"config.instanceUuid": "u1"} | facts | options(KEY))
+    guests.make_nodes(lambda: {"n1": machine})
+    assert [KEY in line for line in guests.trusted.splitlines()] == [False, True]
+    own = (tmp_path / "known_hosts").read_text()
+    assert KEY not in own
+    # It gets something new later, for example another provider.
+    record = {"n1": {"machine": "u1", "address": "10.1.0.5", "digest": "of before"}}
+    (tmp_path / "guests.json").write_text(json.dumps(record))
+    guests.make_nodes(lambda: {"n1": machine})
+    assert guests.trusted == own
+    # Another machine of that name.
+    record["n1"]["machine"] = "u0"
+    (tmp_path / "guests.json").write_text(json.dumps(record))
+    guests.make_nodes(lambda: {"n1": machine})
+    assert KEY in guests.trusted
 
 
 def test_two_ways_to_set_a_guest_up_are_refused() -> None:

@@ -11,7 +11,7 @@ import importlib
 import secrets
 import signal
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,7 +147,11 @@ class Site:
 
     def machines(self) -> dict[str, tuple[str, int]]:
         """Return UUID and process of each domain, the user's too."""
-        running = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in self.host.machines()}
+        running = {}
+        for pid in self.host.machines():
+            # One that libvirtd asked for its abilities may end meanwhile.
+            with suppress(OSError):
+                running[pid] = Path(f"/proc/{pid}/cmdline").read_text()
         with self.libvirt() as link:
             domains = {domain.name(): domain.UUIDString() for domain in link.listAllDomains()}
         return {

@@ -73,7 +73,7 @@ def plan_devices(
             outcome.refuse(_STAGE, what, "use another interface for that, or another device")
     if facts.platform == "esxi":
         for device in devices:
-            _directpath(device, outcome)
+            _directpath(device, facts, outcome)
     else:
         bridges = _bridges(devices, facts, pairs, outcome) if group.gpudirect else []
         _vfio(devices, bridges, facts, outcome)
@@ -97,7 +97,7 @@ def _found(want: Passthrough, facts: PlatformFacts, outcome: Outcome) -> list[De
     return found
 
 
-def _directpath(device: DeviceFacts, outcome: Outcome) -> None:
+def _directpath(device: DeviceFacts, facts: PlatformFacts, outcome: Outcome) -> None:
     """Add DirectPath I/O of ESXi for a device."""
     if not device.capable:
         hint = "check VT-d in the BIOS (bios.iommu), and the list of devices that ESXi supports"
@@ -106,6 +106,12 @@ def _directpath(device: DeviceFacts, outcome: Outcome) -> None:
     if device.parent not in ("", device.address):
         text = f"with {device.text}, all devices below {device.parent} leave ESXi"
         outcome.remark(_STAGE, text)
+        below = [
+            d for d in facts.devices if d.parent == device.parent and d.address != device.address
+        ]
+        if used := [f"{d.text} ({d.used})" for d in below if d.used and not d.enabled]:
+            what = f"with {device.text}, devices in use leave ESXi: {', '.join(used[:_MAX_NAMED])}"
+            outcome.refuse(_STAGE, what, "use another interface for that, or another slot")
     plan_directpath(device, outcome, wanted=True)
 
 
@@ -156,12 +162,10 @@ def _vfio(
     devices: list[DeviceFacts], bridges: list[str], facts: PlatformFacts, outcome: Outcome
 ) -> None:
     """Add the udev rules for vfio-pci, after what the devices themselves refuse."""
-    ours = [device.address for device in devices]
-    known = {device.address for device in facts.devices}
+    ours = {device.address: device.ids for device in devices}
     for device in devices:
-        # Sound and USB of a GPU go with it. Another port of an adapter must be in the file.
-        slot = device.address.rpartition(".")[0]
-        ours += [m for m in device.mates if m.startswith(f"{slot}.") and m not in known]
+        # Another port of an adapter, or its storage function, must be in the file.
+        ours |= dict(device.companions)
     vendor = facts.bios.vendor if facts.bios else ""
     for device in devices:
         if device.unmapped:
@@ -182,7 +186,7 @@ def _vfio(
             )
     if not devices:
         return
-    content = HEAD + "".join(vfio_line(address) for address in dict.fromkeys(ours))
+    content = HEAD + "".join(vfio_line(address, ids) for address, ids in ours.items())
     content += "".join(map(acs_line, bridges))
     before, listed = facts.files.get(VFIO), ", ".join(device.text for device in devices)
     others = [f"{d.text} has {d.driver or 'no driver'}" for d in devices if d.driver != VFIO_DRIVER]

@@ -102,19 +102,31 @@ def address_of(found: Properties, wanted: str = "") -> GuestAddress | None:
     """Return the address of a guest as its tools report it; None for none. Pure.
 
     `wanted`: the address of the spec, "" or `dhcp` for none. Only this one counts: a guest that is
-    not customized yet may still have the address of its template.
+    not customized yet may still have the address of its template. Of a guest whose own choice is an
+    address of version 6, the first one of version 4 counts.
     """
     fixed = "" if wanted == DHCP else wanted.partition("/")[0]
     text = fixed or str(found.get("guest.ipAddress") or "")
+    cards = found.get("guest.net") or []
+    if not fixed and ":" in text:
+        text = next((a for card in cards for a in card.ipAddress or [] if _is_routed(a)), "")
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return None
+    for card in cards:
+        mac = str(card.macAddress or "").lower()
+        if text in (card.ipAddress or []) and re.fullmatch("[0-9a-f]{2}(:[0-9a-f]{2}){5}", mac):
+            return GuestAddress(f"{text}/{_prefix(card, text)}", mac)
+    return None
+
+
+def _is_routed(text: str) -> bool:
     try:
         ip = ipaddress.IPv4Address(text)
     except ValueError:
-        return None
-    for card in found.get("guest.net") or []:
-        mac = str(card.macAddress or "").lower()
-        if text in (card.ipAddress or []) and re.fullmatch("[0-9a-f]{2}(:[0-9a-f]{2}){5}", mac):
-            return GuestAddress(f"{ip}/{_prefix(card, text)}", mac)
-    return None
+        return False
+    return not (ip.is_link_local or ip.is_loopback)
 
 
 def _prefix(card: Any, address: str) -> int:
@@ -260,15 +272,29 @@ class Guests:
         (self._directory / "m").mkdir(mode=0o700, exist_ok=True)
         # A job may run over a connection to a machine that is a node already.
         known = {node: record.machine for node, record in self.records().items()}
-        for node in lacking:
-            if known.get(node) != found[node].uuid:
-                self.close(node)
+        fresh = [node for node in lacking if known.get(node) != found[node].uuid]
+        for node in fresh:
+            self.close(node)
         places = self._addresses(found)
-        published = {node: self._key_of(found[node].properties) for node in lacking}
-        lines = known_hosts(self._keys.host_keys(places)) + known_hosts(published)
+        lines = known_hosts(self._keys.host_keys(places))
+        # Who knows the key of the template must not pass for a node that has its own.
+        first_keys = {node: self._key_of(found[node].properties) for node in fresh}
         ips = {node: address.ip for node, address in places.items()}
         nodes = self._reach(ips)
-        replace_file(nodes.known_hosts, lines, sync=False)
+        replace_file(nodes.known_hosts, lines + known_hosts(first_keys), sync=False)
+        try:
+            self._make(nodes, places, lacking, found)
+        finally:
+            replace_file(nodes.known_hosts, lines, sync=False)
+
+    def _make(
+        self,
+        nodes: Nodes,
+        places: Mapping[str, GuestAddress],
+        lacking: Sequence[str],
+        found: Mapping[str, Found],
+    ) -> None:
+        ips = {node: address.ip for node, address in places.items()}
         for first in range(0, len(lacking), AT_ONCE):
             some = lacking[first : first + AT_ONCE]
             self._deliver(nodes, places, some)
