@@ -223,6 +223,7 @@ void nm_engine_retire(struct nm_engine *engine)
 
 void nm_engine_destroy(struct nm_engine *engine)
 {
+	unsigned int nr_polled;
 	uint64_t deadline;
 
 	if (!engine)
@@ -236,7 +237,10 @@ void nm_engine_destroy(struct nm_engine *engine)
 			sched_yield();
 	}
 	NM_FAULT("close-drained");
-	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+	/* What comes on the last ones must not be compared with those that are gone. */
+	nr_polled = engine->nr_polled;
+	engine->nr_polled = 0;
+	for (unsigned int i = 0; i < nr_polled; i++) {
 		engine->polled[i]->close_by_ns = deadline;
 		engine->polled[i]->ops->destroy(engine->polled[i]);
 	}

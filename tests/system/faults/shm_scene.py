@@ -221,6 +221,7 @@ class Scene:
                 late = self.begins and time.monotonic() > self.begins[0] + HOLD_S / 2
                 if late or len(self.known) >= MIN_KNOWN:
                     self.did("addresses learnt", len(self.known))
+                    self.took.set()
                     return list(self.known.values())
         return []
 
