@@ -78,11 +78,7 @@ def candidates(text: str) -> list[int]:
 
 def formats_of(text: str) -> list[str]:
     """Return the formats that fit a text."""
-    found = [
-        name
-        for name, (words, pattern) in SIGNATURES.items()
-        if any(word in text for word in words) and re.search(pattern, text, re.MULTILINE)
-    ]
+    found = [name for name in SIGNATURES if shows(name, text)]
     for name in list(found):
         found = [other for other in found if other not in CONTAINS.get(name, ())]
     return found

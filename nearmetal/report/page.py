@@ -117,7 +117,7 @@ def _style(name: str) -> str:
 
 
 def render(template: str, **values: object) -> str:
-    """Return a page. All text is escaped, except charts (svg.py escapes them) and the style."""
+    """Return a page. All text is escaped, except charts (drawing.py escapes them) and the style."""
     style = _style("style.css") + _style("charts.css")
     return _environment().get_template(template).render(style=style, **values)
 

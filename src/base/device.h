@@ -5,9 +5,9 @@
  * are the number of the device's interface, and 57 bits are its own. Marked addresses stand in
  * iovecs like any other; arithmetic within a buffer keeps the mark.
  *
- * Bytes that leave a device are first copied into memory of the host (engine/stage.h), so no channel
- * sees a marked address. Bytes that arrive are put by the functions of user_copy.h. The only other
- * code that looks at marks hands addresses to the kernel. See docs/design/devices.md.
+ * Bytes that leave a device are copied into memory of the host (engine/stage.h), or the receiver
+ * takes them by `pull`, so no channel sees a marked address. Bytes that arrive are put by the
+ * functions of user_copy.h. See docs/design/devices.md.
  */
 #ifndef NM_BASE_DEVICE_H
 #define NM_BASE_DEVICE_H
@@ -38,7 +38,8 @@ struct nm_device_share {
 /*
  * An interface. All functions may be called by several threads at once. Addresses are unmarked.
  * Errors are negative: -EFAULT, there is no such memory (any more); -EIO, the driver failed;
- * -EINVAL, the memory cannot be used, with the reason in words.
+ * -EINVAL, the memory cannot be used, with the reason in words; -ENOMEM. `share` and `pull` may be
+ * NULL: it cannot be done.
  */
 struct nm_device_ops {
 	const char *name;

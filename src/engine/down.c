@@ -109,7 +109,7 @@ bool nm_report_lost(struct nm_engine *engine, const struct nm_peer *peer,
 
 	bool any = lost.failed.receives | lost.failed.sends | lost.failed.accesses;
 
-	if ((any || peer->index != UINT64_MAX) && engine->config.lost && !engine->closing) {
+	if ((any || !nm_peer_is_unlisted(peer)) && engine->config.lost && !engine->closing) {
 		if (engine->config.publish)
 			engine->config.publish(engine->config.publish_arg);
 		engine->config.lost(engine->config.lost_arg, &lost);
@@ -185,7 +185,7 @@ void nm_peer_disown(struct nm_engine *engine, struct nm_peer *peer, const struct
 		return;
 	nm_peer_down(engine, peer, 0, "another process had taken its name");
 	nm_recv_discard(engine, peer);
-	nm_unexpected_list(peer, UINT64_MAX);
+	nm_peer_set_index(peer, UINT64_MAX);
 	/* It keeps its slot in the table: the search for those after it goes on there. */
 	memset(&peer->who, 0, sizeof(peer->who));
 	memcpy(peer->who.place, &unique, sizeof(unique));

@@ -136,12 +136,12 @@ void nm_engine_resolve(struct nm_engine *engine)
 	for (size_t i = 0; i <= table->mask; i++) {
 		struct nm_peer *peer = table->slots[i];
 
-		if (!peer || !nm_peer_is_source(peer) || peer->index != UINT64_MAX)
+		if (!peer || !nm_peer_is_source(peer) || !nm_peer_is_unlisted(peer))
 			continue;
-		nm_unexpected_list(peer, engine->config.resolve(engine->config.resolve_arg,
-								&peer->who, &address));
-		peer->was_known |= peer->index != UINT64_MAX;
-		if (peer->index == UINT64_MAX)
+		nm_peer_set_index(peer, engine->config.resolve(engine->config.resolve_arg,
+							       &peer->who, &address));
+		peer->was_known |= !nm_peer_is_unlisted(peer);
+		if (nm_peer_is_unlisted(peer))
 			engine->nr_unresolved++;
 		else
 			learn(engine, peer, &address);
@@ -152,20 +152,15 @@ void nm_engine_forget(struct nm_engine *engine, const struct nm_identity *who)
 {
 	struct nm_peer *peer = nm_peer_table_find(&engine->peers, who);
 
-	if (!peer || peer->index == UINT64_MAX)
+	if (!peer || nm_peer_is_unlisted(peer))
 		return;
-	nm_unexpected_list(peer, UINT64_MAX);
+	nm_peer_set_index(peer, UINT64_MAX);
 	engine->nr_unresolved += nm_peer_is_source(peer);
 }
 
 uint64_t nm_peer_index(const struct nm_peer *peer)
 {
 	return peer->index;
-}
-
-void nm_peer_set_index(struct nm_peer *peer, uint64_t index)
-{
-	nm_unexpected_list(peer, index);
 }
 
 /* Stop reading from buffers that are the user's again; answers that wait are still sent. */

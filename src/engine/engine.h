@@ -137,10 +137,10 @@ struct nm_message {
 
 int nm_engine_send(struct nm_engine *engine, const struct nm_message *message);
 /*
- * The same for a message that lies on a device (base/device.h), with nr_iov of at least 2. A receive
- * into a device is one of nm_engine_recv() with nr_iov of at least 2. Also -EFAULT and -EIO: the
- * device has failed, as an error of the call or of its completion. Such an error has no other effect
- * on the peer than the end of this operation, there with EIO.
+ * The same for a message that lies on a device (base/device.h). A receive into a device is one of
+ * nm_engine_recv() with nr_iov of at least 2. Also -EFAULT and -EIO: the device has failed, as an
+ * error of the call or of its completion. Such an error has no other effect on the peer than the end
+ * of this operation, there with EIO.
  */
 int nm_engine_send_device(struct nm_engine *engine, const struct nm_message *message);
 /*

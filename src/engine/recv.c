@@ -73,6 +73,7 @@ void nm_recv_finish(struct nm_engine *engine, struct nm_request *r, int err)
 	struct nm_request *parent = r->parent;
 	bool last = parent && --parent->nr_children == 0 && parent->state == NM_REQUEST_DRAINING;
 	uint64_t olen = err ? r->size - r->done : r->size - r->accepted;
+	/* Of a peer that is down nobody waits. After an error of the device its sender still does. */
 	bool answered = err != ECONNRESET && r->packet_flags & NM_PKT_ACK;
 	struct nm_peer *source = r->peer;
 	uint64_t id = r->remote_id;

@@ -31,8 +31,8 @@ void nm_rndv_finish_incoming(struct nm_engine *engine, struct nm_request *r)
 }
 
 /*
- * The device that holds the bytes of an outgoing transfer has failed with -ERR: it ends here and at
- * the peer.
+ * The bytes of an outgoing transfer can be read no more (ERR, negative: the device has failed, or the
+ * region has gone): it ends here and at the peer.
  */
 static NM_COLD void break_outgoing(struct nm_engine *engine, struct nm_request *r, int err)
 {

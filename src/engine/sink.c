@@ -95,11 +95,11 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 	if (!peer->source_channels)
 		nm_peer_receives_on(peer, from->kind->channel);
 	peer->source_channels |= bit_of(from);
-	if (peer->index == UINT64_MAX && engine->config.resolve)
-		nm_unexpected_list(
+	if (nm_peer_is_unlisted(peer) && engine->config.resolve)
+		nm_peer_set_index(
 			peer, engine->config.resolve(engine->config.resolve_arg, who, &address));
-	peer->was_known |= peer->index != UINT64_MAX;
-	if (peer->index == UINT64_MAX)
+	peer->was_known |= !nm_peer_is_unlisted(peer);
+	if (nm_peer_is_unlisted(peer))
 		engine->nr_unresolved++;
 	return peer;
 }

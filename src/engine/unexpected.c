@@ -167,7 +167,7 @@ void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *
 		set_pace(engine, peer);
 }
 
-void nm_unexpected_list(struct nm_peer *peer, uint64_t index)
+void nm_peer_set_index(struct nm_peer *peer, uint64_t index)
 {
 	bool is_listed = index != UINT64_MAX;
 

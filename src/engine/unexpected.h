@@ -26,8 +26,6 @@ void nm_unexpected_init(struct nm_engine *engine);
 /* M was queued, or is about to be freed. Both may find the peer dead; the first may free M. */
 void nm_unexpected_add(struct nm_engine *engine, struct nm_unexpected *m);
 void nm_unexpected_remove(struct nm_engine *engine, const struct nm_unexpected *m);
-/* The address vector has PEER at INDEX from now on; UINT64_MAX: it does not have it. */
-void nm_unexpected_list(struct nm_peer *peer, uint64_t index);
 /* Too many messages of PEER are held here, and PEER was informed: give it up. */
 void nm_unexpected_give_up(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 

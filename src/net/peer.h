@@ -37,7 +37,8 @@ struct nm_net_peer {
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint refuses its data; 0: accepts */
 	uint64_t knocked_ns,
-		first_knock_ns; /* it was asked for a token, last and first; 0: never */
+		first_knock_ns; /* it was asked for a token, last and first; 0: never. Of a stranger: the
+				 * last answer to it, and its first knock (proof.c) */
 	/* its lifeline (alive.c) */
 	int line;    /* the connection to it; -1: none */
 	int witness; /* the connection that shows if its host answers; -1: none */

@@ -54,7 +54,8 @@ struct net {
 	uint8_t key[NM_SIPHASH_KEY_LEN];
 	uint32_t nr_unknown;	  /* peers with is_unknown, those in NM_NET_UP */
 	uint32_t nr_unknown_ever; /* and all */
-	struct nm_net_peer strangers[NM_NET_STRANGERS]; /* in no table; they asked for a token */
+	struct nm_net_peer
+		strangers[NM_NET_STRANGERS]; /* in no table; they knocked or were refused */
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
 	struct nm_net_lifeline lifeline;

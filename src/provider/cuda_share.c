@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffers of GPUs between processes of one kernel, by the handles of the nm_cuda. */
+/* Buffers of GPUs between processes of one kernel, by the handles of the driver. */
 #include <errno.h>
 #include <string.h>
 
@@ -7,8 +7,7 @@
 #include "provider/cuda_private.h"
 
 /*
- * Allocations of other processes that are kept open, because to open one takes as long as to copy
- * some megabytes.
+ * Allocations of other processes that are kept open, because to open one is slow.
  */
 #define OPENED_MAX 32
 
@@ -126,7 +125,7 @@ static struct opened *make_room(const struct nm_device_share *share)
 	return oldest;
 }
 
-/* The driver's words about what it opened, or that it refused. */
+/* Open what SHARE names as O. If the driver refuses, o->start stays 0, and it is not asked again. */
 static void open_share(struct opened *o, const struct nm_device_share *share)
 {
 	nm_cuda_context popped;

@@ -20,7 +20,7 @@ struct matrix {
 	size_t largest;
 	uint64_t seed;
 	unsigned int nr_cases;
-	char *host, *device; /* LARGEST bytes each: source and target of this rank */
+	char *host, *device; /* LARGEST + ROOM bytes each: source and target of this rank */
 	struct fid_mr *host_mr, *device_mr;
 	char *scratch;
 };

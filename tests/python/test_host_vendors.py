@@ -52,6 +52,7 @@ def test_no_row_of_mlxconfig_is_lost(listing: Listing) -> None:
         assert " " not in value.next, name
         if f"{name} " in listing.text and "Array" not in value.next:
             row = next(line for line in listing.text.splitlines() if f" {name} " in f"{line} ")
+            assert value.next
             assert row.split()[-1].removesuffix(")").endswith(value.next)
 
 
@@ -370,7 +371,9 @@ def test_every_machine_has_its_switches(name: str, setting: str, value: str) -> 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("name", trees())
-def test_numa_nodes_per_socket_have_a_value_everywhere(name: str, nodes: int) -> None:
+def test_numa_nodes_per_socket_are_refused_where_there_is_no_attribute(
+    name: str, nodes: int
+) -> None:
     found = bios_plan(name, f"{{numa_per_socket: {nodes}}}")
     assert bool(found.refusals) == ((name, "numa_per_socket") in NO_SWITCH)
 

@@ -102,6 +102,7 @@ def test_a_copy_does_not_take_the_place_of_its_original(logs: Path) -> None:
 
 def test_the_tables_keep_places_when_they_are_derived_again(study: Study) -> None:
     before = [cell.observations for cell in study.cells()]
+    change(study, FACTS, "UPDATE t SET path = 'elsewhere'")
     derive_again(study.directory)
     assert [cell.observations for cell in study.cells()] == before
 

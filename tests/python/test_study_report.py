@@ -115,7 +115,7 @@ def test_the_verdict_is_the_headline(view: StudyView) -> None:
     assert sentence(alone) in render_study_html(alone)
 
 
-def test_a_page_has_room_for_eight_arms(study: Path) -> None:
+def test_more_arms_than_a_page_has_room_for_are_refused(study: Path) -> None:
     names = [f"arm{n}" for n in range(8)]
     with pytest.raises(UsageError, match="at most 7 arms, 8 are named"):
         study_view(Study(study), "metal", names, percent=None, only=None)

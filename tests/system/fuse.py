@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that end by kill -9 at a chosen moment of their work on a vCenter."""
+"""Processes that end by kill -9 at a chosen moment of their work."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.system.hypervisors import ip
 from tests.system.need import need_build
 from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, machines_of, simulator
 from tests.system.virtual_clusters import environment
@@ -43,10 +44,6 @@ hosts:
     esxi: DC0_C0_H1
     nodes: [{name: n3}]
 """
-
-
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, stdin=subprocess.DEVNULL)
 
 
 def guest_root() -> Path:
@@ -100,9 +97,9 @@ class Site:
 def sites(folder: Path, **variables: str) -> Iterator[Site]:
     """A bridge and a vCenter with guests on it; nothing of both may be left."""
     guests = {"GUEST_ROOT": str(guest_root()), "GUEST_BRIDGE": BRIDGE, **variables}
-    # A bridge without an address of its own changes it with its ports, and guests send to the old one.
     # Left by a run that was killed.
-    subprocess.run(["ip", "link", "delete", BRIDGE], check=False, capture_output=True)
+    ip("link", "delete", BRIDGE, check=False)
+    # A bridge without an address of its own changes it with its ports, and guests send to the old one.
     ip("link", "add", BRIDGE, "address", "02:00:00:56:00:01", "type", "bridge")
     try:
         ip("address", "add", OURS, "dev", BRIDGE)
@@ -169,12 +166,13 @@ def test_no_private_key_passes_through_vcenter(site: Site, spec: str) -> None:
     del spec
     for config in machines_in(site, "jobs").values():
         options = {option.key: str(option.value) for option in config.extraConfig}
-        plain = [
-            base64.b64decode(v) for k, v in options.items() if k.endswith(("userdata", "meta"))
-        ]
-        assert len(plain) == 1
-        assert b"ssh_authorized_keys" in plain[0]
-        assert b"PRIVATE" not in plain[0]
+        plain = {
+            name: base64.b64decode(options[f"guestinfo.{name}"])
+            for name in ("userdata", "metadata")
+        }
+        assert b"ssh_authorized_keys" in plain["userdata"]
+        assert b"local-hostname" in plain["metadata"]
+        assert not any(b"PRIVATE" in text for text in plain.values())
         assert not any("PRIVATE" in value for value in options.values())
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyVmomi import vim
 
 from nearmetal.cli.main import main
-from nearmetal.cluster.backends.vsphere.driver import VsphereBackend
+from nearmetal.cluster.apply import up
 from nearmetal.core.errors import BackendError
 from tests.system.vcenter import (
     PASSWORD,
@@ -20,6 +20,8 @@ from tests.system.vcenter import (
     plan_of,
     raised,
     simulator,
+    spec_of,
+    unchecked,
 )
 
 if TYPE_CHECKING:
@@ -241,7 +243,7 @@ def test_a_host_in_maintenance_mode_and_a_name_in_use_are_said(
 
 
 def test_rights_that_the_user_lacks_are_said_before_anything_is_made(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lacked = "Folder.Create,VirtualMachine.Provisioning.DeployTemplate,Network.Assign"
     lacked += ",Host.Config.Network,VirtualMachine.Config.Rename"
@@ -266,9 +268,8 @@ def test_rights_that_the_user_lacks_are_said_before_anything_is_made(
         )
         # Another user made the machines; a change needs less than a clone.
         text = poor.head("poor") + body("vcpus: 1", numbered(2))
-        with monkeypatch.context() as patch:
-            patch.setattr(VsphereBackend, "check", lambda _self, _plan: None)
-            raised(text, tmp_path)
+        spec = spec_of(text)
+        up(unchecked(spec, tmp_path), spec)
         assert plan_of(text.replace("vcpus: 1", "vcpus: 2"), tmp_path).effective
         assert lines(text.replace("n1}", "n1, vm: other}"), tmp_path) == [
             "user user has no right to VirtualMachine.Config.Rename: on machine of node n1; " + role

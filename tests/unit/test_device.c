@@ -198,7 +198,7 @@ NM_TEST(messages_of_every_size)
 			exchange(mesh, 1, 1, lens[i], sides & 1, sides & 2, 0);
 			exchange(mesh, 1, 1, lens[i], sides & 1, sides & 2, NM_DELIVERY_COMPLETE);
 		}
-	NM_CHECK(nr_gets > 0 && nr_puts > 0);
+	NM_CHECK(nr_gets > 0 && nr_puts > 0 && nr_pinned > 0);
 	mesh_destroy(mesh);
 	unplug();
 }

@@ -9,7 +9,7 @@
 #include "engine/protocol.h"
 #include "forger.h"
 
-/* Far more than a place is held, and less than it was when strangers could hold all of them. */
+/* Far more than ANSWERED_NS, and less than STRANGER_NS, after which any place is free (proof.c). */
 #define SOON_NS (4 * NM_NS_PER_S)
 
 static struct forger *crowd[NM_NET_STRANGERS];

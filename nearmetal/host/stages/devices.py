@@ -90,7 +90,7 @@ def _found(want: Passthrough, facts: PlatformFacts, outcome: Outcome) -> list[De
     ]
     if not found:
         at = f" at {want.address}" if want.address else ""
-        names = [f"{device.ids} at {device.address}" for device in facts.devices]
+        names = [device.text for device in facts.devices]
         more = [f"{len(names) - _MAX_NAMED} more"] if len(names) > _MAX_NAMED else []
         have = ", ".join(names[:_MAX_NAMED] + more) or "none"
         outcome.refuse(_STAGE, f"no device {want.device}{at}", f"adapters and GPUs here: {have}")
@@ -164,7 +164,7 @@ def _vfio(
     """Add the udev rules for vfio-pci, after what the devices themselves refuse."""
     ours = {device.address: device.ids for device in devices}
     for device in devices:
-        # Another port of an adapter, or its storage function, must be in the file.
+        # Sound and USB of its slot go with it; another port or a storage function must be in the file.
         ours |= dict(device.companions)
     vendor = facts.bios.vendor if facts.bios else ""
     for device in devices:
