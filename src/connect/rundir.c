@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -20,6 +21,9 @@
 
 #define LISTEN_BACKLOG 1024
 #define MAX_REAPED_ENTRIES 8192
+/* Together a second. */
+#define LOCK_TRIES 200
+#define LOCK_PAUSE_NS 5000000
 
 /* The default rundir is here; any user may take its name first. */
 #define DEFAULT_PLACE "/dev/shm"
@@ -135,6 +139,20 @@ static bool choose(const char *place, struct nm_rundir *dir, uid_t *ret_owner)
 	return is_there && *ret_owner != geteuid();
 }
 
+/*
+ * Let one process after the other make a spare rundir. Another user may hold this lock for long, so
+ * it is only awaited for a while. Returns a descriptor whose close releases it, or -1.
+ */
+static int lock_place(const char *place)
+{
+	const struct timespec pause = {0, LOCK_PAUSE_NS};
+	int fd = open(place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	for (int i = 0; fd >= 0 && i < LOCK_TRIES && flock(fd, LOCK_EX | LOCK_NB) < 0; i++)
+		nanosleep(&pause, NULL);
+	return fd;
+}
+
 static int make_spare(const char *place, struct nm_reason *ret_reason)
 {
 	const struct timespec settle = {0, SETTLE_NS};
@@ -146,7 +164,7 @@ static int make_spare(const char *place, struct nm_reason *ret_reason)
 	snprintf(path, sizeof(path), "%.200s/nearmetal-%u.%08x", place, geteuid(), salt);
 	if (mkdir(path, 0700) < 0)
 		return dir_failed(ret_reason, path, "cannot create it", -errno);
-	/* Other processes that start now make one too; each then takes the first of all. */
+	/* Without the lock others may make one too; each then takes the first of all. */
 	nanosleep(&settle, NULL);
 	return 0;
 }
@@ -155,15 +173,19 @@ int nm_rundir_open_default(const char *place, struct nm_rundir *ret_dir,
 			   struct nm_reason *ret_reason)
 {
 	struct nm_rundir dir = {.fd = -1};
-	int err, tries = 0;
+	int err, tries = 0, lock;
 	uid_t owner;
 
 	/* Twice, because another user may take the name in between. */
 	do {
 		err = 0;
 		if (choose(place, &dir, &owner)) {
-			err = make_spare(place, ret_reason);
+			lock = lock_place(place);
+			if (choose(place, &dir, &owner))
+				err = make_spare(place, ret_reason);
 			choose(place, &dir, &owner);
+			if (lock >= 0)
+				close(lock);
 		}
 		if (!err)
 			err = open_at(&dir, ret_reason);
