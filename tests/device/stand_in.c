@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -133,8 +134,6 @@ EXPORT int cuInit(unsigned int flags)
 	if (!err && !is_initialized) {
 		is_initialized = true;
 		nr_gpus = gpus ? atoi(gpus) : 2;
-		for (int i = 0; i < 64; i++)
-			primary[i].device = i;
 	}
 	return leave(err);
 }
@@ -181,6 +180,7 @@ EXPORT int cuDevicePrimaryCtxRetain(struct context **ret_context, int device)
 		return err;
 	if (device < 0 || device >= nr_gpus)
 		return leave(INVALID_DEVICE);
+	primary[device].device = device;
 	*ret_context = &primary[device];
 	return leave(OK);
 }
@@ -412,25 +412,36 @@ static struct allocation *allocation_create(int file, size_t size)
 	return a;
 }
 
+/* Its address stays taken, so that no other memory of this process gets it. */
+static void release(struct allocation *a)
+{
+	munmap(a->bytes, a->mapped);
+	a->bytes = NULL;
+	if (a->file >= 0)
+		close(a->file);
+}
+
 /* How another process finds the file of an allocation. */
 struct handle {
 	int pid, file;
 	size_t size;
-	char unused[48];
+	uint64_t inode; /* FILE is that of another file once the allocation is freed */
+	char unused[40];
 };
 
 EXPORT int cuIpcGetMemHandle(void *ret_handle, uint64_t address)
 {
 	const struct allocation *a;
+	struct stat file;
 	int err = enter();
 
 	if (err)
 		return err;
 	a = allocation_of(address);
-	if (!a || !a->bytes || a->file < 0)
+	if (!a || !a->bytes || a->file < 0 || fstat(a->file, &file) < 0)
 		return leave(INVALID_VALUE);
 	/* Bytes to its callers, so of any alignment. */
-	memcpy(ret_handle, &(struct handle){.pid = getpid(), .file = a->file, .size = a->size},
+	memcpy(ret_handle, &(struct handle){getpid(), a->file, a->size, file.st_ino, {0}},
 	       sizeof(struct handle));
 	return leave(OK);
 }
@@ -438,7 +449,8 @@ EXPORT int cuIpcGetMemHandle(void *ret_handle, uint64_t address)
 /* The real one opens nothing of its own process, either. */
 EXPORT int cuIpcOpenMemHandle_v2(uint64_t *ret_address, struct handle handle, unsigned int flags)
 {
-	struct allocation *a;
+	struct allocation *a = NULL;
+	struct stat found;
 	char name[64];
 	int err = enter(), file;
 
@@ -449,12 +461,12 @@ EXPORT int cuIpcOpenMemHandle_v2(uint64_t *ret_address, struct handle handle, un
 		return leave(INVALID_CONTEXT);
 	snprintf(name, sizeof(name), "/proc/%d/fd/%d", handle.pid, handle.file);
 	file = open(name, O_RDWR | O_CLOEXEC);
-	if (file < 0)
-		return leave(INVALID_VALUE);
-	a = allocation_create(file, handle.size);
+	if (file >= 0 && fstat(file, &found) == 0 && found.st_ino == handle.inode &&
+	    (size_t)found.st_size == handle.size)
+		a = allocation_create(file, handle.size);
 	close(file);
 	if (!a)
-		return leave(OUT_OF_MEMORY);
+		return leave(INVALID_VALUE);
 	a->file = -1;
 	*ret_address = a->start;
 	return leave(OK);
@@ -470,8 +482,7 @@ EXPORT int cuIpcCloseMemHandle(uint64_t address)
 	a = allocation_of(address);
 	if (!a || !a->bytes || a->file >= 0)
 		return leave(INVALID_VALUE);
-	munmap(a->bytes, a->mapped);
-	a->bytes = NULL;
+	release(a);
 	return leave(OK);
 }
 
@@ -506,12 +517,8 @@ EXPORT int cuCtxDestroy_v2(struct context *context)
 	if (current() == context)
 		depth--;
 	for (struct allocation *a = allocations; a; a = a->next)
-		if (a->context == context && a->bytes) {
-			munmap(a->bytes, a->mapped);
-			a->bytes = NULL;
-			if (a->file >= 0)
-				close(a->file);
-		}
+		if (a->context == context && a->bytes)
+			release(a);
 	return leave(OK);
 }
 
@@ -540,8 +547,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *ret_address, size_t size)
 	if (file >= 0 && size > 0 && ftruncate(file, (off_t)size) == 0)
 		a = allocation_create(file, size);
 	if (!a) {
-		if (file >= 0)
-			close(file);
+		close(file);
 		return leave(OUT_OF_MEMORY);
 	}
 	a->file = file;
@@ -549,7 +555,6 @@ EXPORT int cuMemAlloc_v2(uint64_t *ret_address, size_t size)
 	return leave(OK);
 }
 
-/* The address stays taken, so that no other memory of this process gets it. */
 EXPORT int cuMemFree_v2(uint64_t address)
 {
 	struct allocation *a;
@@ -560,10 +565,7 @@ EXPORT int cuMemFree_v2(uint64_t address)
 	a = allocation_of(address);
 	if (!a || !a->bytes || a->start != address)
 		return leave(INVALID_VALUE);
-	munmap(a->bytes, a->mapped);
-	a->bytes = NULL;
-	if (a->file >= 0)
-		close(a->file);
+	release(a);
 	return leave(OK);
 }
 
