@@ -134,11 +134,32 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 	return 0;
 }
 
+/* 0: the driver does not say. */
+static uint64_t id_of(nm_cuda_context context)
+{
+	uint64_t id = 0;
+
+	if (!nm_cuda.context_id || nm_cuda.context_id(context, &id) != 0)
+		return 0;
+	return id;
+}
+
+/* A reset GPU has a new context, but the driver gives it the handle of the old one. */
+bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu)
+{
+	if (!gpu->stream)
+		return false;
+	/* Older drivers: while a buffer is registered, the program needs the context. */
+	return gpu->context_id ? id_of(gpu->context) == gpu->context_id : gpu->nr_buffers > 0;
+}
+
 static void leave_context(struct nm_cuda_gpu *gpu)
 {
-	nm_cuda_close_opened(gpu);
+	bool is_there = nm_cuda_is_there(gpu);
+
+	nm_cuda_close_opened(gpu, is_there);
 	/* The program may have destroyed the context, and the stream with it: that is no error. */
-	if (gpu->stream && nm_cuda.push(gpu->context) == 0) {
+	if (is_there && nm_cuda.push(gpu->context) == 0) {
 		nm_cuda_context popped;
 
 		nm_cuda.stream_destroy(gpu->stream);
@@ -158,7 +179,7 @@ static int enter_context(const struct place *place, uint64_t address, struct nm_
 		error = nm_cuda.primary_retain(&context, place->device);
 	if (error)
 		return refuse(ret_why, "taking the primary context", address, error);
-	if (gpu->context == context && gpu->stream)
+	if (gpu->context == context && nm_cuda_is_there(gpu))
 		return 0;
 	if (gpu->nr_buffers > 0) {
 		nm_reason_set(ret_why,
@@ -179,6 +200,7 @@ static int enter_context(const struct place *place, uint64_t address, struct nm_
 		return refuse(ret_why, "making a stream", address, error);
 	}
 	gpu->context = context;
+	gpu->context_id = id_of(context);
 	return 0;
 }
 
@@ -235,8 +257,14 @@ static void cuda_detach(void *handle)
 	pthread_rwlock_wrlock(&nm_cuda_lock);
 	if (--b->nr_attached == 0) {
 		unlist(b);
-		/* The stream stays: the next buffer is probably of the same context. */
-		b->gpu->nr_buffers--;
+		/*
+		 * The stream stays: the next buffer is probably of the same context. Only a driver
+		 * that names contexts can tell that then.
+		 */
+		if (b->gpu->nr_buffers == 1 && !b->gpu->context_id)
+			leave_context(b->gpu);
+		else
+			b->gpu->nr_buffers--;
 		free(b);
 	}
 	pthread_rwlock_unlock(&nm_cuda_lock);
@@ -323,7 +351,8 @@ static int cuda_put(uint64_t to, const void *from, size_t len)
 static bool enter_any(void)
 {
 	for (int i = 0; i < NM_CUDA_GPUS_MAX; i++)
-		if (nm_cuda_gpus[i].stream && nm_cuda.push(nm_cuda_gpus[i].context) == 0)
+		if (nm_cuda_is_there(&nm_cuda_gpus[i]) &&
+		    nm_cuda.push(nm_cuda_gpus[i].context) == 0)
 			return true;
 	return false;
 }

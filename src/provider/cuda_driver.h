@@ -53,9 +53,14 @@ enum nm_cuda_attribute {
 	  (uint64_t * ret_address, struct nm_cuda_handle handle, unsigned int flags))              \
 	X(close, "cuIpcCloseMemHandle", (uint64_t address))
 
+/* NULL in drivers before CUDA 12. */
+#define NM_CUDA_YOUNG_FUNCTIONS(X)                                                                 \
+	X(context_id, "cuCtxGetId", (nm_cuda_context context, uint64_t * ret_id))
+
 struct nm_cuda_driver {
 #define NM_CUDA_FUNCTION(field, symbol, arguments) int(*field) arguments;
 	NM_CUDA_FUNCTIONS(NM_CUDA_FUNCTION)
+	NM_CUDA_YOUNG_FUNCTIONS(NM_CUDA_FUNCTION)
 #undef NM_CUDA_FUNCTION
 };
 

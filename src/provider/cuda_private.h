@@ -14,7 +14,8 @@
 /* What is used of a GPU. While buffers of a context are attached, it is the GPU's only one. */
 struct nm_cuda_gpu {
 	nm_cuda_context context;
-	nm_cuda_stream stream;
+	uint64_t context_id;   /* another one after the program has reset the GPU; 0: unknown */
+	nm_cuda_stream stream; /* NULL: the GPU is not used */
 	unsigned int nr_buffers;
 };
 
@@ -39,11 +40,17 @@ const char *nm_cuda_words(int error);
 /* The attached buffer that holds all of the range; NULL: there is none. With the lock. */
 struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len);
 
+/* Is the context of GPU the one in which its stream was made, and not destroyed since? With the lock. */
+bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu);
+
 /* cuda_share.c: `share` and `pull` of the interface. */
 int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_share);
 int nm_cuda_pull(const struct nm_device_share *share, const struct iovec *pieces, size_t nr_pieces);
-/* The context of GPU is left: nothing of other processes stays open there. With the lock. */
-void nm_cuda_close_opened(const struct nm_cuda_gpu *gpu);
+/*
+ * The context of GPU is left: nothing of other processes stays open there. IS_THERE false: it was
+ * destroyed, so nothing is. With the lock.
+ */
+void nm_cuda_close_opened(const struct nm_cuda_gpu *gpu, bool is_there);
 
 extern const struct nm_device_ops nm_cuda_ops;
 

@@ -63,22 +63,22 @@ int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_shar
 	return err;
 }
 
-static void close_opened(struct opened *o)
+static void close_opened(struct opened *o, bool is_there)
 {
 	nm_cuda_context popped;
 
-	if (o->start && nm_cuda.push(o->gpu->context) == 0) {
+	if (is_there && o->start && nm_cuda.push(o->gpu->context) == 0) {
 		nm_cuda.close(o->start);
 		nm_cuda.pop(&popped);
 	}
 	*o = (struct opened){0};
 }
 
-void nm_cuda_close_opened(const struct nm_cuda_gpu *gpu)
+void nm_cuda_close_opened(const struct nm_cuda_gpu *gpu, bool is_there)
 {
 	for (size_t i = 0; i < OPENED_MAX; i++)
 		if (opened[i].gpu == gpu)
-			close_opened(&opened[i]);
+			close_opened(&opened[i], is_there);
 }
 
 /* The GPU to which PIECES belong, or any that is in use if all are of the host. */
@@ -93,7 +93,7 @@ static struct nm_cuda_gpu *gpu_of(const struct iovec *pieces, size_t nr_pieces)
 		return b ? b->gpu : NULL;
 	}
 	for (size_t i = 0; i < NM_CUDA_GPUS_MAX; i++)
-		if (nm_cuda_gpus[i].stream)
+		if (nm_cuda_is_there(&nm_cuda_gpus[i]))
 			return &nm_cuda_gpus[i];
 	return NULL;
 }
@@ -116,12 +116,12 @@ static struct opened *make_room(const struct nm_device_share *share)
 		/* The same name for another allocation: the old one was freed. */
 		if (o->gpu && !o->users && o->id != share->id &&
 		    !memcmp(o->handle.bytes, share->handle, sizeof(o->handle.bytes)))
-			close_opened(o);
+			close_opened(o, nm_cuda_is_there(o->gpu));
 		if (!o->users && (!oldest || o->used < oldest->used))
 			oldest = o;
 	}
 	if (oldest && oldest->gpu)
-		close_opened(oldest);
+		close_opened(oldest, nm_cuda_is_there(oldest->gpu));
 	return oldest;
 }
 

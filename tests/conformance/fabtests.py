@@ -61,6 +61,8 @@ class Bench:
     """head start of the server"""
     log: Path
     place: Place
+    options: Sequence[str] = ()
+    """of every test with two sides"""
 
 
 def read_tests(script: str, suite: str) -> list[str]:
@@ -167,7 +169,7 @@ def two_sides(bench: Bench, suite: str, test: str) -> list[Sequence[str]]:
     program, *options = shlex.split(test)
     if bench.iterations and suite in {"standard", "threaded"}:
         options += ["-I", str(bench.iterations)]  # the last one counts
-    argv = [str(bench.tree / "bin" / program), *options, "-p", bench.provider]
+    argv = [str(bench.tree / "bin" / program), *options, *bench.options, "-p", bench.provider]
     if bench.oob:
         return [[*bench.server, *argv, "-E"], [*bench.client, *argv, "-E", bench.address]]
     server = [*bench.server, *argv, "-s", bench.address]
@@ -246,6 +248,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--client", default="", help="command to start the client under")
     parser.add_argument("--delay", type=float, default=0.5, help="seconds the server is ahead")
     parser.add_argument("--iterations", type=int, default=0, help="of standard and threaded tests")
+    parser.add_argument("--options", default="", help="of every test, such as '-D cuda'")
     options = parser.parse_args(argv)
     log = options.record.with_suffix(".log")
     log.mkdir(parents=True, exist_ok=True)
@@ -261,6 +264,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.delay,
         log,
         place_of(options),
+        shlex.split(options.options),
     )
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -95,6 +95,32 @@ void freed_buffers(struct matrix *m)
 	m->nr_cases += 8;
 }
 
+/* The program resets the GPU, between its regions and under one. */
+void resets(struct matrix *m)
+{
+	struct fid_mr *mr, *old;
+
+	m->job.phase = "resets";
+	close_device(m);
+	job_barrier(&m->job);
+	gpu_reset();
+	open_device(m);
+	expect_right(m, SEND, 1000, true, false);
+	expect_right(m, SEND, 2500000, true, true);
+	expect_right(m, PUT, 100000, true, false);
+	job_barrier(&m->job);
+	gpu_reset();
+	old = m->device_mr;
+	m->device = gpu_alloc(m->largest + ROOM);
+	EXPECT(m, region(m, m->device, m->largest + ROOM, KEY_OTHER, &mr) == -FI_EINVAL);
+	gpu_free(m->device);
+	job_check(&m->job, fi_close(&old->fid), "fi_close region");
+	open_device(m);
+	expect_right(m, SEND, 2500000, true, true);
+	expect_right(m, SEND, 2500000, false, true);
+	m->nr_cases++;
+}
+
 /* ---- every call of the driver fails once ---- */
 
 void failures(struct matrix *m)

@@ -13,6 +13,7 @@ static struct {
 	int (*init)(unsigned int flags);
 	int (*count)(int *ret_count);
 	int (*retain)(void **ret_context, int device);
+	int (*reset)(int device);
 	int (*create)(void **ret_context, unsigned int flags, int device);
 	int (*destroy)(void *context);
 	int (*use)(void *context);
@@ -54,6 +55,7 @@ bool gpu_open(void)
 	find(library, "cuInit", &gpu.init);
 	find(library, "cuDeviceGetCount", &gpu.count);
 	find(library, "cuDevicePrimaryCtxRetain", &gpu.retain);
+	find(library, "cuDevicePrimaryCtxReset_v2", &gpu.reset);
 	find(library, "cuCtxCreate_v2", &gpu.create);
 	find(library, "cuCtxDestroy_v2", &gpu.destroy);
 	find(library, "cuCtxSetCurrent", &gpu.use);
@@ -77,6 +79,13 @@ bool gpu_open(void)
 void gpu_primary(void)
 {
 	check(gpu.use(primary), "cuCtxSetCurrent");
+}
+
+void gpu_reset(void)
+{
+	check(gpu.reset(0), "cuDevicePrimaryCtxReset");
+	check(gpu.retain(&primary, 0), "cuDevicePrimaryCtxRetain");
+	gpu_primary();
 }
 
 void *gpu_other_context(void)

@@ -12,6 +12,8 @@
 
 /* False: this machine has no driver, or no GPU. Makes the primary context of GPU 0 current. */
 bool gpu_open(void);
+/* All that was in the primary context is gone, and it is current. */
+void gpu_reset(void);
 /* A second context of GPU 0 becomes current; gpu_primary() goes back to the first one. */
 void *gpu_other_context(void);
 void gpu_destroy_context(void *context);

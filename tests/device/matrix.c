@@ -436,6 +436,7 @@ int main(int argc, char **argv)
 		atomics(&m);
 		wrong_pointers(&m);
 		freed_buffers(&m);
+		resets(&m);
 	}
 	close_memory(&m);
 	if (m.job.rank == 0)

@@ -62,6 +62,7 @@ void moves(struct matrix *m);
 /* faults.c */
 void wrong_pointers(struct matrix *m);
 void freed_buffers(struct matrix *m);
+void resets(struct matrix *m);
 void failures(struct matrix *m);
 /* rates.c */
 void rates(struct matrix *m);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stand_in.h"
+#include "stand_in_private.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,46 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define PAGE 4096
-
-enum {
-	OK = 0,
-	INVALID_VALUE = 1,
-	OUT_OF_MEMORY = 2,
-	NOT_INITIALIZED = 3,
-	INVALID_DEVICE = 101,
-	INVALID_CONTEXT = 201,
-	INVALID_HANDLE = 400,
-	ALREADY_REGISTERED = 712,
-	INJECTED = 999,
-};
-
-struct context {
-	int device;
-	bool is_dead;
-};
-
 struct copy {
 	struct copy *next;
 	uint64_t to, from;
 	size_t len;
-};
-
-struct stream {
-	struct context *context;
-	struct copy *copies, **last;
-};
-
-/* Never freed: an address that was of a device is known to be one that is no more. */
-struct allocation {
-	struct allocation *next;
-	uint64_t start;
-	size_t size, mapped;
-	char *bytes; /* the mapping that can be read; NULL: freed */
-	uint64_t id;
-	struct context *context;
-	int file; /* -1: of another process */
 };
 
 struct pinned {
@@ -61,16 +26,18 @@ struct pinned {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct allocation *allocations;
+struct allocation *allocations;
+struct stream *streams;
 static struct pinned *pinned;
 static uint64_t last_id;
 static int nr_gpus;
 static bool is_initialized;
-static struct context primary[64];
+struct context primary[64];
+uint64_t last_context;
 static unsigned int nr_calls, fails_at;
 
-static _Thread_local struct context *stack[32];
-static _Thread_local unsigned int depth;
+_Thread_local struct context *stack[32];
+_Thread_local unsigned int depth;
 
 EXPORT void nm_stand_in_fail(unsigned int nth)
 {
@@ -85,8 +52,7 @@ EXPORT unsigned int nm_stand_in_calls(void)
 	return nr_calls;
 }
 
-/* The start of every function: OK with the mutex held, or why it fails. */
-static int enter(void)
+int enter(void)
 {
 	pthread_mutex_lock(&mutex);
 	if (++nr_calls == fails_at) {
@@ -100,19 +66,18 @@ static int enter(void)
 	return OK;
 }
 
-static int leave(int result)
+int leave(int result)
 {
 	pthread_mutex_unlock(&mutex);
 	return result;
 }
 
-static struct context *current(void)
+struct context *current(void)
 {
 	return depth ? stack[depth - 1] : NULL;
 }
 
-/* The youngest allocation at ADDRESS, which may be freed. */
-static struct allocation *allocation_of(uint64_t address)
+struct allocation *allocation_of(uint64_t address)
 {
 	struct allocation *a = allocations;
 
@@ -150,6 +115,7 @@ EXPORT int cuGetErrorString(int error, const char **ret_text)
 		{INVALID_DEVICE, "invalid device ordinal"},
 		{INVALID_CONTEXT, "invalid device context"},
 		{INVALID_HANDLE, "invalid resource handle"},
+		{CONTEXT_IS_DESTROYED, "context is destroyed"},
 		{ALREADY_REGISTERED, "part or all of the memory is mapped already"},
 		{INJECTED, "failure of the test"},
 	};
@@ -181,6 +147,8 @@ EXPORT int cuDevicePrimaryCtxRetain(struct context **ret_context, int device)
 	if (device < 0 || device >= nr_gpus)
 		return leave(INVALID_DEVICE);
 	primary[device].device = device;
+	if (!primary[device].id)
+		primary[device].id = ++last_context;
 	*ret_context = &primary[device];
 	return leave(OK);
 }
@@ -194,6 +162,18 @@ EXPORT int cuCtxPushCurrent_v2(struct context *context)
 	if (!context || context->is_dead || depth == 32)
 		return leave(INVALID_CONTEXT);
 	stack[depth++] = context;
+	return leave(OK);
+}
+
+EXPORT int cuCtxGetId(const struct context *context, uint64_t *ret_id)
+{
+	int err = enter();
+
+	if (err)
+		return err;
+	if (context->is_dead)
+		return leave(INVALID_CONTEXT);
+	*ret_id = context->id;
 	return leave(OK);
 }
 
@@ -265,16 +245,24 @@ EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
 		return leave(OUT_OF_MEMORY);
 	stream->context = current();
 	stream->last = &stream->copies;
+	stream->next = streams;
+	streams = stream;
 	*ret_stream = stream;
 	return leave(OK);
 }
 
 EXPORT int cuStreamDestroy_v2(struct stream *stream)
 {
+	struct stream **at = &streams;
 	int err = enter();
 
 	if (err)
 		return err;
+	if (!stream->context)
+		return leave(CONTEXT_IS_DESTROYED);
+	while (*at != stream)
+		at = &(*at)->next;
+	*at = stream->next;
 	while (stream->copies) {
 		struct copy *copy = stream->copies;
 
@@ -285,8 +273,7 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream)
 	return leave(OK);
 }
 
-/* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
-static char *reach(uint64_t address, size_t len)
+char *reach(uint64_t address, size_t len)
 {
 	const struct allocation *a = allocation_of(address);
 
@@ -304,6 +291,8 @@ EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t len, struct stream *
 
 	if (err)
 		return err;
+	if (!stream->context)
+		return leave(CONTEXT_IS_DESTROYED);
 	if (!current() || stream->context != current())
 		return leave(current() ? INVALID_HANDLE : INVALID_CONTEXT);
 	if (!reach(to, len) || !reach(from, len))
@@ -387,8 +376,7 @@ EXPORT int cuMemHostUnregister(void *pages)
 	return leave(OK);
 }
 
-/* Both mappings of FILE, whose last page may be a part of one. */
-static struct allocation *allocation_create(int file, size_t size)
+struct allocation *allocation_create(int file, size_t size)
 {
 	struct allocation *a = calloc(1, sizeof(*a));
 	size_t mapped = (size + PAGE - 1) / PAGE * PAGE;
@@ -412,8 +400,7 @@ static struct allocation *allocation_create(int file, size_t size)
 	return a;
 }
 
-/* Its address stays taken, so that no other memory of this process gets it. */
-static void release(struct allocation *a)
+void release(struct allocation *a)
 {
 	munmap(a->bytes, a->mapped);
 	a->bytes = NULL;
@@ -484,117 +471,4 @@ EXPORT int cuIpcCloseMemHandle(uint64_t address)
 		return leave(INVALID_VALUE);
 	release(a);
 	return leave(OK);
-}
-
-/* ---- what programs with device memory call, too ---- */
-
-EXPORT int cuCtxCreate_v2(struct context **ret_context, unsigned int flags, int device)
-{
-	struct context *context;
-	int err = enter();
-
-	(void)flags;
-	if (err)
-		return err;
-	context = calloc(1, sizeof(*context));
-	if (!context || depth == 32) {
-		free(context);
-		return leave(OUT_OF_MEMORY);
-	}
-	context->device = device;
-	stack[depth++] = context;
-	*ret_context = context;
-	return leave(OK);
-}
-
-EXPORT int cuCtxDestroy_v2(struct context *context)
-{
-	int err = enter();
-
-	if (err)
-		return err;
-	context->is_dead = true;
-	if (current() == context)
-		depth--;
-	for (struct allocation *a = allocations; a; a = a->next)
-		if (a->context == context && a->bytes)
-			release(a);
-	return leave(OK);
-}
-
-EXPORT int cuCtxSetCurrent(struct context *context)
-{
-	int err = enter();
-
-	if (err)
-		return err;
-	if (!depth)
-		depth = 1;
-	stack[depth - 1] = context;
-	return leave(OK);
-}
-
-EXPORT int cuMemAlloc_v2(uint64_t *ret_address, size_t size)
-{
-	struct allocation *a = NULL;
-	int err = enter(), file;
-
-	if (err)
-		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
-	file = memfd_create("device", MFD_CLOEXEC);
-	if (file >= 0 && size > 0 && ftruncate(file, (off_t)size) == 0)
-		a = allocation_create(file, size);
-	if (!a) {
-		close(file);
-		return leave(OUT_OF_MEMORY);
-	}
-	a->file = file;
-	*ret_address = a->start;
-	return leave(OK);
-}
-
-EXPORT int cuMemFree_v2(uint64_t address)
-{
-	struct allocation *a;
-	int err = enter();
-
-	if (err)
-		return err;
-	a = allocation_of(address);
-	if (!a || !a->bytes || a->start != address)
-		return leave(INVALID_VALUE);
-	release(a);
-	return leave(OK);
-}
-
-static int copy_now(uint64_t to, uint64_t from, size_t len)
-{
-	int err = enter();
-	char *target, *source;
-
-	if (err)
-		return err;
-	target = reach(to, len);
-	source = reach(from, len);
-	if (!current() || !target || !source)
-		return leave(INVALID_VALUE);
-	memcpy(target, source, len);
-	return leave(OK);
-}
-
-EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t len)
-{
-	return copy_now(to, (uintptr_t)from, len);
-}
-
-EXPORT int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t len)
-{
-	return copy_now((uintptr_t)to, from, len);
-}
-
-EXPORT int cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t len)
-{
-	return copy_now(to, from, len);
 }

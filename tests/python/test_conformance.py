@@ -42,6 +42,17 @@ def test_only_tests_of_rdm_endpoints_are_read() -> None:
         fabtests.read_tests(SCRIPT, "threaded")
 
 
+def test_options_reach_both_sides_and_the_provider_comes_last(tmp_path: Path) -> None:
+    place = Place(tmp_path, tmp_path)
+    bench = fabtests.Bench(
+        tmp_path, "nearmetal", "::1", True, [], [], 1, 20, 0, tmp_path, place, ["-D", "cuda"]
+    )
+    common = [str(tmp_path / "bin/fi_rdm_bw"), "-v", "-I", "20", "-D", "cuda", "-p", "nearmetal"]
+    server, client = fabtests.two_sides(bench, "standard", "fi_rdm_bw -v")
+    assert server == [*common, "-E"]
+    assert client == [*common, "-E", "::1"]
+
+
 def test_blocks_of_ubertest_are_split_at_their_braces() -> None:
     assert fabtests.read_blocks("{ a: [1] },\n{ b: {c} },") == ["{ a: [1] }", "{ b: {c} }"]
 

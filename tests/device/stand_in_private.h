@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of the stand-in: stand_in.c what nearmetal calls, stand_in_program.c what programs call. */
+#ifndef NM_TEST_DEVICE_STAND_IN_PRIVATE_H
+#define NM_TEST_DEVICE_STAND_IN_PRIVATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define PAGE 4096
+
+enum {
+	OK = 0,
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	INVALID_DEVICE = 101,
+	INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400,
+	CONTEXT_IS_DESTROYED = 709,
+	ALREADY_REGISTERED = 712,
+	INJECTED = 999,
+};
+
+struct context {
+	int device;
+	bool is_dead;
+	uint64_t id; /* another one after a reset */
+};
+
+struct copy;
+
+struct stream {
+	struct stream *next;
+	struct context *context; /* NULL: destroyed with it */
+	struct copy *copies, **last;
+};
+
+/* Never freed: an address that was of a device is known to be one that is no more. */
+struct allocation {
+	struct allocation *next;
+	uint64_t start;
+	size_t size, mapped;
+	char *bytes; /* the mapping that can be read; NULL: freed */
+	uint64_t id;
+	struct context *context;
+	int file; /* -1: of another process */
+};
+
+extern struct allocation *allocations;
+extern struct stream *streams;
+extern struct context primary[64];
+extern uint64_t last_context;
+extern _Thread_local struct context *stack[32];
+extern _Thread_local unsigned int depth;
+
+/* The start of every function: OK with the mutex held, or why it fails. */
+int enter(void);
+int leave(int result);
+/* NULL: the thread has none. */
+struct context *current(void);
+/* The youngest allocation at ADDRESS, which may be freed. */
+struct allocation *allocation_of(uint64_t address);
+/* Both mappings of FILE, whose last page may be a part of one. */
+struct allocation *allocation_create(int file, size_t size);
+/* Its address stays taken, so that no other memory of this process gets it. */
+void release(struct allocation *a);
+/* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
+char *reach(uint64_t address, size_t len);
+
+#endif
