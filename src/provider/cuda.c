@@ -134,38 +134,58 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 	return 0;
 }
 
-/* 0: the driver does not say. */
-static uint64_t id_of(nm_cuda_context context)
+static bool is_buffer(uint64_t address, uint64_t id)
 {
-	uint64_t id = 0;
+	uint64_t found = 0;
 
-	if (!nm_cuda.context_id || nm_cuda.context_id(context, &id) != 0)
-		return 0;
-	return id;
+	return nm_cuda.attribute(&found, NM_CUDA_POINTER_BUFFER_ID, address) == 0 && found == id;
 }
 
-/* A reset GPU has a new context, but the driver gives it the handle of the old one. */
 bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu)
 {
-	if (!gpu->stream)
-		return false;
-	/* Older drivers: while a buffer is registered, the program needs the context. */
-	return gpu->context_id ? id_of(gpu->context) == gpu->context_id : gpu->nr_buffers > 0;
+	return gpu->stream && is_buffer(gpu->witness, gpu->witness_id);
+}
+
+bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b)
+{
+	/* Memory of a pool or a mapping may outlive a context. */
+	return is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
 }
 
 static void leave_context(struct nm_cuda_gpu *gpu)
 {
 	bool is_there = nm_cuda_is_there(gpu);
+	nm_cuda_context popped;
 
 	nm_cuda_close_opened(gpu, is_there);
-	/* The program may have destroyed the context, and the stream with it: that is no error. */
+	/* If the program has destroyed the context, all of it has gone. */
 	if (is_there && nm_cuda.push(gpu->context) == 0) {
-		nm_cuda_context popped;
-
 		nm_cuda.stream_destroy(gpu->stream);
+		nm_cuda.free(gpu->witness);
 		nm_cuda.pop(&popped);
 	}
 	*gpu = (struct nm_cuda_gpu){0};
+}
+
+/* The stream and the witness of GPU, in the context that is current. 0 or the driver's error. */
+static int settle(struct nm_cuda_gpu *gpu, const char **ret_call)
+{
+	int error = nm_cuda.alloc(&gpu->witness, 1);
+
+	*ret_call = "allocating a byte";
+	if (error)
+		return error;
+	*ret_call = "looking for the buffer of a byte";
+	error = nm_cuda.attribute(&gpu->witness_id, NM_CUDA_POINTER_BUFFER_ID, gpu->witness);
+	if (!error) {
+		*ret_call = "making a stream";
+		error = nm_cuda.stream_create(&gpu->stream, NM_CUDA_STREAM_NON_BLOCKING);
+	}
+	if (error) {
+		nm_cuda.free(gpu->witness);
+		*gpu = (struct nm_cuda_gpu){0};
+	}
+	return error;
 }
 
 /* Use the context of PLACE on its GPU. */
@@ -173,6 +193,7 @@ static int enter_context(const struct place *place, uint64_t address, struct nm_
 {
 	struct nm_cuda_gpu *gpu = &nm_cuda_gpus[place->device];
 	nm_cuda_context context = place->context, popped;
+	const char *call;
 	int error = 0;
 
 	if (!context)
@@ -182,25 +203,23 @@ static int enter_context(const struct place *place, uint64_t address, struct nm_
 	if (gpu->context == context && nm_cuda_is_there(gpu))
 		return 0;
 	if (gpu->nr_buffers > 0) {
-		nm_reason_set(ret_why,
-			      "address 0x%llx belongs to a second context of GPU %d; buffers of "
-			      "another one are registered: use one context for all, or close their "
-			      "regions first",
-			      (unsigned long long)address, place->device);
+		nm_reason_set(
+			ret_why,
+			"address 0x%llx belongs to a second context of GPU %d, or the GPU was "
+			"reset; buffers of another context are registered: use one context "
+			"for all, or close their regions first",
+			(unsigned long long)address, place->device);
 		return -EINVAL;
 	}
 	leave_context(gpu);
 	error = nm_cuda.push(context);
 	if (error)
 		return refuse(ret_why, "entering its context", address, error);
-	error = nm_cuda.stream_create(&gpu->stream, NM_CUDA_STREAM_NON_BLOCKING);
+	error = settle(gpu, &call);
 	nm_cuda.pop(&popped);
-	if (error) {
-		gpu->stream = NULL;
-		return refuse(ret_why, "making a stream", address, error);
-	}
+	if (error)
+		return refuse(ret_why, call, address, error);
 	gpu->context = context;
-	gpu->context_id = id_of(context);
 	return 0;
 }
 
@@ -213,7 +232,7 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 	if (err < 0)
 		return err;
 	b = nm_cuda_buffer_of(place.start, place.size);
-	if (b && b->id == place.id) {
+	if (b && b->id == place.id && nm_cuda_is_there(b->gpu)) {
 		b->nr_attached++;
 		*ret_handle = b;
 		return 0;
@@ -257,14 +276,8 @@ static void cuda_detach(void *handle)
 	pthread_rwlock_wrlock(&nm_cuda_lock);
 	if (--b->nr_attached == 0) {
 		unlist(b);
-		/*
-		 * The stream stays: the next buffer is probably of the same context. Only a driver
-		 * that names contexts can tell that then.
-		 */
-		if (b->gpu->nr_buffers == 1 && !b->gpu->context_id)
-			leave_context(b->gpu);
-		else
-			b->gpu->nr_buffers--;
+		/* The stream stays: the next buffer is probably of the same context. */
+		b->gpu->nr_buffers--;
 		free(b);
 	}
 	pthread_rwlock_unlock(&nm_cuda_lock);
@@ -303,9 +316,8 @@ static int copy_on(const struct nm_cuda_gpu *gpu, uint64_t to, uint64_t from, si
 /* ADDRESS is the side on the GPU. */
 static int copy(uint64_t to, uint64_t from, uint64_t address, size_t len)
 {
-	const char *call = "cuPointerGetAttribute";
 	const struct nm_cuda_buffer *b;
-	uint64_t id = 0;
+	const char *call;
 	int error, err = 0;
 
 	pthread_rwlock_rdlock(&nm_cuda_lock);
@@ -317,11 +329,11 @@ static int copy(uint64_t to, uint64_t from, uint64_t address, size_t len)
 		pthread_rwlock_unlock(&nm_cuda_lock);
 		return -EFAULT;
 	}
-	error = nm_cuda.attribute(&id, NM_CUDA_POINTER_BUFFER_ID, address);
-	if (error || id != b->id) {
-		nm_error("GPU buffer at 0x%llx was freed while it was registered or in use (%s)",
-			 (unsigned long long)address,
-			 error ? nm_cuda_words(error) : "another allocation has its address");
+	if (!nm_cuda_buffer_is_there(b)) {
+		nm_error(
+			"GPU buffer at 0x%llx was freed, or the GPU was reset, while the buffer was "
+			"registered or in use",
+			(unsigned long long)address);
 		err = -EFAULT;
 	} else {
 		error = copy_on(b->gpu, to, from, len, &call);

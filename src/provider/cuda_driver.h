@@ -46,6 +46,8 @@ enum nm_cuda_attribute {
 	X(stream_destroy, "cuStreamDestroy_v2", (nm_cuda_stream stream))                           \
 	X(stream_wait, "cuStreamSynchronize", (nm_cuda_stream stream))                             \
 	X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t len, nm_cuda_stream stream))  \
+	X(alloc, "cuMemAlloc_v2", (uint64_t * ret_address, size_t len))                            \
+	X(free, "cuMemFree_v2", (uint64_t address))                                                \
 	X(host_register, "cuMemHostRegister_v2", (void *pages, size_t len, unsigned int flags))    \
 	X(host_unregister, "cuMemHostUnregister", (void *pages))                                   \
 	X(share, "cuIpcGetMemHandle", (struct nm_cuda_handle * ret_handle, uint64_t address))      \
@@ -53,14 +55,9 @@ enum nm_cuda_attribute {
 	  (uint64_t * ret_address, struct nm_cuda_handle handle, unsigned int flags))              \
 	X(close, "cuIpcCloseMemHandle", (uint64_t address))
 
-/* NULL in drivers before CUDA 12. */
-#define NM_CUDA_YOUNG_FUNCTIONS(X)                                                                 \
-	X(context_id, "cuCtxGetId", (nm_cuda_context context, uint64_t * ret_id))
-
 struct nm_cuda_driver {
 #define NM_CUDA_FUNCTION(field, symbol, arguments) int(*field) arguments;
 	NM_CUDA_FUNCTIONS(NM_CUDA_FUNCTION)
-	NM_CUDA_YOUNG_FUNCTIONS(NM_CUDA_FUNCTION)
 #undef NM_CUDA_FUNCTION
 };
 

@@ -19,21 +19,17 @@ const char *nm_cuda_words(int error)
 	return text;
 }
 
-static bool find_function(void *library, const char *symbol, void *ret_function)
-{
-	void *found = dlsym(library, symbol);
-
-	memcpy(ret_function, &found, sizeof(found));
-	return found;
-}
-
 static bool load_function(void *library, const char *symbol, void *ret_function,
 			  struct nm_reason *ret_why)
 {
-	if (find_function(library, symbol, ret_function))
-		return true;
-	nm_reason_set(ret_why, LIBRARY " has no %s(): the driver is too old", symbol);
-	return false;
+	void *found = dlsym(library, symbol);
+
+	if (!found) {
+		nm_reason_set(ret_why, LIBRARY " has no %s(): the driver is too old", symbol);
+		return false;
+	}
+	memcpy(ret_function, &found, sizeof(found));
+	return true;
 }
 
 static bool load(struct nm_reason *ret_why)
@@ -50,9 +46,6 @@ static bool load(struct nm_reason *ret_why)
 	if (!load_function(library, symbol, &nm_cuda.field, ret_why))                              \
 		return false;
 	NM_CUDA_FUNCTIONS(LOAD)
-#undef LOAD
-#define LOAD(field, symbol, arguments) find_function(library, symbol, &nm_cuda.field);
-	NM_CUDA_YOUNG_FUNCTIONS(LOAD)
 #undef LOAD
 	error = nm_cuda.init(0);
 	if (error) {

@@ -14,8 +14,13 @@
 /* What is used of a GPU. While buffers of a context are attached, it is the GPU's only one. */
 struct nm_cuda_gpu {
 	nm_cuda_context context;
-	uint64_t context_id;   /* another one after the program has reset the GPU; 0: unknown */
 	nm_cuda_stream stream; /* NULL: the GPU is not used */
+	/*
+	 * Memory in the context that is never used. The context is destroyed if this memory has
+	 * gone or is another buffer, and only so can that be known: a reset GPU has a new context
+	 * with the old handle, and no call may be made with a handle that is gone.
+	 */
+	uint64_t witness, witness_id;
 	unsigned int nr_buffers;
 };
 
@@ -40,8 +45,11 @@ const char *nm_cuda_words(int error);
 /* The attached buffer that holds all of the range; NULL: there is none. With the lock. */
 struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len);
 
-/* Is the context of GPU the one in which its stream was made, and not destroyed since? With the lock. */
+/* Is the context of GPU still the one in which its stream was made? With the lock. */
 bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu);
+
+/* Is it the allocation that was attached, and its context there? With the lock. */
+bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b);
 
 /* cuda_share.c: `share` and `pull` of the interface. */
 int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_share);

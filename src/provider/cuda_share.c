@@ -31,7 +31,8 @@ static int share_locked(uint64_t address, size_t len, struct nm_device_share *re
 	nm_cuda_context popped;
 	int error;
 
-	if (!b || b->sharing == NM_CUDA_NOT_SHAREABLE)
+	/* A buffer that has gone is not shown: a peer may have it open, with the bytes of then. */
+	if (!b || b->sharing == NM_CUDA_NOT_SHAREABLE || !nm_cuda_buffer_is_there(b))
 		return -EFAULT;
 	if (b->sharing == NM_CUDA_NOT_SHARED) {
 		error = nm_cuda.push(b->gpu->context);
@@ -199,15 +200,14 @@ static bool are_there(const struct iovec *pieces, size_t nr_pieces, uint64_t *re
 {
 	*ret_len = 0;
 	for (size_t i = 0; i < nr_pieces; i++) {
-		uint64_t address = nm_device_address(pieces[i].iov_base), id = 0;
+		uint64_t address = nm_device_address(pieces[i].iov_base);
 		const struct nm_cuda_buffer *b;
 
 		*ret_len += pieces[i].iov_len;
 		if (!nm_is_device(pieces[i].iov_base))
 			continue;
 		b = nm_cuda_buffer_of(address, pieces[i].iov_len);
-		if (!b || nm_cuda.attribute(&id, NM_CUDA_POINTER_BUFFER_ID, address) != 0 ||
-		    id != b->id)
+		if (!b || !nm_cuda_buffer_is_there(b))
 			return false;
 	}
 	return true;
@@ -227,6 +227,9 @@ int nm_cuda_pull(const struct nm_device_share *share, const struct iovec *pieces
 	if (o)
 		gpu->nr_buffers++; /* its context stays */
 	pthread_rwlock_unlock(&nm_cuda_lock);
+	if (!gpu)
+		nm_info("a GPU buffer of another process is copied through host memory, because "
+			"no context of a GPU is in use here, or the receive buffer has gone");
 	if (!o)
 		return -EFAULT;
 	pthread_rwlock_rdlock(&nm_cuda_lock);

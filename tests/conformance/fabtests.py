@@ -248,7 +248,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--client", default="", help="command to start the client under")
     parser.add_argument("--delay", type=float, default=0.5, help="seconds the server is ahead")
     parser.add_argument("--iterations", type=int, default=0, help="of standard and threaded tests")
-    parser.add_argument("--options", default="", help="of every test, such as '-D cuda'")
+    parser.add_argument(
+        "--options", default="", help="of tests with two sides, such as '-D cuda'; not of complex"
+    )
     options = parser.parse_args(argv)
     log = options.record.with_suffix(".log")
     log.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ struct copy {
 
 struct pinned {
 	struct pinned *next;
+	const struct context *context;
 	char *pages;
 	size_t len;
 };
@@ -33,7 +34,6 @@ static uint64_t last_id;
 static int nr_gpus;
 static bool is_initialized;
 struct context primary[64];
-uint64_t last_context;
 static unsigned int nr_calls, fails_at;
 
 _Thread_local struct context *stack[32];
@@ -115,7 +115,6 @@ EXPORT int cuGetErrorString(int error, const char **ret_text)
 		{INVALID_DEVICE, "invalid device ordinal"},
 		{INVALID_CONTEXT, "invalid device context"},
 		{INVALID_HANDLE, "invalid resource handle"},
-		{CONTEXT_IS_DESTROYED, "context is destroyed"},
 		{ALREADY_REGISTERED, "part or all of the memory is mapped already"},
 		{INJECTED, "failure of the test"},
 	};
@@ -147,8 +146,6 @@ EXPORT int cuDevicePrimaryCtxRetain(struct context **ret_context, int device)
 	if (device < 0 || device >= nr_gpus)
 		return leave(INVALID_DEVICE);
 	primary[device].device = device;
-	if (!primary[device].id)
-		primary[device].id = ++last_context;
 	*ret_context = &primary[device];
 	return leave(OK);
 }
@@ -162,18 +159,6 @@ EXPORT int cuCtxPushCurrent_v2(struct context *context)
 	if (!context || context->is_dead || depth == 32)
 		return leave(INVALID_CONTEXT);
 	stack[depth++] = context;
-	return leave(OK);
-}
-
-EXPORT int cuCtxGetId(const struct context *context, uint64_t *ret_id)
-{
-	int err = enter();
-
-	if (err)
-		return err;
-	if (context->is_dead)
-		return leave(INVALID_CONTEXT);
-	*ret_id = context->id;
 	return leave(OK);
 }
 
@@ -251,6 +236,15 @@ EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
 	return leave(OK);
 }
 
+/* The real driver may crash, too. */
+static void must_live(const struct stream *stream)
+{
+	if (stream->context)
+		return;
+	fprintf(stderr, "a stream of a destroyed context is used\n");
+	abort();
+}
+
 EXPORT int cuStreamDestroy_v2(struct stream *stream)
 {
 	struct stream **at = &streams;
@@ -258,8 +252,7 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream)
 
 	if (err)
 		return err;
-	if (!stream->context)
-		return leave(CONTEXT_IS_DESTROYED);
+	must_live(stream);
 	while (*at != stream)
 		at = &(*at)->next;
 	*at = stream->next;
@@ -291,8 +284,7 @@ EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t len, struct stream *
 
 	if (err)
 		return err;
-	if (!stream->context)
-		return leave(CONTEXT_IS_DESTROYED);
+	must_live(stream);
 	if (!current() || stream->context != current())
 		return leave(current() ? INVALID_HANDLE : INVALID_CONTEXT);
 	if (!reach(to, len) || !reach(from, len))
@@ -330,12 +322,37 @@ EXPORT int cuStreamSynchronize(struct stream *stream)
 {
 	int err = enter();
 
+	if (!err)
+		must_live(stream);
 	if (err) {
 		pthread_mutex_lock(&mutex);
 		end_copies(stream, true);
 		return leave(err);
 	}
 	return leave(end_copies(stream, false));
+}
+
+/* Streams stay in the list, so that their use is seen. */
+void empty(const struct context *context)
+{
+	struct pinned **at = &pinned;
+
+	for (struct allocation *a = allocations; a; a = a->next)
+		if (a->context == context && a->bytes)
+			release(a);
+	for (struct stream *stream = streams; stream; stream = stream->next)
+		if (stream->context == context)
+			stream->context = NULL;
+	while (*at) {
+		struct pinned *p = *at;
+
+		if (p->context == context) {
+			*at = p->next;
+			free(p);
+		} else {
+			at = &p->next;
+		}
+	}
 }
 
 EXPORT int cuMemHostRegister_v2(void *pages, size_t len, unsigned int flags)
@@ -354,7 +371,7 @@ EXPORT int cuMemHostRegister_v2(void *pages, size_t len, unsigned int flags)
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return leave(OUT_OF_MEMORY);
-	*p = (struct pinned){.next = pinned, .pages = pages, .len = len};
+	*p = (struct pinned){.next = pinned, .context = current(), .pages = pages, .len = len};
 	pinned = p;
 	return leave(OK);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the stand-in: stand_in.c what nearmetal calls, stand_in_program.c what programs call. */
+/* The parts of the stand-in: stand_in.c what only nearmetal calls, stand_in_program.c the rest. */
 #ifndef NM_TEST_DEVICE_STAND_IN_PRIVATE_H
 #define NM_TEST_DEVICE_STAND_IN_PRIVATE_H
 
@@ -18,7 +18,6 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	INVALID_HANDLE = 400,
-	CONTEXT_IS_DESTROYED = 709,
 	ALREADY_REGISTERED = 712,
 	INJECTED = 999,
 };
@@ -26,14 +25,13 @@ enum {
 struct context {
 	int device;
 	bool is_dead;
-	uint64_t id; /* another one after a reset */
 };
 
 struct copy;
 
 struct stream {
 	struct stream *next;
-	struct context *context; /* NULL: destroyed with it */
+	struct context *context; /* NULL: destroyed with it; who uses it dies */
 	struct copy *copies, **last;
 };
 
@@ -51,7 +49,6 @@ struct allocation {
 extern struct allocation *allocations;
 extern struct stream *streams;
 extern struct context primary[64];
-extern uint64_t last_context;
 extern _Thread_local struct context *stack[32];
 extern _Thread_local unsigned int depth;
 
@@ -66,6 +63,8 @@ struct allocation *allocation_of(uint64_t address);
 struct allocation *allocation_create(int file, size_t size);
 /* Its address stays taken, so that no other memory of this process gets it. */
 void release(struct allocation *a);
+/* All that lies in CONTEXT has gone. */
+void empty(const struct context *context);
 /* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
 char *reach(uint64_t address, size_t len);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What programs with device memory call, and nearmetal does not. */
+/* What programs with device memory call, too. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,21 +21,9 @@ EXPORT int cuCtxCreate_v2(struct context **ret_context, unsigned int flags, int 
 		return leave(OUT_OF_MEMORY);
 	}
 	context->device = device;
-	context->id = ++last_context;
 	stack[depth++] = context;
 	*ret_context = context;
 	return leave(OK);
-}
-
-/* Streams stay: who uses one of a context that is gone is told so. */
-static void empty(const struct context *context)
-{
-	for (struct allocation *a = allocations; a; a = a->next)
-		if (a->context == context && a->bytes)
-			release(a);
-	for (struct stream *s = streams; s; s = s->next)
-		if (s->context == context)
-			s->context = NULL;
 }
 
 EXPORT int cuCtxDestroy_v2(struct context *context)
@@ -59,7 +47,6 @@ EXPORT int cuDevicePrimaryCtxReset_v2(int device)
 	if (err)
 		return err;
 	empty(&primary[device]);
-	primary[device].id = ++last_context;
 	return leave(OK);
 }
 
