@@ -47,6 +47,13 @@ const struct nm_device_ops *nm_device_ops_of(const void *address)
 	return ops;
 }
 
+bool nm_device_is_there(const void *address, size_t len)
+{
+	const struct nm_device_ops *ops = nm_device_ops_of(address);
+
+	return ops && (ops->is_there ? ops->is_there : ops->has)(nm_device_address(address), len);
+}
+
 int nm_device_get(void *to, const void *from, size_t len)
 {
 	const struct nm_device_ops *ops = nm_device_ops_of(from);

@@ -51,6 +51,8 @@ struct nm_device_ops {
 	void (*detach)(void *handle);
 	/* Does all of this range lie in one attached piece of memory? */
 	bool (*has)(uint64_t address, size_t len);
+	/* Is that piece still what was attached? NULL: as has(). May log why it is not. */
+	bool (*is_there)(uint64_t address, size_t len);
 	/* Copies from and to the device. They block until the bytes are there, and log failures. */
 	int (*get)(void *to, uint64_t from, size_t len);
 	int (*put)(uint64_t to, const void *from, size_t len);
@@ -99,6 +101,8 @@ static inline bool nm_is_device(const void *address)
 /* Are LEN bytes from ADDRESS on of one device, or all of the host? */
 bool nm_device_is_one_range(const void *address, size_t len);
 
+/* Is this range of a device, that a peer was shown, still what it was? */
+bool nm_device_is_there(const void *address, size_t len) NM_COLD;
 /* The interface of a marked address; NULL: nothing is plugged in, which is logged once. */
 const struct nm_device_ops *nm_device_ops_of(const void *marked);
 /*

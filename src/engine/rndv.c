@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/device.h"
 #include "base/fault.h"
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
@@ -273,8 +274,20 @@ static NM_COLD void broken_incoming(struct nm_engine *engine, struct nm_request 
 		nm_rma_write_broken(engine, r);
 }
 
+/* A peer has copied what it was shown. 0, or EFAULT: it was not what R is to send any more. */
+static NM_COLD int check_shown(const struct nm_request *r)
+{
+	for (size_t i = 0; i < r->nr_iov; i++)
+		if (nm_is_device(r->iov[i].iov_base) &&
+		    !nm_device_is_there(r->iov[i].iov_base, r->iov[i].iov_len))
+			return EFAULT;
+	return 0;
+}
+
 void nm_rndv_ack(const struct nm_incoming *in)
 {
+	int err;
+
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
 	if (in->pkt->len != 0 || in->pkt->data > ERRNO_MAX || !r || !ack_fits(r, in->pkt->data)) {
@@ -287,5 +300,9 @@ void nm_rndv_ack(const struct nm_incoming *in)
 		broken_incoming(in->engine, r);
 		return;
 	}
-	nm_request_complete(in->engine, r, (int)in->pkt->data);
+	err = (int)in->pkt->data;
+	if (nm_unlikely(!err && r->kind == NM_REQUEST_SEND && r->state == NM_REQUEST_WAIT_CTS &&
+			!nm_user_is_host(r->iov, r->nr_iov)))
+		err = check_shown(r);
+	nm_request_complete(in->engine, r, err);
 }

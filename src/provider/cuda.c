@@ -13,6 +13,12 @@ struct nm_cuda_gpu nm_cuda_gpus[NM_CUDA_GPUS_MAX];
 static struct nm_cuda_buffer **buffers; /* sorted, without overlap */
 static size_t nr_buffers, max_buffers;
 
+/*
+ * A block of the driver's. It packs smaller buffers into common blocks, and a witness in one of them
+ * would keep freed buffers of the program readable by the processes that know their handles.
+ */
+#define WITNESS_SIZE (2u << 20)
+
 /* FAILED: what the driver was asked for. */
 static int refuse(struct nm_reason *ret_why, const char *failed, uint64_t address, int error)
 {
@@ -170,12 +176,12 @@ static void leave_context(struct nm_cuda_gpu *gpu)
 /* The stream and the witness of GPU, in the context that is current. 0 or the driver's error. */
 static int settle(struct nm_cuda_gpu *gpu, const char **ret_call)
 {
-	int error = nm_cuda.alloc(&gpu->witness, 1);
+	int error = nm_cuda.alloc(&gpu->witness, WITNESS_SIZE);
 
-	*ret_call = "allocating a byte";
+	*ret_call = "allocating its witness";
 	if (error)
 		return error;
-	*ret_call = "looking for the buffer of a byte";
+	*ret_call = "looking for the buffer of its witness";
 	error = nm_cuda.attribute(&gpu->witness_id, NM_CUDA_POINTER_BUFFER_ID, gpu->witness);
 	if (!error) {
 		*ret_call = "making a stream";
@@ -293,6 +299,23 @@ static bool cuda_has(uint64_t address, size_t len)
 	return has;
 }
 
+static bool cuda_is_there(uint64_t address, size_t len)
+{
+	const struct nm_cuda_buffer *b;
+	bool is_there;
+
+	pthread_rwlock_rdlock(&nm_cuda_lock);
+	b = nm_cuda_buffer_of(address, len);
+	is_there = b && nm_cuda_buffer_is_there(b);
+	pthread_rwlock_unlock(&nm_cuda_lock);
+	if (!is_there)
+		nm_error(
+			"GPU buffer at 0x%llx was freed, or the GPU was reset, while another process "
+			"copied from it: that process has other bytes",
+			(unsigned long long)address);
+	return is_there;
+}
+
 /* Copy on the stream of GPU, and wait. 0 or the driver's error, with the name of the call. */
 static int copy_on(const struct nm_cuda_gpu *gpu, uint64_t to, uint64_t from, size_t len,
 		   const char **ret_call)
@@ -402,6 +425,7 @@ const struct nm_device_ops nm_cuda_ops = {
 	.attach = cuda_attach,
 	.detach = cuda_detach,
 	.has = cuda_has,
+	.is_there = cuda_is_there,
 	.get = cuda_get,
 	.put = cuda_put,
 	.share = nm_cuda_share,

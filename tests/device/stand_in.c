@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define BLOCK (2u << 20)
+
 struct copy {
 	struct copy *next;
 	uint64_t to, from;
@@ -421,7 +423,8 @@ void release(struct allocation *a)
 {
 	munmap(a->bytes, a->mapped);
 	a->bytes = NULL;
-	if (a->file >= 0)
+	/* The block of a small buffer stays, as if others lay in it: who has its handle reads it. */
+	if (a->file >= 0 && a->size >= BLOCK)
 		close(a->file);
 }
 
