@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -206,6 +207,25 @@ def test_a_dead_node_is_seen_and_made_again(place: Site, spec: str) -> None:
     after = place.json("status", spec)
     assert after["state"] == "up"
     assert after["nodes"][0]["pid"] == status["nodes"][0]["pid"]
+
+
+REFUSED = """
+import errno, socket, sys
+with socket.socket() as one:
+    one.settimeout(10)
+    print(errno.errorcode[one.connect_ex((sys.argv[1], 9))])
+"""
+
+
+def test_the_neighbours_of_a_node_that_is_made_again_reach_it(place: Site, spec: str) -> None:
+    """They remember its MAC address for over a minute."""
+    place.ok("up", spec)
+    second = place.json("status", spec)["nodes"][1]
+    reach = (sys.executable, "-c", REFUSED, second["address"])
+    assert node(place, spec, "n1", *reach).strip() == "ECONNREFUSED"
+    os.kill(second["pid"], 9)
+    place.ok("up", spec)
+    assert node(place, spec, "n1", *reach).strip() == "ECONNREFUSED"
 
 
 def test_another_spec_of_the_same_name(place: Site, spec: str) -> None:

@@ -83,7 +83,9 @@ def ring_lengths(scene: Scene) -> None:
             elif form == 4:
                 one.write(lane, EAGER, kind=random.choice((0, 3)))
             else:
-                one.write(lane, random.randrange(64), os.urandom(40), flags=random.randrange(256))
+                # No message: to MPICH, one that is not tagged is an order (docs/design/faults.md).
+                op = random.choice((0, *range(CTS, 64)))
+                one.write(lane, op, os.urandom(40), flags=random.randrange(256))
         time.sleep(0.02)
 
 

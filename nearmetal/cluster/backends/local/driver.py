@@ -251,7 +251,7 @@ class LocalBackend(Backend):
         prefix = ipaddress.IPv4Network(network.subnet).prefixlen
         self._ip(
             None,
-            f"link add br0 mtu {network.mtu} type bridge",
+            f"link add br0 mtu {network.mtu} address {_mac(network.launcher)} type bridge",
             "link set br0 addrgenmode none",
             f"addr add {network.launcher}/{prefix} dev br0",
             "link set br0 up",
@@ -303,7 +303,8 @@ class LocalBackend(Backend):
         self._runner.run(self.on_launcher(["ip", "link", "del", link]), timeout_s=STEP_S)
         self._ip(
             None,
-            f"link add {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {pid}",
+            f"link add {link} mtu {mtu} type veth peer name eth0 mtu {mtu} "
+            f"address {_mac(node.address)} netns {pid}",
             f"link set {link} addrgenmode none",
             f"link set {link} master br0 up",
         )
@@ -449,6 +450,14 @@ def _namespace_hint(reason: str) -> str:
         "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1, "
         "user.max_user_namespaces above 0, kernel.apparmor_restrict_unprivileged_userns=0"
     )
+
+
+def _mac(address: str) -> str:
+    """Return the MAC address for an IPv4 address.
+
+    A node that is made again has the same one: its neighbours keep what they know for over a minute.
+    """
+    return ":".join(f"{byte:02x}" for byte in (2, 0, *ipaddress.IPv4Address(address).packed))
 
 
 def _record(init: Init, key: Key) -> Path:
