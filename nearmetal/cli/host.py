@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of hosts: host plan, apply, status, rollback and vf."""
+"""The verbs of hosts: host plan, apply, status, rollback, vf and verify."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.host.apply import Applier
+    from nearmetal.host.fabric import FabricFinding
     from nearmetal.host.facts import Reach
     from nearmetal.host.model import PlatformFacts
     from nearmetal.host.plan import HostsPlan
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     Kind = TypeVar("Kind", bound=Applier)
 
 DEFAULT_REBOOT_S = 900
+_LEAST_ITERATIONS = 5
+"""perftest takes no fewer."""
 
 _FILE = "hosts file (YAML), see nearmetal-hosts(5)"
 _PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs")
@@ -237,6 +240,69 @@ def _warn(machine: Machine, leaks: dict[str, str], view: View) -> None:
         pids = found[1].holders if found else ()
         held = f"end process {', '.join(map(str, pids))} first, then " if pids else ""
         view.warn(f"VF {address} leaked: {why}", f"{held}nearmetal host vf --reclaim")
+
+
+def verify_options(parser: VerbParser) -> None:
+    """Add the arguments of `host verify`."""
+    from nearmetal.cli.arguments import add_spec
+
+    add_spec(parser)
+    parser.option("--device NAME", "RDMA device in the nodes (default: all; pairs use the first)")
+    parser.option(
+        "--pairs",
+        "pairs of nodes that send to each other: next: each node and the next; all; none "
+        "(default: next)",
+        choices=["next", "all", "none"],
+        default="next",
+    )
+    parser.option(
+        "--iterations N",
+        "messages of each measurement (default: 1000)",
+        type=int,
+        default=1000,
+    )
+    parser.option(
+        "--least SHARE",
+        "least share of the line rate that is no fault (default: 0.9)",
+        type=float,
+        default=0.9,
+    )
+
+
+def on_verify(args: argparse.Namespace, view: View) -> int:
+    """Judge the RDMA fabric of a cluster; exit code 4 if there is a fault."""
+    from nearmetal.cli.arguments import open_running
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.host.fabric import Level
+    from nearmetal.job.fabric import FabricTest, verify
+
+    if args.iterations < _LEAST_ITERATIONS:
+        raise UsageError(f"--iterations {args.iterations}: {_LEAST_ITERATIONS} or more")
+    if not 0 < args.least <= 1:
+        raise UsageError(f"--least {args.least:g}: more than 0, at most 1")
+    cluster, spec = open_running(args.spec)
+    wanted = FabricTest(args.device or "", args.pairs, iterations=args.iterations, least=args.least)
+    names = [node.name for _, node in spec.nodes]
+    with view.steps(f"host verify {cluster.name}") as steps:
+        nodes, found = verify(cluster.backend, LocalRunner(), names, wanted, steps)
+    faults = sum(f.level is Level.FAULT for f in found)
+    view.result(
+        {
+            "nodes": {
+                name: asdict(node) | {"tools": sorted(node.tools)} for name, node in nodes.items()
+            },
+            "findings": [asdict(f) | {"level": f.level.value} for f in found],
+        }
+    )
+    view.table(("node", "about", "level", "what"), [_finding_row(f) for f in found])
+    for finding in found:
+        if finding.remedy:
+            view.warn(f"{finding.node} {finding.about}: {finding.what}", finding.remedy)
+    return ExitCode.CHECKS_FAILED if faults else ExitCode.DONE
+
+
+def _finding_row(finding: FabricFinding) -> list[str]:
+    return [finding.node, finding.about, finding.level.value, finding.what]
 
 
 def _vf_data(

@@ -287,6 +287,31 @@ def test_who_waits_for_a_peer_that_dies_is_told(peers: Site, arena: Arena) -> No
     assert any(" is lost: " in line for line in a.log_lines), a.log
 
 
+def test_the_fabric_is_verified(site: Site) -> None:
+    """With the MTU of the guests' interfaces, RoCE packets are small, which is a warning."""
+    answer = json.loads(site.ok("host", "verify", str(site.spec), "--iterations", "20", "--json"))
+    for name in NODES:
+        (device,) = answer["nodes"][name]["devices"]
+        assert (device["name"], device["is_software"]) == ("rxe_eth0", True)
+        (port,) = device["ports"]
+        assert (port["state"], port["link_layer"]) == ("PORT_ACTIVE", "Ethernet")
+        assert [interface["name"] for interface in port["interfaces"]] == ["eth0"]
+    measured = {f["about"]: f["what"] for f in answer["findings"] if f["node"] == "n2 to n1"}
+    assert "Gbit/s with 65536 bytes; a device in software" in measured["bandwidth"]
+    assert " µs (VMW-IB, Figure 22" in measured["latency"]
+    assert [f for f in answer["findings"] if f["level"] == "fault"] == []
+
+
+def test_a_device_that_is_missing_is_a_fault(site: Site) -> None:
+    """Its pairs are not measured."""
+    done = site.run("host", "verify", str(site.spec), "--device", "mlx5_9", "--json")
+    found = [f for f in json.loads(done.stdout)["findings"] if f["level"] == "fault"]
+    assert [(f["node"], f["what"]) for f in found] == [
+        (name, "no RDMA device mlx5_9") for name in NODES
+    ]
+    assert done.returncode == 4
+
+
 def test_perftest_is_measured_and_read(site: Site, tmp_path: Path) -> None:
     """Writes only: over soft-RoCE five sends of 8 MiB took over a minute, those of 4 MiB seconds."""
     study, run, target = tmp_path / "study.yaml", tmp_path / "run", tmp_path / "study"
