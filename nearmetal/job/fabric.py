@@ -49,10 +49,10 @@ class _End:
     port: RdmaPort
 
     def argv(self, program: str, size: int, iterations: int) -> list[str]:
-        words = (
-            f"{program} -F -d {self.device.name} -i {self.port.number} -s {size} -n {iterations}"
-        )
-        return words.split()
+        """Return a command line of perftest."""
+        gid = "" if self.port.roce_gid is None else f" -x {self.port.roce_gid}"
+        place = f"-d {self.device.name} -i {self.port.number}{gid}"
+        return f"{program} -F {place} -s {size} -n {iterations}".split()
 
 
 def read_nodes(backend: Backend, runner: Runner, names: Sequence[str]) -> dict[str, RdmaNode]:

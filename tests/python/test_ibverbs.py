@@ -29,6 +29,9 @@ ROCE = """\
 ibv_devinfo
 == sysfs
 rxe_eth0 software
+rxe_eth0 gid 1 0 fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2
+rxe_eth0 netdev 1 eth0
+rxe_eth0 gid 1 1 0000:0000:0000:0000:0000:ffff:0a53:0001 RoCE v2
 rxe_eth0 netdev 1 eth0
 == ip
 [{"ifname":"eth0","flags":["UP","LOWER_UP"],"mtu":1500,"addr_info":[]}]
@@ -138,6 +141,20 @@ def test_soft_roce_with_small_packets() -> None:
         ("warning", "8192 KiB at most: MPI registers more"),
         ("warning", "RoCE packets carry 1024 bytes of an interface MTU of 1500"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "index"),
+    [
+        ("", "", 1),
+        ("0000:0000:0000:0000:0000:ffff:0a53:0001", "fe80:0000:0000:0000:0000:0000:0000:0001", 0),
+        ("0000:0000:0000:0000:0000:ffff:0a53:0001", "2001:0db8:0000:0000:0000:0000:0000:0001", 1),
+        ("RoCE v2", "IB/RoCE v1", None),
+    ],
+)
+def test_the_gid_of_an_address_is_used(old: str, new: str, index: int | None) -> None:
+    assert parse_node(ROCE.replace(old, new)).devices[0].ports[0].roce_gid == index
+    assert parse_node(VF).devices[0].ports[0].roce_gid is None
 
 
 def test_nodes_are_compared() -> None:

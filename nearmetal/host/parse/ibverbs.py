@@ -28,10 +28,12 @@ for d in /sys/class/infiniband/*; do
   n=${d##*/}
   case $(readlink -f "$d") in */devices/virtual/*) echo "$n software";; esac
   [ ! -e "$d/device/physfn" ] || echo "$n virtual"
-  for i in "$d"/ports/*/gid_attrs/ndevs/*; do
-    [ -r "$i" ] || continue
-    p=${i#"$d"/ports/}; echo "$n netdev ${p%%/*} $(cat "$i" 2>/dev/null)"
-  done | sort -u
+  for i in "$d"/ports/*/gid_attrs/types/*; do
+    { read -r t <"$i"; } 2>/dev/null || continue
+    k=${i##*/} p=${i#"$d"/ports/}; p=${p%%/*}
+    { read -r g <"$d/ports/$p/gids/$k"; } 2>/dev/null && echo "$n gid $p $k $g $t"
+    { read -r e <"$d/ports/$p/gid_attrs/ndevs/$k"; } 2>/dev/null && echo "$n netdev $p $e"
+  done
   for i in "$d"/device/net/*; do [ ! -e "$i" ] || echo "$n netdev 0 ${i##*/}"; done
 done
 echo '== ip'; ip -j addr
@@ -50,6 +52,10 @@ _WIDTH = re.compile(r"([0-9]{1,2})X\b")
 _SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) Gbps\b")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 _NETDEV = re.compile(rf"^({_NAME}) netdev ([0-9]{{1,3}}) ({_NAME})$", re.MULTILINE)
+_GID = re.compile(
+    rf"^({_NAME}) gid ([0-9]{{1,3}}) ([0-9]{{1,4}}) ([0-9a-f]{{4}}(?::[0-9a-f]{{4}}){{7}}) RoCE v2$",
+    re.MULTILINE,
+)
 _KIND = re.compile(rf"^({_NAME}) (software|virtual)$", re.MULTILINE)
 
 _ENCODED = {2.5: 2.0, 5.0: 4.0, 10.0: 8.0, 14.0: 13.64}
@@ -84,6 +90,8 @@ class RdmaPort:
     gbit: float = 0
     """Data rate in Gbit/s."""
     interfaces: tuple[Interface, ...] = ()
+    roce_gid: int | None = None
+    """Index of the GID to use for RoCE v2, that of an IPv4 address if there is one."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,21 @@ def _rate(found: dict[str, str]) -> float:
     return int(width[1]) * _ENCODED.get(lane, lane)
 
 
-def _port(number: int, found: dict[str, str], interfaces: Sequence[Interface]) -> RdmaPort:
+def _best_gid(gids: Sequence[tuple[int, str]]) -> int | None:
+    """Return the index of a GID of IPv4, else of a routed address, else any."""
+    for prefix in ("0000:0000:0000:0000:0000:ffff:", "(?!fe80:)", ""):
+        for index, gid in gids:
+            if re.match(prefix, gid):
+                return index
+    return None
+
+
+def _port(
+    number: int,
+    found: dict[str, str],
+    interfaces: Sequence[Interface],
+    gids: Sequence[tuple[int, str]],
+) -> RdmaPort:
     layer = found.get("link_layer", "")
     return RdmaPort(
         number,
@@ -172,6 +194,7 @@ def _port(number: int, found: dict[str, str], interfaces: Sequence[Interface]) -
         _number(found, "sm_lid"),
         _rate(found),
         tuple(interfaces),
+        _best_gid(gids) if layer == "Ethernet" else None,
     )
 
 
@@ -212,6 +235,7 @@ def parse_node(text: str) -> RdmaNode:
     sysfs = sections.get("sysfs", "")
     kinds = set(_KIND.findall(sysfs))
     named = [(d, int(p), interfaces.get(n, Interface(n))) for d, p, n in _NETDEV.findall(sysfs)]
+    gids = [(d, int(p), int(index), gid) for d, p, index, gid in _GID.findall(sysfs)]
     devices = []
     for found in list(_devices(sections.get("ibv_devinfo", "")))[:MAX_DEVICES]:
         guid = found.own.get("node_guid", "")
@@ -224,7 +248,12 @@ def parse_node(text: str) -> RdmaNode:
             (found.name, "virtual") in kinds,
         )
         ports = [
-            _port(n, values, tuple(dict.fromkeys(i for port, i in mine if port in {0, n})))
+            _port(
+                n,
+                values,
+                tuple(dict.fromkeys(i for port, i in mine if port in {0, n})),
+                [(index, gid) for d, p, index, gid in gids if (d, p) == (found.name, n)],
+            )
             for n, values in found.ports
         ]
         devices.append(replace(device, ports=tuple(ports)))
