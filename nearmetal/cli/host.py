@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nearmetal.host.fabric import FabricFinding
     from nearmetal.host.facts import Reach
     from nearmetal.host.model import PlatformFacts
+    from nearmetal.host.parse.ibverbs import RdmaNode
     from nearmetal.host.plan import HostsPlan
     from nearmetal.host.rollback import Rollback
     from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
@@ -262,6 +263,12 @@ def verify_options(parser: VerbParser) -> None:
         default=1000,
     )
     parser.option(
+        "--timeout SECONDS",
+        "time limit of one measurement (default: 60)",
+        type=float,
+        default=60.0,
+    )
+    parser.option(
         "--least SHARE",
         "least share of the line rate that is no fault (default: 0.9)",
         type=float,
@@ -273,32 +280,47 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
     """Judge the RDMA fabric of a cluster; exit code 4 if there is a fault."""
     from nearmetal.cli.arguments import open_running
     from nearmetal.core.process import LocalRunner
-    from nearmetal.host.fabric import Level
+    from nearmetal.host.fabric import Level, Site
     from nearmetal.job.fabric import FabricTest, verify
 
     if args.iterations < _LEAST_ITERATIONS:
         raise UsageError(f"--iterations {args.iterations}: {_LEAST_ITERATIONS} or more")
     if not 0 < args.least <= 1:
         raise UsageError(f"--least {args.least:g}: more than 0, at most 1")
+    if not args.timeout > 0:
+        raise UsageError(f"--timeout {args.timeout:g}: more than 0")
     cluster, spec = open_running(args.spec)
-    wanted = FabricTest(args.device or "", args.pairs, iterations=args.iterations, least=args.least)
+    test = FabricTest(
+        args.device or "",
+        args.pairs,
+        iterations=args.iterations,
+        least=args.least,
+        timeout_s=args.timeout,
+    )
     names = [node.name for _, node in spec.nodes]
+    rates = {n.name: getattr(getattr(n, "vf", None), "rate", None) or 0 for _, n in spec.nodes}
+    site = Site(spec.backend, rates)
     with view.steps(f"host verify {cluster.name}") as steps:
-        nodes, found = verify(cluster.backend, LocalRunner(), names, wanted, steps)
-    faults = sum(f.level is Level.FAULT for f in found)
+        fabric = verify(cluster.backend, LocalRunner(), names, site, test, progress=steps)
     view.result(
         {
-            "nodes": {
-                name: asdict(node) | {"tools": sorted(node.tools)} for name, node in nodes.items()
-            },
-            "findings": [asdict(f) | {"level": f.level.value} for f in found],
+            "nodes": {name: _rdma_data(node) for name, node in fabric.nodes.items()},
+            "sends": [asdict(sends) | {"line_gbit": line} for sends, line in fabric.sends],
+            "findings": [asdict(f) | {"level": f.level.value} for f in fabric.findings],
         }
     )
-    view.table(("node", "about", "level", "what"), [_finding_row(f) for f in found])
-    for finding in found:
-        if finding.remedy:
+    view.table(("node", "about", "level", "what"), [_finding_row(f) for f in fabric.findings])
+    for finding in fabric.findings:
+        if finding.level is not Level.OK:
             view.warn(f"{finding.node} {finding.about}: {finding.what}", finding.remedy)
+    faults = any(finding.level is Level.FAULT for finding in fabric.findings)
     return ExitCode.CHECKS_FAILED if faults else ExitCode.DONE
+
+
+def _rdma_data(node: RdmaNode) -> dict[str, Any]:
+    limit = node.locked
+    shown = "unlimited" if limit == float("inf") else limit
+    return asdict(node) | {"tools": sorted(node.tools), "locked": shown}
 
 
 def _finding_row(finding: FabricFinding) -> list[str]:

@@ -7,12 +7,13 @@ and latency between two guests.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from nearmetal.host.parse.ibverbs import RdmaDevice, RdmaNode, RdmaPort
+from nearmetal.host.parse.ibverbs import NO_LIDS, RdmaDevice, RdmaNode, RdmaPort
 
 LEAST_SHARE = 0.9
 """Share of the line rate that a bandwidth reaches where the fabric is sound; VMW-IB: 0.95."""
@@ -20,9 +21,15 @@ LEAST_SHARE = 0.9
 NO_GUID = "0000:0000:0000:0000"
 ROCE_MTU = 4096
 ROCE_INTERFACE_MTU = 4200
+IPOIB_HEADER = 4
+USUAL_LANES = 4
 PAPER_BANDWIDTH = "VMW-IB, Figure 21: 95.48 of 100 Gbit/s between two virtual machines"
 PAPER_LATENCY = "VMW-IB, Figure 22: 1.19 µs with small messages between two virtual machines"
+
+INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
+ACTIVE = "PORT_ACTIVE"
 _TOOLS = {"ibv_devinfo": "ibverbs-utils", "ib_send_bw": "perftest", "ib_send_lat": "perftest"}
+_FULL = 0x8000
 
 
 class Level(Enum):
@@ -45,160 +52,238 @@ class FabricFinding:
 
 
 @dataclass(frozen=True)
+class Site:
+    """What the spec says of the nodes. `platform`: the backend; `rates`: Mbit/s of a node's VF."""
+
+    platform: str = ""
+    rates: Mapping[str, int] | None = None
+
+    @property
+    def shares_devices(self) -> bool:
+        """Whether several nodes may have the same device of one machine."""
+        return self.platform == "local"
+
+
+@dataclass(frozen=True)
+class End:
+    """One side of a pair."""
+
+    node: str
+    device: RdmaDevice
+    port: RdmaPort
+    gid: int | None = None
+    """Index of the GID to use; None: there is nothing to choose."""
+
+
+@dataclass(frozen=True)
 class Sends:
-    """Sends between two nodes. None: not measured, for the reason in `why`."""
+    """Sends from client to server. None: not measured, for the reason in `why`."""
 
     server: str
     client: str
+    device: str
     size: int
     """Bytes of a message of the bandwidth."""
-    gbit: float | None
-    latency_us: float | None
+    gbit: float | None = None
+    latency_us: float | None = None
     """Of the smallest message, one way, average."""
     why: str = ""
 
 
-def judge_nodes(nodes: Mapping[str, RdmaNode], device: str = "") -> list[FabricFinding]:
+def judge_nodes(
+    nodes: Mapping[str, RdmaNode], site: Site | None = None, device: str = ""
+) -> list[FabricFinding]:
     """Return the findings of every node, then those of all nodes together."""
-    found = [f for name, node in nodes.items() for f in _node(name, chosen(node, device), device)]
-    return found + list(_together({n: chosen(node, device) for n, node in nodes.items()}))
+    site = site or Site()
+    wanted = {name: chosen(node, device) for name, node in nodes.items()}
+    found = [f for name, node in wanted.items() for f in _node(name, node, site, device)]
+    return found + list(_together(wanted, site))
 
 
 def chosen(node: RdmaNode, device: str) -> RdmaNode:
     """Return the node with one of its devices alone; '': with all."""
-    kept = tuple(d for d in node.devices if device in {"", d.name})
-    return RdmaNode(kept, node.tools, node.locked)
+    if not device:
+        return node
+    kept = tuple(d for d in node.devices if d.name == device)
+    unusable = tuple(name for name in node.unusable if name == device)
+    return RdmaNode(kept, unusable, node.tools, node.locked, node.words)
+
+
+def line_rate(ends: Sequence[End], site: Site) -> float:
+    """Return the Gbit/s that a pair can reach: of the slower port, or the limit of the client's VF.
+
+    0: a device in software has no line rate, or the rate is unknown.
+    """
+    if any(end.device.is_software or not end.port.gbit for end in ends):
+        return 0
+    limit = (site.rates or {}).get(ends[1].node, 0) / 1000
+    return min([end.port.gbit for end in ends] + ([limit] if limit else []))
 
 
 def judge_pair(
-    measured: Sends, server: RdmaPort, *, software: bool, least: float = LEAST_SHARE
+    sends: Sends, ends: Sequence[End], site: Site | None = None, least: float = LEAST_SHARE
 ) -> list[FabricFinding]:
-    """Return the findings of one pair; `server`: the port that the bytes went to."""
-    pair = f"{measured.client} to {measured.server}"
-    if measured.gbit is None or measured.latency_us is None:
-        remedy = "start ib_send_bw on both nodes by hand, and read its words"
-        return [FabricFinding(pair, "sends", Level.FAULT, measured.why, remedy)]
-    latency = f"{measured.latency_us:g} µs ({PAPER_LATENCY})"
-    rate = f"{measured.gbit:.4g} Gbit/s with {measured.size} bytes"
-    if software or not server.gbit:
+    """Return the findings of one pair: the server, then the client."""
+    pair = f"{sends.client} to {sends.server}"
+    if sends.gbit is None or sends.latency_us is None:
+        remedy = "`nearmetal exec` starts ib_send_bw by hand; with -R it connects in another way"
+        return [FabricFinding(pair, "sends", Level.FAULT, sends.why, remedy)]
+    rate, line = f"{sends.gbit:.4g} Gbit/s with {sends.size} bytes", line_rate(ends, site or Site())
+    if not line:
+        software = any(end.device.is_software for end in ends)
         rated = "a device in software has no line rate" if software else "the line rate is unknown"
-        bandwidth = FabricFinding(pair, "bandwidth", Level.OK, f"{rate}; {rated}")
+        bandwidth = FabricFinding(pair, "bandwidth", Level.OK, f"{rate}; {rated}, so no verdict")
     else:
-        share = measured.gbit / server.gbit
-        bandwidth = FabricFinding(
-            pair,
-            "bandwidth",
-            Level.OK if share >= least else Level.FAULT,
-            f"{rate}, {share:.2f} of the line's {server.gbit:g} ({PAPER_BANDWIDTH})",
-            ""
-            if share >= least
-            else "compare with the same two hosts without virtual machines; then look at the PCIe "
-            "width, the NUMA node of the adapter, MTU, and relaxed ordering",
+        share = sends.gbit / line
+        sound = share >= least
+        what = f"{rate}, {share:.2f} of {line:g} ({PAPER_BANDWIDTH})"
+        remedy = (
+            "compare with the same two hosts without virtual machines; then look at the PCIe width, "
+            "the NUMA node of the adapter, the MTU and relaxed ordering"
         )
+        level = Level.OK if sound else Level.FAULT
+        bandwidth = FabricFinding(pair, "bandwidth", level, what, "" if sound else remedy)
+    latency = f"{sends.latency_us:g} µs, no verdict ({PAPER_LATENCY})"
     return [bandwidth, FabricFinding(pair, "latency", Level.OK, latency)]
 
 
-def _node(name: str, node: RdmaNode, wanted: str) -> Iterator[FabricFinding]:
+def ends_of(names: Sequence[str], nodes: Mapping[str, RdmaNode]) -> tuple[End, End] | None:
+    """Return the two active ports of a pair, chosen together; None: no two fit.
+
+    They have the same link layer; hardware comes before software, and for RoCE GIDs in one network.
+    """
+    active = [
+        [End(name, d, p) for d in nodes[name].devices for p in d.ports if p.state == ACTIVE]
+        for name in names
+    ]
+    fits = [
+        (server, client)
+        for server in active[0]
+        for client in active[1]
+        if server.port.link_layer == client.port.link_layer
+        and server.device.is_software == client.device.is_software
+    ]
+    fits.sort(key=lambda pair: (pair[0].device.is_software, _gids(*pair) is None))
+    if not fits:
+        return None
+    server, client = fits[0]
+    gids = _gids(server, client) or (None, None)
+    return (
+        End(server.node, server.device, server.port, gids[0]),
+        End(client.node, client.device, client.port, gids[1]),
+    )
+
+
+def _gids(server: End, client: End) -> tuple[int, int] | None:
+    """Return the indexes of two RoCE v2 GIDs in one network: IPv4, else IPv6, else link-local."""
+    if server.port.link_layer != ETHERNET:
+        return None
+    for kind in (r"(?:0000:){5}ffff:", "(?!fe80:|0000:)", "fe80:"):
+        for index, gid in server.port.gids:
+            for other, partner in client.port.gids:
+                common = (
+                    gid[:34] == partner[:34] if kind.startswith("(?:") else gid[:19] == partner[:19]
+                )
+                if re.match(kind, gid) and re.match(kind, partner) and common:
+                    return index, other
+    return None
+
+
+def _node(name: str, node: RdmaNode, site: Site, wanted: str) -> Iterator[FabricFinding]:
     missing = [tool for tool in _TOOLS if tool not in node.tools]
     if missing:
         packages = " and ".join(dict.fromkeys(_TOOLS[tool] for tool in missing))
-        remedy = f"install {packages} in the image"
+        remedy = f"install {packages} in the nodes"
         yield FabricFinding(name, "tools", Level.FAULT, f"{', '.join(missing)}: missing", remedy)
-    if not node.devices:
+    for unusable in node.unusable if "ibv_devinfo" in node.tools else ():
+        what = f"the kernel has it, verbs do not show it: {node.words or 'ibv_devinfo has no word'}"
+        remedy = "install ibverbs-providers, and look at the rights of /dev/infiniband"
+        yield FabricFinding(name, unusable, Level.FAULT, what, remedy)
+    if not node.devices and not node.unusable:
         what = f"no RDMA device {wanted}".rstrip()
         yield FabricFinding(name, "device", Level.FAULT, what, _no_device(wanted))
+    if not node.devices:
         return
-    yield _locked(name, node)
+    yield _locked(name, node.locked)
     for device in node.devices:
-        yield from _device(name, device)
+        yield from _device(name, device, site, alone=bool(wanted))
 
 
 def _no_device(wanted: str) -> str:
     if wanted:
-        return "ibv_devices in the node lists the names"
+        return "`ibv_devices` in the node shows the names"
     return (
-        "lspci in the node must show the virtual function, and its driver (mlx5_core and mlx5_ib, "
+        "`lspci` in the node must show the virtual function, and its driver (mlx5_core and mlx5_ib, "
         "of the kernel or of OFED) must be loaded; `nearmetal host status` shows the host's side"
     )
 
 
-def _locked(name: str, node: RdmaNode) -> FabricFinding:
-    if node.locked is None:
-        return FabricFinding(name, "locked memory", Level.OK, "no limit")
-    return FabricFinding(
-        name,
-        "locked memory",
-        Level.WARNING,
-        f"{node.locked >> 10} KiB at most: MPI registers more",
-        "memlock unlimited in /etc/security/limits.conf, LimitMEMLOCK=infinity for services",
-    )
+def _locked(name: str, limit: float | None) -> FabricFinding:
+    about = "locked memory"
+    if limit == float("inf"):
+        return FabricFinding(name, about, Level.OK, "no limit")
+    remedy = "memlock unlimited in /etc/security/limits.conf, LimitMEMLOCK=infinity for services"
+    if limit is None:
+        return FabricFinding(name, about, Level.WARNING, "the limit is not known", remedy)
+    what = f"at most {int(limit) >> 10} KiB; all memory of an MPI program may have to be registered"
+    return FabricFinding(name, about, Level.WARNING, what, remedy)
 
 
-def _device(name: str, device: RdmaDevice) -> Iterator[FabricFinding]:
-    kind = "software" if device.is_software else "VF" if device.is_virtual else "PF"
-    about = f"{device.name} ({kind})"
+def _device(name: str, device: RdmaDevice, site: Site, *, alone: bool) -> Iterator[FabricFinding]:
+    kind = " (software)" if device.is_software else " (VF)" if device.is_virtual else ""
+    about = device.name + kind
     if device.guid in {"", NO_GUID}:
-        remedy = "give the VF a node GUID on the host: `nearmetal host apply` does it"
+        remedy = (
+            "`nearmetal up` gives GUIDs to VFs with a `guid` in the spec; else set it on the host"
+        )
         yield FabricFinding(name, about, Level.FAULT, "the node GUID is zero", remedy)
     if not device.ports:
-        yield FabricFinding(name, about, Level.FAULT, "it shows no port")
+        remedy = "look for the driver's words in `dmesg` of the node"
+        yield FabricFinding(name, about, Level.FAULT, "it shows no port", remedy)
+    used = any(port.state == ACTIVE for port in device.ports)
     for port in device.ports:
-        yield from _port(name, f"{about} port {port.number}", port)
+        label = f"{about} port {port.number}"
+        if port.state == ACTIVE:
+            yield from _active(name, label, port)
+        elif used and not alone:
+            yield FabricFinding(name, label, Level.OK, f"not used: {_state(port)}")
+        else:
+            yield FabricFinding(name, label, Level.FAULT, _state(port), _wake(port, site))
 
 
-def _port(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
-    if port.state != "PORT_ACTIVE":
-        yield _inactive(name, about, port)
-        return
-    rate = f", {port.gbit:g} Gbit/s" if port.gbit else ""
-    what = f"PORT_ACTIVE, {port.link_layer or 'unknown link layer'}{rate}"
+def _state(port: RdmaPort) -> str:
+    return f"{port.state or 'unknown state'}, {port.physical or 'unknown link'}"
+
+
+def _wake(port: RdmaPort, site: Site) -> str:
+    """Return the remedy for a port that is not active."""
+    host = (
+        "on the ESXi host the VF's port must be up: look at the port group and the uplink"
+        if site.platform == "vsphere"
+        else "on the host `ip link set PF vf N state auto` (InfiniBand: policy Follow or Up), and "
+        "look at the cable of the PF"
+    )
+    if port.link_layer == ETHERNET:
+        down = [i.name for i in port.interfaces if not i.is_up]
+        return f"`ip link set {down[0]} up` in the node; {host}" if down else host
+    manager = (
+        "enable virtual ports in the subnet manager (opensm: `virt_enabled 2`), and its partition "
+        "must hold the GUID of the VF"
+    )
+    if port.state == "PORT_INIT" and port.manager_lid in NO_LIDS:
+        return f"no subnet manager has configured it: start one; {manager}"
+    if port.physical == "LINK_UP":
+        return f"{manager}; {host}"
+    return host
+
+
+def _active(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
+    rate = f", {port.width}X, {port.gbit:g} Gbit/s" if port.gbit else ""
+    what = f"{ACTIVE}, {port.link_layer or 'unknown link layer'}{rate}"
     yield FabricFinding(name, about, Level.OK, what)
-    if port.link_layer == "InfiniBand":
+    if port.link_layer == INFINIBAND:
         yield from _infiniband(name, about, port)
-    elif port.link_layer == "Ethernet":
-        yield from _ethernet(name, about, port)
-
-
-def _inactive(name: str, about: str, port: RdmaPort) -> FabricFinding:
-    what = f"{port.state or 'unknown state'}, {port.physical or 'unknown link'}"
-    if port.state == "PORT_INIT" and port.link_layer == "InfiniBand":
-        remedy = (
-            "no subnet manager has configured it: start one, with virtualization enabled "
-            "(opensm: `virt_enabled 2` in opensm.conf; a switch: `ib sm virt enable`)"
-        )
-    elif port.physical == "LINK_UP":
-        remedy = "wait a moment, or look for the driver's words in dmesg"
-    else:
-        remedy = (
-            "set the VF's link on the host (`ip link set PF vf N state enable`; InfiniBand: policy "
-            "Follow or Up), and check the cable of the PF"
-        )
-    return FabricFinding(name, about, Level.FAULT, what, remedy)
-
-
-def _infiniband(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
-    if not port.lid or not port.manager_lid:
-        what = f"port LID {port.lid}, LID of the subnet manager {port.manager_lid}"
-        remedy = "enable virtualization in the subnet manager, and restart it"
-        yield FabricFinding(name, about, Level.FAULT, what, remedy)
-    if port.active_mtu < port.max_mtu:
-        what = f"MTU {port.active_mtu}, the port can {port.max_mtu}"
-        remedy = "set the MTU of the partition in the subnet manager (VMW-IB runs 4096)"
-        yield FabricFinding(name, about, Level.WARNING, what, remedy)
-    ready = [i for i in port.interfaces if i.is_up and i.addresses]
-    names = ", ".join(i.name for i in port.interfaces) or "none"
-    if ready:
-        yield FabricFinding(
-            name, about, Level.OK, f"IPoIB: {ready[0].name} has {ready[0].addresses[0]}"
-        )
-    else:
-        remedy = "load ib_ipoib, and give the interface an address and a link"
-        what = f"IPoIB: no interface is up with an address ({names})"
-        yield FabricFinding(name, about, Level.WARNING, what, remedy)
-
-
-def _ethernet(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
-    if port.active_mtu < ROCE_MTU:
+    elif port.link_layer == ETHERNET and 0 < port.active_mtu < ROCE_MTU:
         smallest = min((i.mtu for i in port.interfaces if i.mtu), default=0)
         of = f" of an interface MTU of {smallest}" if smallest else ""
         remedy = f"an interface MTU of {ROCE_INTERFACE_MTU} or more, on both nodes and the switch"
@@ -206,20 +291,64 @@ def _ethernet(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
         yield FabricFinding(name, about, Level.WARNING, what, remedy)
 
 
-def _together(nodes: Mapping[str, RdmaNode]) -> Iterator[FabricFinding]:
+def _infiniband(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
+    if port.lid in NO_LIDS or port.manager_lid in NO_LIDS:
+        what = f"port LID {port.lid}, LID of the subnet manager {port.manager_lid}"
+        remedy = "enable virtual ports in the subnet manager (opensm: `virt_enabled 2`)"
+        yield FabricFinding(name, about, Level.FAULT, what, remedy)
+    if 0 < port.width < USUAL_LANES:
+        remedy = "reseat or replace the cable: ports of adapters have four lanes"
+        yield FabricFinding(name, about, Level.WARNING, f"{port.width} of 4 lanes", remedy)
+    if port.active_mtu < port.max_mtu:
+        what = f"MTU {port.active_mtu}, the port can {port.max_mtu}"
+        remedy = "the other end of the cable allows no more: set the MTU of the switch's port"
+        yield FabricFinding(name, about, Level.WARNING, what, remedy)
+    if port.partitions and not any(key & _FULL for key in port.partitions):
+        keys = ", ".join(f"{key:#06x}" for key in port.partitions)
+        remedy = "two limited members cannot send to each other: make it a full member"
+        yield FabricFinding(name, about, Level.WARNING, f"partitions {keys}, none full", remedy)
+    yield from _ipoib(name, about, port)
+
+
+def _ipoib(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
+    ready = [i for i in port.interfaces if i.is_up and i.addresses]
+    if not ready:
+        names = ", ".join(i.name for i in port.interfaces) or "none"
+        what = f"IPoIB: no interface is known to be up with an address ({names})"
+        remedy = "load ib_ipoib, and give the interface an address and a link"
+        yield FabricFinding(name, about, Level.WARNING, what, remedy)
+        return
+    interface = ready[0]
+    what = f"IPoIB: {interface.name} has {interface.addresses[0]}, MTU {interface.mtu}"
+    if interface.mtu < port.active_mtu - IPOIB_HEADER:
+        remedy = "set `mtu=5` for the partition in the subnet manager (VMW-IB: 4092 bytes)"
+        yield FabricFinding(name, about, Level.WARNING, what, remedy)
+    else:
+        yield FabricFinding(name, about, Level.OK, what)
+
+
+def _together(nodes: Mapping[str, RdmaNode], site: Site) -> Iterator[FabricFinding]:
     devices = [(name, device) for name, node in nodes.items() for device in node.devices]
     guids = Counter(d.guid for _, d in devices if d.guid not in {"", NO_GUID})
-    for guid in [g for g, number in guids.items() if number > 1]:
+    for guid in [g for g, number in guids.items() if number > 1 and not site.shares_devices]:
         who = ", ".join(f"{name} {device.name}" for name, device in devices if device.guid == guid)
         remedy = "each VF needs a node GUID of its own; a copied machine keeps the old one"
         yield FabricFinding("all", "GUIDs", Level.FAULT, f"{guid} is that of {who}", remedy)
-    layers = {p.link_layer for _, d in devices for p in d.ports if p.state == "PORT_ACTIVE"}
-    if len(layers) > 1:
-        remedy = "use --device, or set LINK_TYPE alike: `nearmetal host plan`"
-        what = f"active ports of {' and '.join(sorted(layers))}"
-        yield FabricFinding("all", "link layer", Level.WARNING, what, remedy)
-    versions = sorted({d.firmware for _, d in devices if d.firmware and not d.is_software})
-    if len(versions) > 1:
+    rates: dict[str, set[float]] = defaultdict(set)
+    for _, device in devices:
+        for port in device.ports:
+            if port.state == ACTIVE and port.gbit and not device.is_software:
+                rates[port.link_layer].add(port.gbit)
+    for layer in [layer for layer, found in rates.items() if len(found) > 1]:
+        shown = ", ".join(f"{rate:g}" for rate in sorted(rates[layer]))
+        remedy = "if the adapters are alike, a cable or a port has trained to less"
+        what = f"active {layer} ports of {shown} Gbit/s"
+        yield FabricFinding("all", "line rate", Level.WARNING, what, remedy)
+    versions: dict[str, set[str]] = defaultdict(set)
+    for _, device in devices:
+        if device.firmware and not device.is_software:
+            versions[device.board].add(device.firmware)
+    for board in [board for board, found in versions.items() if len(found) > 1]:
+        what = f"{board or 'one kind of adapter'}: versions {', '.join(sorted(versions[board]))}"
         remedy = "give all adapters of one kind the same firmware: `nearmetal host plan`"
-        what = f"versions {', '.join(versions)}"
         yield FabricFinding("all", "firmware", Level.WARNING, what, remedy)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
@@ -29,18 +30,21 @@ def meet(
     *,
     env: Mapping[str, str],
     start: Callable[[Command], Completed],
-    stderr: IO[bytes] | None = None,
+    stderr: IO[bytes] | None,
 ) -> tuple[Completed, int]:
     """Run the first program on the first node, and the second one, with its address, on the other.
 
-    `start` runs the client to its end. Returns the end of the client and the exit code of the
-    server, which ends with it. The caller ends what carries its marker.
+    `start` runs the client to its end. `stderr`: where the words of the server go; None: to ours.
+    Returns the end of the client and the exit code of the server, which ends with it. The caller
+    ends what carries its marker.
     """
     server = runner.converse(backend.on_node(nodes[0], programs[0], env=env), stderr=stderr)
     patience = 0.0
     try:
-        # A server buffers the line that it waits. A client that starts too early gives up.
-        if server.receive(_LINE_S) is None:
+        begin = time.monotonic()
+        # A server buffers the line that it waits. A client that starts too early gives up. Without a
+        # server, which may have ended at once, it gives up, too.
+        if server.receive(_LINE_S) is None and time.monotonic() - begin >= _LINE_S:
             asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
             runner.run(asked, timeout_s=_LISTEN_S)
         ended = start(backend.on_node(nodes[1], [*programs[1], address], env=env))

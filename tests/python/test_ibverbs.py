@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes show of their RDMA devices, and how it is judged."""
+"""What nodes show of their RDMA devices, how it is judged, and how it is measured."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearmetal.cluster.backend import NodeStatus
-from nearmetal.core.errors import LaunchError
+from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
-from nearmetal.host.fabric import FabricFinding, Level, Sends, judge_nodes, judge_pair
-from nearmetal.host.parse.ibverbs import RdmaNode, RdmaPort, parse_node
-from nearmetal.job.fabric import FabricTest, pairs_of, verify
+from nearmetal.host.fabric import (
+    End,
+    FabricFinding,
+    Level,
+    Sends,
+    Site,
+    ends_of,
+    judge_nodes,
+    judge_pair,
+    line_rate,
+)
+from nearmetal.host.parse.ibverbs import SCRIPT, RdmaNode, parse_node
+from nearmetal.job.fabric import Fabric, FabricTest, pairs_of, verify
 
 DATA = Path(__file__).parents[1] / "data" / "hosts" / "ibverbs"
 VF = (DATA / "connectx5-vf.txt").read_text(encoding="utf-8")
@@ -28,6 +40,7 @@ ROCE = """\
 == tools
 ibv_devinfo
 == sysfs
+rxe_eth0 device
 rxe_eth0 software
 rxe_eth0 gid 1 0 fe80:0000:0000:0000:5054:00ff:fe00:0001 RoCE v2
 rxe_eth0 netdev 1 eth0
@@ -51,15 +64,24 @@ hca_id:\trxe_eth0
 \t\t\tactive_width:\t\t1X (1)
 \t\t\tactive_speed:\t\t2.5 Gbps (1)
 \t\t\tphys_state:\t\tLINK_UP (5)
+== code
+0
 """
+TOOLS = "ibv_devinfo\n"
+IPV4 = "0000:0000:0000:0000:0000:ffff:0a53:0001"
 
 
-def findings(nodes: Mapping[str, str], device: str = "") -> list[FabricFinding]:
-    return judge_nodes({name: parse_node(text) for name, text in nodes.items()}, device)
+def findings(nodes: Mapping[str, str], device: str = "", site: Site | None = None) -> list[Any]:
+    return judge_nodes({name: parse_node(text) for name, text in nodes.items()}, site, device)
 
 
-def bad(found: list[FabricFinding]) -> list[tuple[str, str]]:
+def bad(found: Sequence[FabricFinding]) -> list[tuple[str, str]]:
     return [(f.level.value, f.what) for f in found if f.level is not Level.OK]
+
+
+def end(text: str, name: str = "n1", port: int = 0) -> End:
+    device = parse_node(text).devices[0]
+    return End(name, device, device.ports[port])
 
 
 def test_a_virtual_function_of_the_paper_is_read_whole() -> None:
@@ -67,14 +89,35 @@ def test_a_virtual_function_of_the_paper_is_read_whole() -> None:
     (device,) = node.devices
     (port,) = device.ports
     assert (device.name, device.is_virtual, device.is_software) == ("mlx5_0", True, False)
-    assert device.firmware == "16.32.1010"
+    assert (device.firmware, device.board) == ("16.32.1010", "MT_0000000008")
     assert (port.state, port.physical, port.link_layer) == ("PORT_ACTIVE", "LINK_UP", "InfiniBand")
     assert (port.max_mtu, port.active_mtu, port.lid, port.manager_lid) == (4096, 4096, 205, 1)
-    assert port.gbit == 100
+    assert (port.width, port.gbit, port.partitions) == (4, 100, (0xFFFF,))
     assert [(i.name, i.mtu, i.is_up, i.addresses) for i in port.interfaces] == [
         ("ib0", 4092, True, ("192.168.5.11",))
     ]
-    assert node.locked is None
+    assert (node.locked, node.words, node.unusable) == (float("inf"), "", ())
+
+
+@pytest.mark.parametrize(
+    ("layer", "width", "speed", "gbit"),
+    [
+        ("InfiniBand", "4X (2)", "2.5 Gbps (1)", 8),
+        ("InfiniBand", "4X (2)", "10.0 Gbps (4)", 32),
+        ("InfiniBand", "4X (2)", "10.0 Gbps (8)", 40),
+        ("InfiniBand", "4X (2)", "14.0 Gbps (16)", 54.56),
+        ("InfiniBand", "4X (2)", "50.0 Gbps (64)", 200),
+        ("InfiniBand", "1X (1)", "25.0 Gbps (32)", 25),
+        ("Ethernet", "4X (2)", "10.0 Gbps (4)", 40),
+        ("Ethernet", "1X (1)", "10.0 Gbps (4)", 10),
+        ("Ethernet", "1X (1)", "25.0 Gbps (32)", 25),
+        ("Ethernet", "1X (1)", "invalid speed (0)", 0),
+    ],
+)
+def test_data_rates(layer: str, width: str, speed: str, gbit: float) -> None:
+    text = VF.replace("InfiniBand\n", f"{layer}\n").replace("4X (2)", width)
+    port = parse_node(text.replace("25.0 Gbps (32)", speed)).devices[0].ports[0]
+    assert port.gbit == pytest.approx(gbit)
 
 
 def test_a_sound_node_has_no_fault() -> None:
@@ -82,93 +125,112 @@ def test_a_sound_node_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "verdict", "what", "remedy"),
+    ("old", "new", "level", "what", "remedy"),
     [
-        ("PORT_ACTIVE (4)", "PORT_INIT (2)", "fault", "PORT_INIT, LINK_UP", "virt_enabled 2"),
-        ("PORT_ACTIVE (4)", "PORT_ARMED (3)", "fault", "PORT_ARMED, LINK_UP", "wait a moment"),
+        ("sm_lid:\t\t\t1", "sm_lid:\t\t\t65535", "fault", "PORT_INIT, LINK_UP", "start one"),
+        ("", "", "fault", "PORT_INIT, LINK_UP", "`virt_enabled 2`"),
+        ("PORT_INIT (2)", "PORT_DOWN (1)", "fault", "PORT_DOWN, LINK_UP", "policy Follow or Up"),
+        ("LINK_UP (5)", "POLLING (2)", "fault", "PORT_INIT, POLLING", "cable of the PF"),
         (
-            "PORT_ACTIVE (4)\n\t\t\tmax",
-            "PORT_DOWN (1)\n\t\t\tphys_state:\t\tPOLLING (2)\n\t\t\tmax",
+            "LINK_UP (5)",
+            "PORT_CONFIGURATION TRAINNING (4)",
             "fault",
-            "PORT_DOWN, POLLING",
-            "ip link set PF vf N state enable",
+            "PORT_INIT, PORT_CONFIGURATION TRAINNING",
+            "cable",
         ),
         (
-            "sm_lid:\t\t\t1",
-            "sm_lid:\t\t\t0",
+            "InfiniBand\n\t\t\tactive_w",
+            "Ethernet\n\t\t\tactive_w",
             "fault",
-            "port LID 205, LID of the subnet manager 0",
-            "",
+            "PORT_INIT, LINK_UP",
+            "`ip link set PF vf N state auto`",
         ),
-        (
-            "active_mtu:\t\t4096 (5)",
-            "active_mtu:\t\t2048 (4)",
-            "warning",
-            "MTU 2048, the port can 4096",
-            "partition",
-        ),
-        ("0050:56ff:feb3:9ec1", "0000:0000:0000:0000", "fault", "the node GUID is zero", "GUID"),
-        (
-            '"scope":"global"',
-            '"scope":"link"',
-            "warning",
-            "IPoIB: no interface is up with an address (ib0)",
-            "ib_ipoib",
-        ),
-        (
-            "unlimited",
-            "8192",
-            "warning",
-            "8192 KiB at most: MPI registers more",
-            "LimitMEMLOCK=infinity",
-        ),
-        ("ib_send_bw\n", "", "fault", "ib_send_bw: missing", "install perftest"),
-        ("hca_id:", "hca:", "fault", "no RDMA device", "lspci"),
     ],
 )
-def test_each_fault_has_its_remedy(
-    old: str, new: str, verdict: str, what: str, remedy: str
-) -> None:
-    assert old in VF
-    found = [f for f in findings({"n1": VF.replace(old, new, 1)}) if f.level is not Level.OK]
-    assert [(f.level.value, f.what) for f in found] == [(verdict, what)]
+def test_a_port_that_is_not_active(old: str, new: str, level: str, what: str, remedy: str) -> None:
+    text = VF.replace("PORT_ACTIVE (4)", "PORT_INIT (2)")
+    assert old in text
+    found = [f for f in findings({"n1": text.replace(old, new, 1)}) if f.level is not Level.OK]
+    assert [(f.level.value, f.what) for f in found] == [(level, what)]
     assert remedy in found[0].remedy
 
 
-def test_soft_roce_with_small_packets() -> None:
-    assert bad(findings({"n1": ROCE})) == [
-        ("fault", "ib_send_bw, ib_send_lat: missing"),
-        ("warning", "8192 KiB at most: MPI registers more"),
-        ("warning", "RoCE packets carry 1024 bytes of an interface MTU of 1500"),
-    ]
+def test_the_remedy_is_that_of_the_platform() -> None:
+    text = VF.replace("PORT_ACTIVE (4)", "PORT_DOWN (1)").replace("LINK_UP (5)", "DISABLED (3)")
+    (found,) = [f for f in findings({"n1": text}, site=Site("vsphere")) if f.level is Level.FAULT]
+    assert "ESXi" in found.remedy
+    assert "ip link" not in found.remedy
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "index"),
+    ("old", "new", "level", "what", "remedy"),
     [
-        ("", "", 1),
-        ("0000:0000:0000:0000:0000:ffff:0a53:0001", "fe80:0000:0000:0000:0000:0000:0000:0001", 0),
-        ("0000:0000:0000:0000:0000:ffff:0a53:0001", "2001:0db8:0000:0000:0000:0000:0000:0001", 1),
-        ("RoCE v2", "IB/RoCE v1", None),
+        ("port_lid:\t\t205", "port_lid:\t\t65535", "fault", "port LID 65535", "virt_enabled 2"),
+        ("sm_lid:\t\t\t1", "sm_lid:\t\t\t0", "fault", "port LID 205", "virt_enabled 2"),
+        ("4X (2)", "1X (1)", "warning", "1 of 4 lanes", "cable"),
+        ("active_mtu:\t\t4096 (5)", "active_mtu:\t\t2048 (4)", "warning", "MTU 2048", "switch"),
+        ('"mtu":4092', '"mtu":2044', "warning", "IPoIB: ib0 has 192.168.5.11, MTU 2044", "mtu=5"),
+        ("1 0xffff", "1 0x7fff", "warning", "partitions 0x7fff, none full", "full member"),
+        ("0050:56ff:feb3:9ec1", "0000:0000:0000:0000", "fault", "the node GUID", "nearmetal up"),
+        ('"scope":"global"', '"scope":"link"', "warning", "IPoIB: no interface", "ib_ipoib"),
+        ("unlimited", "8192", "warning", "at most 8192 KiB", "LimitMEMLOCK=infinity"),
+        ("unlimited", "?", "warning", "the limit is not known", "LimitMEMLOCK=infinity"),
+        ("ib_send_bw\n", "", "fault", "ib_send_bw: missing", "install perftest"),
+        ("mlx5_0 device\n", "mlx5_0 device\nmlx5_1 device\n", "fault", "the kernel has", "rights"),
     ],
 )
-def test_the_gid_of_an_address_is_used(old: str, new: str, index: int | None) -> None:
-    assert parse_node(ROCE.replace(old, new)).devices[0].ports[0].roce_gid == index
-    assert parse_node(VF).devices[0].ports[0].roce_gid is None
+def test_each_fault_has_its_remedy(old: str, new: str, level: str, what: str, remedy: str) -> None:
+    assert old in VF
+    found = [f for f in findings({"n1": VF.replace(old, new, 1)}) if f.level is not Level.OK]
+    assert [f.level.value for f in found] == [level]
+    assert found[0].what.startswith(what)
+    assert remedy in found[0].remedy
 
 
-def test_nodes_are_compared() -> None:
-    older = VF.replace("16.32.1010", "16.31.2006")
-    whats = [f.what for f in findings({"n1": VF, "n2": older, "n3": ROCE}) if f.node == "all"]
-    assert whats == [
-        "0050:56ff:feb3:9ec1 is that of n1 mlx5_0, n2 mlx5_0",
-        "active ports of Ethernet and InfiniBand",
-        "versions 16.31.2006, 16.32.1010",
+def test_verbs_that_fail_are_not_a_missing_device() -> None:
+    head, _, tail = VF.partition("== ibv_devinfo\n")
+    text = (
+        head + "== ibv_devinfo\nlibibverbs: Warning: no driver\nNo IB devices found\n== code\n1\n"
+    )
+    assert tail
+    assert bad(findings({"n1": text})) == [
+        ("fault", "the kernel has it, verbs do not show it: No IB devices found")
+    ]
+    assert bad(findings({"n1": text.replace("mlx5_0 ", "x ").replace("x device", "")})) == [
+        ("fault", "no RDMA device")
     ]
 
 
+def test_a_port_that_nobody_uses_is_no_fault() -> None:
+    spare = "\t\tport:\t2\n\t\t\tstate:\t\t\tPORT_DOWN (1)\n\t\t\tphys_state:\t\tPOLLING (2)\n"
+    text = VF.replace("\n== code", spare + "\n== code")
+    found = findings({"n1": text})
+    assert bad(found) == []
+    assert [f.what for f in found if "port 2" in f.about] == ["not used: PORT_DOWN, POLLING"]
+    assert bad(findings({"n1": text}, "mlx5_0")) == [("fault", "PORT_DOWN, POLLING")]
+
+
+def test_soft_roce_with_small_packets() -> None:
+    whats = [what for _, what in bad(findings({"n1": ROCE}))]
+    assert whats[0] == "ib_send_bw, ib_send_lat: missing"
+    assert whats[2:] == ["RoCE packets carry 1024 bytes of an interface MTU of 1500"]
+
+
+def test_nodes_are_compared() -> None:
+    older = VF.replace("16.32.1010", "16.31.2006").replace("4X (2)", "1X (1)")
+    whats = [f.what for f in findings({"n1": VF, "n2": older}) if f.node == "all"]
+    assert whats == [
+        "0050:56ff:feb3:9ec1 is that of n1 mlx5_0, n2 mlx5_0",
+        "active InfiniBand ports of 25, 100 Gbit/s",
+        "MT_0000000008: versions 16.31.2006, 16.32.1010",
+    ]
+    assert not [f for f in findings({"n1": VF, "n2": VF}, site=Site("local")) if f.node == "all"]
+    other = older.replace("MT_0000000008", "MT_0000000223").replace("feb3", "feb4")
+    assert [f.about for f in findings({"n1": VF, "n2": other}) if f.node == "all"] == ["line rate"]
+
+
 def test_one_device_is_chosen() -> None:
-    both = VF + ROCE.partition("== ibv_devinfo\n")[2]
+    both = VF.replace("\n== code", "\n" + ROCE.partition("== ibv_devinfo\n")[2])
     assert {f.about for f in findings({"n1": both}, "mlx5_0")} == {
         "locked memory",
         "mlx5_0 (VF) port 1",
@@ -176,25 +238,60 @@ def test_one_device_is_chosen() -> None:
     assert bad(findings({"n1": both}, "mlx5_9")) == [("fault", "no RDMA device mlx5_9")]
 
 
+def test_the_ends_of_a_pair_are_chosen_together() -> None:
+    both = VF.replace("\n== code", "\n" + ROCE.partition("== ibv_devinfo\n")[2])
+    both = both.replace("mlx5_0 device", "mlx5_0 device\nrxe_eth0 software")
+    nodes = {"n1": parse_node(both), "n2": parse_node(ROCE), "n3": parse_node(VF)}
+    software = ends_of(("n1", "n2"), nodes)
+    assert software is not None
+    assert [e.device.name for e in software] == ["rxe_eth0", "rxe_eth0"]
+    hardware = ends_of(("n1", "n3"), nodes)
+    assert hardware is not None
+    assert [e.device.name for e in hardware] == ["mlx5_0", "mlx5_0"]
+    assert ends_of(("n2", "n3"), nodes) is None
+
+
+@pytest.mark.parametrize(
+    ("partner", "gids"),
+    [
+        ("", (1, 1)),
+        ("0000:0000:0000:0000:0000:ffff:c0a8:0001", (0, 0)),
+        ("2001:0db8:0000:0000:0000:0000:0000:0001", (0, 0)),
+    ],
+)
+def test_the_gids_of_a_pair_are_in_one_network(partner: str, gids: tuple[int, int]) -> None:
+    nodes = {"n1": parse_node(ROCE), "n2": parse_node(ROCE.replace(IPV4, partner or IPV4))}
+    ends = ends_of(("n1", "n2"), nodes)
+    assert ends is not None
+    assert tuple(e.gid for e in ends) == gids
+
+
 @pytest.mark.parametrize(
     ("gbit", "level", "share"), [(95.48, Level.OK, "0.95"), (60.0, Level.FAULT, "0.60")]
 )
 def test_bandwidth_is_judged_by_the_line(gbit: float, level: Level, share: str) -> None:
-    port = parse_node(VF).devices[0].ports[0]
-    measured = Sends("n1", "n2", 65536, gbit, 1.19)
-    bandwidth, latency = judge_pair(measured, port, software=False)
+    ends = (end(VF), end(VF, "n2"))
+    sends = Sends("n1", "n2", "mlx5_0", 65536, gbit, 1.19)
+    bandwidth, latency = judge_pair(sends, ends)
     assert bandwidth.level is level
-    assert f"{share} of the line's 100" in bandwidth.what
+    assert f"{share} of 100" in bandwidth.what
     assert bool(bandwidth.remedy) == (level is Level.FAULT)
-    assert latency.what.startswith("1.19 µs (VMW-IB")
+    assert latency.what.startswith("1.19 µs, no verdict (VMW-IB")
+
+
+def test_the_slower_end_and_the_limit_of_a_vf_count() -> None:
+    slow = end(VF.replace("25.0 Gbps (32)", "10.0 Gbps (8)"), "n2")
+    assert line_rate((end(VF), slow), Site()) == 40
+    assert line_rate((end(VF), end(VF, "n2")), Site("libvirt", {"n1": 1, "n2": 1000})) == 1
+    assert line_rate((end(VF), end(ROCE, "n2")), Site()) == 0
 
 
 def test_software_has_no_line_rate_and_a_failure_its_words() -> None:
-    measured = Sends("n1", "n2", 65536, 0.08, 700.0)
-    found = judge_pair(measured, RdmaPort(1, gbit=2.0), software=True)
+    ends = (end(ROCE), end(ROCE, "n2"))
+    found = judge_pair(Sends("n1", "n2", "rxe", 65536, 0.08, 700.0), ends)
     assert [f.level for f in found] == [Level.OK] * 2
     assert "software has no line rate" in found[0].what
-    (failed,) = judge_pair(Sends("n1", "n2", 1, None, None, "it hung"), RdmaPort(1), software=False)
+    (failed,) = judge_pair(Sends("n1", "n2", "rxe", 1, why="it hung"), ends)
     assert (failed.level, failed.what) == (Level.FAULT, "it hung")
 
 
@@ -202,7 +299,7 @@ def test_software_has_no_line_rate_and_a_failure_its_words() -> None:
     ("names", "which", "pairs"),
     [
         ("a", "next", []),
-        ("ab", "next", [("a", "b")]),
+        ("ab", "next", [("a", "b"), ("b", "a")]),
         ("abc", "next", [("a", "b"), ("b", "c"), ("c", "a")]),
         ("abc", "all", [("a", "b"), ("a", "c"), ("b", "c")]),
         ("abc", "none", []),
@@ -212,10 +309,23 @@ def test_pairs(names: str, which: str, pairs: list[tuple[str, str]]) -> None:
     assert pairs_of(names, which) == pairs
 
 
-@given(st.text(max_size=2000))
-def test_no_text_is_an_error(text: str) -> None:
-    for hostile in (text, "== ibv_devinfo\nhca_id:\tx\n\t\tport:\t1\n" + text, "== ip\n" + text):
-        assert isinstance(parse_node(hostile), RdmaNode)
+_HOSTILE = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(["4294967296 (5)", "0x (1)", "\x1b[31mX (4)", "9" * 300, "inf (1)", "-1 (2)"]),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(VF.splitlines()), _HOSTILE), max_size=12))
+def test_no_text_is_an_error(pieces: list[tuple[str, str]]) -> None:
+    text = VF
+    for line, value in pieces:
+        head, colon, _ = line.rpartition(":")
+        text = text.replace(line, f"{head}{colon}\t{value}" if colon else value, 1)
+    node = parse_node(text)
+    assert isinstance(node, RdmaNode)
+    assert len(judge_nodes({"n1": node}, None, "")) < 64
+    for device in node.devices:
+        assert "\x1b" not in device.guid + "".join(p.state for p in device.ports)
 
 
 def test_hostile_sizes_are_bounded() -> None:
@@ -226,16 +336,56 @@ def test_hostile_sizes_are_bounded() -> None:
     assert parse_node("== ip\n" + "[" * 100000).devices == ()
 
 
+def _fill(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_the_script_reads_sysfs_in_every_shell(shell: str, tmp_path: Path) -> None:
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    _fill(
+        tmp_path,
+        {
+            f"{port}/pkeys/0": "0xffff",
+            f"{port}/pkeys/1": "0x0000",
+            f"{port}/gid_attrs/types/3": "RoCE v2",
+            f"{port}/gid_attrs/ndevs/3": "eth1",
+            f"{port}/gids/3": IPV4,
+            "sys/class/infiniband/mlx5_0/device/net/eth1/dev_port": "0",
+            "sys/class/infiniband/rxe0/parent": "eth0",
+        },
+    )
+    done = subprocess.run(
+        [shell, "-c", SCRIPT], env={"ROOT": str(tmp_path)}, capture_output=True, check=True
+    )
+    shown = done.stdout.decode().partition("== sysfs\n")[2].partition("== ip\n")[0]
+    assert shown.splitlines() == [
+        "mlx5_0 device",
+        "mlx5_0 pkey 1 0xffff",
+        f"mlx5_0 gid 1 3 {IPV4} RoCE v2",
+        "mlx5_0 netdev 1 eth1",
+        "mlx5_0 netdev 1 eth1",
+        "rxe0 device",
+        "rxe0 software",
+    ]
+    assert b"== code\n" in done.stdout
+
+
 PERFTEST = """\
 #!/bin/sh
 for word; do last=$word; done
 case $last in
 10.*) ;;
-*) echo waiting; sleep 1; exit 0 ;;
+*) [ -e "$PLACE/mute" ] && { echo "no memory" >&2; exit 12; }
+echo waiting; sleep 1; exit 0 ;;
 esac
+[ -e "$PLACE/slow" ] && sleep 30
+[ -e "$PLACE/mute" ] && { echo "Couldn't connect" >&2; exit 1; }
 case $0 in
-*bw) [ ! -e "$BROKEN" ] || { echo "Couldn't allocate MR" >&2; exit 1; }
-echo "                    Send BW Test"
+*bw) echo "                    Send BW Test"
 echo " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]"
 echo " 65536      1000           11900.00           11800.00             0.188800" ;;
 *) echo "                    Send Latency Test"
@@ -246,10 +396,13 @@ esac
 
 
 class Machines:
-    """A backend whose nodes are this machine, with a PATH of our own."""
+    """A backend whose nodes are this machine, with programs of our own."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.started: list[str] = []
+        self.swept: list[str] = []
+        self.breaks = False
         for name in ("ib_send_bw", "ib_send_lat"):
             (place / name).write_text(PERFTEST)
             (place / name).chmod(0o755)
@@ -257,37 +410,84 @@ class Machines:
     def status(self) -> list[NodeStatus]:
         return [
             NodeStatus(n, "h", n, "10.0.0.1", 1, (0,), "", 1, 1.0, healthy=True, health="")
-            for n in ("n1", "n2")
+            for n in ("n1", "n2", "n3")
         ]
 
     def on_node(
         self, node: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> Command:
+        assert env is not None
+        self.started += [f"{k}={v}" for k, v in env.items() if k.startswith("NEARMETAL_")]
         if argv[0] == "/bin/sh":
             shown = self.place / node
-            shown.write_text(VF.replace("0050:56ff", "0050:56f" + node[1]))
+            if not shown.exists():
+                shown.write_text(VF.replace("0050:56ff", "0050:56f" + node[1]))
             return Command(("/bin/cat", str(shown)), env={})
         program = str(self.place / argv[0])
-        return Command((program, *argv[1:]), env={**(env or {}), "BROKEN": str(self.place / "no")})
+        return Command((program, *argv[1:]), env={**env, "PLACE": str(self.place)})
 
     def end_marked(self, marker: str) -> int:
-        assert marker.startswith("NEARMETAL_")
+        self.swept.append(marker)
+        if self.breaks and len(self.swept) > 1:
+            raise BackendError("node n2 is gone")
         return 0
 
 
+def verified(backend: Machines, *names: str, **changes: Any) -> Fabric:
+    test = replace(FabricTest(), **changes)
+    site = Site("libvirt")
+    stand_in: Any = backend
+    return verify(stand_in, LocalRunner(), names or ("n1", "n2"), site, test, progress=Silent())
+
+
 def test_a_cluster_is_read_and_measured(tmp_path: Path) -> None:
-    backend: Any = Machines(tmp_path)
-    _, found = verify(backend, LocalRunner(), ("n1", "n2"), FabricTest(), Silent())
-    assert bad(found) == []
-    rate = next(f.what for f in found if f.about == "bandwidth")
-    assert rate.startswith("98.99 Gbit/s with 65536 bytes, 0.99 of the line's 100")
-    (tmp_path / "no").touch()
-    _, found = verify(backend, LocalRunner(), ("n1", "n2"), FabricTest(), Silent())
-    assert bad(found) == [("fault", "ib_send_bw ended with 1: Couldn't allocate MR")]
+    backend = Machines(tmp_path)
+    fabric = verified(backend)
+    assert bad(fabric.findings) == []
+    assert [(s.client, s.server, s.latency_us, line) for s, line in fabric.sends] == [
+        ("n2", "n1", 1.19, 100),
+        ("n1", "n2", 1.19, 100),
+    ]
+    assert [round(s.gbit or 0, 2) for s, _ in fabric.sends] == [98.99] * 2
+    assert set(backend.swept) == set(backend.started)
 
 
-def test_a_node_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    backend: Any = Machines(tmp_path)
-    backend.on_node = lambda *_, **__: Command(("/bin/sh", "-c", "echo no route >&2"), env={})
-    with pytest.raises(LaunchError, match="node n1 does not answer: no route"):
-        verify(backend, LocalRunner(), ("n1", "n2"), FabricTest(), Silent())
+def test_a_pair_that_fails_has_the_words_of_both_sides(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mute").touch()
+    found = bad(verified(Machines(tmp_path)).findings)
+    assert (
+        found
+        == [("fault", "ib_send_bw failed: client 1, Couldn't connect; server 12, no memory")] * 2
+    )
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_pair_that_hangs_ends_and_is_swept(tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    backend = Machines(tmp_path)
+    found = bad(verified(backend, timeout_s=0.5).findings)
+    assert found == [("fault", "ib_send_bw did not end in 0.5 s")] * 2
+    assert set(backend.swept) == set(backend.started)
+
+
+def test_one_node_that_breaks_does_not_hide_the_others(tmp_path: Path) -> None:
+    backend = Machines(tmp_path)
+    (tmp_path / "n3").write_text("Connection refused\n")
+    backend.breaks = True
+    fabric = verified(backend, "n1", "n2", "n3")
+    assert sorted(fabric.nodes) == ["n1", "n2"]
+    assert bad(fabric.findings) == [
+        ("fault", "it does not answer: Connection refused"),
+        ("fault", "node n2 is gone"),
+        ("fault", "node n2 is gone"),
+    ]
+
+
+def test_a_node_without_tools_is_not_measured(tmp_path: Path) -> None:
+    (tmp_path / "n2").write_text(VF.replace("ib_send_lat\n", "").replace("feb3", "feb4"))
+    fabric = verified(Machines(tmp_path))
+    assert fabric.sends == []
+    assert bad(fabric.findings) == [("fault", "ib_send_lat: missing")]
+    assert fabric.findings[-1].what == "nothing was measured: fewer than two nodes can send"

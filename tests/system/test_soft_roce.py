@@ -296,9 +296,11 @@ def test_the_fabric_is_verified(site: Site) -> None:
         (port,) = device["ports"]
         assert (port["state"], port["link_layer"]) == ("PORT_ACTIVE", "Ethernet")
         assert [interface["name"] for interface in port["interfaces"]] == ["eth0"]
-    measured = {f["about"]: f["what"] for f in answer["findings"] if f["node"] == "n2 to n1"}
-    assert "Gbit/s with 65536 bytes; a device in software" in measured["bandwidth"]
-    assert " µs (VMW-IB, Figure 22" in measured["latency"]
+    assert [(s["client"], s["server"]) for s in answer["sends"]] == [("n2", "n1"), ("n1", "n2")]
+    for sends in answer["sends"]:
+        assert sends["gbit"] > 0
+        assert sends["latency_us"] > 0
+        assert sends["line_gbit"] == 0
     assert [f for f in answer["findings"] if f["level"] == "fault"] == []
 
 

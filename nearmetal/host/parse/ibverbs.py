@@ -1,65 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a node shows of its RDMA devices: `ibv_devinfo -v`, sysfs and `ip -j addr`. Pure.
 
-The text comes from a node and is hostile: lengths and forms are checked. Source of the grammar:
-libibverbs/examples/devinfo.c of rdma-core, and the listing in Figure 20 of VMW-IB.
+The text comes from a node and is hostile: lengths and forms are checked. Sources of the grammar:
+libibverbs/examples/devinfo.c of rdma-core, Documentation/ABI/stable/sysfs-class-infiniband of the
+kernel, and the listing in Figure 20 of VMW-IB. Numbers of virtual functions: the table of devices
+in the kernel's drivers/net/ethernet/mellanox/mlx5/core/main.c and mlx4/main.c.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 MAX_TEXT = 1 << 20
 MAX_DEVICES = 64
 MAX_PORTS = 8
-UNLIMITED = "unlimited"
 
 SCRIPT = r"""
-PATH=/usr/sbin:/sbin:/usr/bin:/bin:$PATH
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
 echo '== limits'; ulimit -l
-echo '== tools'; for t in ibv_devinfo ib_send_bw ib_send_lat; do command -v $t >/dev/null && echo $t; done
+echo '== tools'; for t in ibv_devinfo ib_send_bw ib_send_lat ip; do command -v $t >/dev/null && echo $t; done
 echo '== sysfs'
-for d in /sys/class/infiniband/*; do
+for d in "${ROOT:-}"/sys/class/infiniband/*; do
   [ -e "$d" ] || continue
-  n=${d##*/}
+  n=${d##*/}; echo "$n device"
   case $(readlink -f "$d") in */devices/virtual/*) echo "$n software";; esac
-  [ ! -e "$d/device/physfn" ] || echo "$n virtual"
+  [ ! -e "$d/parent" ] || echo "$n software"
+  for i in "$d"/ports/*/pkeys/*; do
+    { read -r k <"$i"; } 2>/dev/null || continue
+    p=${i#"$d"/ports/}; [ "$k" = 0x0000 ] || echo "$n pkey ${p%%/*} $k"
+  done
   for i in "$d"/ports/*/gid_attrs/types/*; do
     { read -r t <"$i"; } 2>/dev/null || continue
     k=${i##*/} p=${i#"$d"/ports/}; p=${p%%/*}
     { read -r g <"$d/ports/$p/gids/$k"; } 2>/dev/null && echo "$n gid $p $k $g $t"
     { read -r e <"$d/ports/$p/gid_attrs/ndevs/$k"; } 2>/dev/null && echo "$n netdev $p $e"
   done
-  for i in "$d"/device/net/*; do [ ! -e "$i" ] || echo "$n netdev 0 ${i##*/}"; done
+  for i in "$d"/device/net/*; do
+    [ -e "$i" ] || continue
+    p=0; { read -r p <"$i/dev_port"; } 2>/dev/null; echo "$n netdev $((p + 1)) ${i##*/}"
+  done
 done
-echo '== ip'; ip -j addr
-echo '== ibv_devinfo'; ibv_devinfo -v
+echo '== ip'; ip -j addr 2>/dev/null
+echo '== ibv_devinfo'; ibv_devinfo -v 2>&1; c=$?
+echo '== code'; echo $c
 """
-"""Shell script whose output `parse_node` reads. It changes nothing."""
+"""Shell script whose output `parse_node` reads. It changes nothing. ROOT: in place of / (tests)."""
 
 _SECTION = re.compile(r"^== ([a-z_]{1,16})$", re.MULTILINE)
 _PAIR = re.compile(r"^\s*([A-Za-z][A-Za-z0-9_ ]{0,31}):\s*(\S.{0,255})?$")
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _DEVICE = re.compile(rf"^hca_id:\s+({_NAME})\s*$")
 _PORT = re.compile(r"^\s+port:\s+([0-9]{1,3})\s*$")
-_WORD = re.compile(r"([A-Za-z_]{1,32}) \([0-9]{1,3}\)")
-_NUMBER = re.compile(r"([0-9]{1,6})(?: \([0-9]{1,3}\))?")
+_WORD = re.compile(r"([A-Za-z_][A-Za-z_ ]{0,31}) \([0-9]{1,3}\)")
+_NUMBER = re.compile(r"(0x[0-9a-f]{1,8}|[0-9]{1,10})(?: \([0-9]{1,3}\))?")
 _WIDTH = re.compile(r"([0-9]{1,2})X\b")
-_SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) Gbps\b")
+_SPEED = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) Gbps \(([0-9]{1,4})\)")
 _GUID = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{4}){3}")
 _NETDEV = re.compile(rf"^({_NAME}) netdev ([0-9]{{1,3}}) ({_NAME})$", re.MULTILINE)
+_PKEY = re.compile(rf"^({_NAME}) pkey ([0-9]{{1,3}}) 0x([0-9a-f]{{4}})$", re.MULTILINE)
 _GID = re.compile(
     rf"^({_NAME}) gid ([0-9]{{1,3}}) ([0-9]{{1,4}}) ([0-9a-f]{{4}}(?::[0-9a-f]{{4}}){{7}}) RoCE v2$",
     re.MULTILINE,
 )
-_KIND = re.compile(rf"^({_NAME}) (software|virtual)$", re.MULTILINE)
+_KIND = re.compile(rf"^({_NAME}) (software|device)$", re.MULTILINE)
 
-_ENCODED = {2.5: 2.0, 5.0: 4.0, 10.0: 8.0, 14.0: 13.64}
-"""Gbit/s of data in a lane of SDR, DDR, QDR (8b/10b) and FDR (64b/66b); later names are data rates."""
+_LANE_GBIT = {1: 2.0, 2: 4.0, 4: 8.0, 8: 10.0, 16: 13.64}
+"""Gbit/s of data in an InfiniBand lane, by the code of its speed: SDR, DDR, QDR (8b/10b), FDR10 and
+FDR (64b/66b). The names of EDR and later are data rates, as those of Ethernet."""
+
+_VIRTUAL = {0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E}
+"""Device ids of virtual functions of NVIDIA adapters. A guest cannot see it otherwise."""
+
+NO_LIDS = {0, 0xFFFF}
+"""LIDs that mean none."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +104,15 @@ class RdmaPort:
     active_mtu: int = 0
     lid: int = 0
     manager_lid: int = 0
+    width: int = 0
+    """Lanes."""
     gbit: float = 0
     """Data rate in Gbit/s."""
     interfaces: tuple[Interface, ...] = ()
-    roce_gid: int | None = None
-    """Index of the GID to use for RoCE v2, that of an IPv4 address if there is one."""
+    partitions: tuple[int, ...] = ()
+    """P_Keys; bit 15 is set for a full member."""
+    gids: tuple[tuple[int, str], ...] = ()
+    """Index and GID of each RoCE v2 entry."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +122,7 @@ class RdmaDevice:
     name: str
     guid: str = ""
     firmware: str = ""
+    board: str = ""
     is_software: bool = False
     is_virtual: bool = False
     ports: tuple[RdmaPort, ...] = ()
@@ -108,11 +130,15 @@ class RdmaDevice:
 
 @dataclass(frozen=True)
 class RdmaNode:
-    """What a node has for verbs. `locked`: bytes that a process may lock; None: no limit."""
+    """What a node has for verbs. `locked`: bytes that a process may lock; None: not known."""
 
     devices: tuple[RdmaDevice, ...] = ()
+    unusable: tuple[str, ...] = ()
+    """Devices of the kernel that verbs do not show."""
     tools: frozenset[str] = frozenset()
-    locked: int | None = None
+    locked: float | None = None
+    words: str = ""
+    """The last line of ibv_devinfo if it failed."""
 
 
 @dataclass
@@ -129,7 +155,7 @@ def _sections(text: str) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def _devices(text: str) -> Iterator[_Open]:
+def _opened(text: str) -> Iterator[_Open]:
     device: _Open | None = None
     for line in text.splitlines():
         if match := _DEVICE.match(line):
@@ -155,47 +181,20 @@ def _word(found: dict[str, str], name: str) -> str:
 
 def _number(found: dict[str, str], name: str) -> int:
     match = _NUMBER.fullmatch(found.get(name, ""))
+    return int(match[1], 0 if match[1].startswith("0x") else 10) if match else 0
+
+
+def _lanes(found: dict[str, str]) -> int:
+    match = _WIDTH.match(found.get("active_width", ""))
     return int(match[1]) if match else 0
 
 
-def _rate(found: dict[str, str]) -> float:
-    width = _WIDTH.match(found.get("active_width", ""))
-    speed = _SPEED.match(found.get("active_speed", ""))
-    if not width or not speed:
+def _lane(found: dict[str, str], layer: str) -> float:
+    match = _SPEED.match(found.get("active_speed", ""))
+    if not match:
         return 0
-    lane = float(speed[1])
-    return int(width[1]) * _ENCODED.get(lane, lane)
-
-
-def _best_gid(gids: Sequence[tuple[int, str]]) -> int | None:
-    """Return the index of a GID of IPv4, else of a routed address, else any."""
-    for prefix in ("0000:0000:0000:0000:0000:ffff:", "(?!fe80:)", ""):
-        for index, gid in gids:
-            if re.match(prefix, gid):
-                return index
-    return None
-
-
-def _port(
-    number: int,
-    found: dict[str, str],
-    interfaces: Sequence[Interface],
-    gids: Sequence[tuple[int, str]],
-) -> RdmaPort:
-    layer = found.get("link_layer", "")
-    return RdmaPort(
-        number,
-        _word(found, "state"),
-        _word(found, "phys_state"),
-        layer if layer in {"InfiniBand", "Ethernet"} else "",
-        _number(found, "max_mtu"),
-        _number(found, "active_mtu"),
-        _number(found, "port_lid"),
-        _number(found, "sm_lid"),
-        _rate(found),
-        tuple(interfaces),
-        _best_gid(gids) if layer == "Ethernet" else None,
-    )
+    named = float(match[1])
+    return _LANE_GBIT.get(int(match[2]), named) if layer == "InfiniBand" else named
 
 
 def _interfaces(text: str) -> dict[str, Interface]:
@@ -216,46 +215,81 @@ def _interface(item: Any) -> Interface | None:
         if isinstance(entry, dict) and entry.get("scope") == "global" and "local" in entry
     ]
     return Interface(
-        item["ifname"],
+        str(item["ifname"]),
         mtu if isinstance(mtu, int) else 0,
         isinstance(flags, list) and "LOWER_UP" in flags,
         tuple(addresses),
     )
 
 
-def _locked(text: str) -> int | None:
+def _locked(text: str) -> float | None:
     word = text.strip()
+    if word == "unlimited":
+        return float("inf")
     return int(word) << 10 if re.fullmatch(r"[0-9]{1,15}", word) else None
+
+
+class _Sysfs:
+    """The section of sysfs, with the interfaces of `ip`."""
+
+    def __init__(self, text: str, interfaces: dict[str, Interface]) -> None:
+        self.kinds = set(_KIND.findall(text))
+        self.netdevs = [
+            (d, int(p), interfaces.get(n, Interface(n))) for d, p, n in _NETDEV.findall(text)
+        ]
+        self.pkeys = [(d, int(p), int(key, 16)) for d, p, key in _PKEY.findall(text)]
+        self.gids = [(d, int(p), int(index), gid) for d, p, index, gid in _GID.findall(text)]
+
+    def names(self) -> list[str]:
+        return sorted(name for name, kind in self.kinds if kind == "device")[:MAX_DEVICES]
+
+    def port(self, device: str, number: int, found: dict[str, str]) -> RdmaPort:
+        layer, place = found.get("link_layer", ""), (device, number)
+        layer = layer if layer in {"InfiniBand", "Ethernet"} else ""
+        lanes = _lanes(found)
+        return RdmaPort(
+            number,
+            _word(found, "state"),
+            _word(found, "phys_state"),
+            layer,
+            _number(found, "max_mtu"),
+            _number(found, "active_mtu"),
+            _number(found, "port_lid"),
+            _number(found, "sm_lid"),
+            lanes,
+            lanes * _lane(found, layer),
+            tuple(dict.fromkeys(i for d, p, i in self.netdevs if (d, p) == place)),
+            tuple(key for d, p, key in self.pkeys if (d, p) == place),
+            tuple((index, gid) for d, p, index, gid in self.gids if (d, p) == place),
+        )
+
+
+def _device(found: _Open, sysfs: _Sysfs) -> RdmaDevice:
+    guid = found.own.get("node_guid", "")
+    return RdmaDevice(
+        found.name,
+        guid if _GUID.fullmatch(guid) else "",
+        found.own.get("fw_ver", "")[:64],
+        found.own.get("board_id", "")[:64],
+        (found.name, "software") in sysfs.kinds,
+        _number(found.own, "vendor_part_id") in _VIRTUAL,
+        tuple(sysfs.port(found.name, number, values) for number, values in found.ports),
+    )
 
 
 def parse_node(text: str) -> RdmaNode:
     """Return what the output of SCRIPT says. Whatever has another form counts as absent."""
     sections = _sections(text)
-    interfaces = _interfaces(sections.get("ip", ""))
-    sysfs = sections.get("sysfs", "")
-    kinds = set(_KIND.findall(sysfs))
-    named = [(d, int(p), interfaces.get(n, Interface(n))) for d, p, n in _NETDEV.findall(sysfs)]
-    gids = [(d, int(p), int(index), gid) for d, p, index, gid in _GID.findall(sysfs)]
-    devices = []
-    for found in list(_devices(sections.get("ibv_devinfo", "")))[:MAX_DEVICES]:
-        guid = found.own.get("node_guid", "")
-        mine = [(port, i) for device, port, i in named if device == found.name]
-        device = RdmaDevice(
-            found.name,
-            guid if _GUID.fullmatch(guid) else "",
-            found.own.get("fw_ver", "")[:64],
-            (found.name, "software") in kinds,
-            (found.name, "virtual") in kinds,
-        )
-        ports = [
-            _port(
-                n,
-                values,
-                tuple(dict.fromkeys(i for port, i in mine if port in {0, n})),
-                [(index, gid) for d, p, index, gid in gids if (d, p) == (found.name, n)],
-            )
-            for n, values in found.ports
-        ]
-        devices.append(replace(device, ports=tuple(ports)))
-    tools = frozenset(re.findall(r"^[a-z_]{1,32}$", sections.get("tools", ""), re.MULTILINE))
-    return RdmaNode(tuple(devices), tools, _locked(sections.get("limits", "")))
+    shown = sections.get("ibv_devinfo", "")
+    sysfs = _Sysfs(sections.get("sysfs", ""), _interfaces(sections.get("ip", "")))
+    devices = [_device(found, sysfs) for found in list(_opened(shown))[:MAX_DEVICES]]
+    names = {device.name for device in devices}
+    lines = shown.strip().splitlines()
+    failed = sections.get("code", "").strip() != "0"
+    return RdmaNode(
+        tuple(devices),
+        tuple(name for name in sysfs.names() if name not in names),
+        frozenset(re.findall(r"^[a-z_]{1,32}$", sections.get("tools", ""), re.MULTILINE)),
+        _locked(sections.get("limits", "")),
+        lines[-1][:200] if lines and failed else "",
+    )
