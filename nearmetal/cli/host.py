@@ -280,7 +280,7 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
     """Judge the RDMA fabric of a cluster; exit code 4 if there is a fault."""
     from nearmetal.cli.arguments import open_running
     from nearmetal.core.process import LocalRunner
-    from nearmetal.host.fabric import Level, Site
+    from nearmetal.host.fabric import Level, FabricSite
     from nearmetal.job.fabric import FabricTest, verify
 
     if args.iterations < _LEAST_ITERATIONS:
@@ -299,7 +299,7 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
     )
     names = [node.name for _, node in spec.nodes]
     rates = {n.name: getattr(getattr(n, "vf", None), "rate", None) or 0 for _, n in spec.nodes}
-    site = Site(spec.backend, rates)
+    site = FabricSite(spec.backend, rates)
     with view.steps(f"host verify {cluster.name}") as steps:
         fabric = verify(cluster.backend, LocalRunner(), names, site, test, progress=steps)
     view.result(

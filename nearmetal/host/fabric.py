@@ -52,7 +52,7 @@ class FabricFinding:
 
 
 @dataclass(frozen=True)
-class Site:
+class FabricSite:
     """What the spec says of the nodes. `platform`: the backend; `rates`: Mbit/s of a node's VF."""
 
     platform: str = ""
@@ -91,10 +91,10 @@ class Sends:
 
 
 def judge_nodes(
-    nodes: Mapping[str, RdmaNode], site: Site | None = None, device: str = ""
+    nodes: Mapping[str, RdmaNode], site: FabricSite | None = None, device: str = ""
 ) -> list[FabricFinding]:
     """Return the findings of every node, then those of all nodes together."""
-    site = site or Site()
+    site = site or FabricSite()
     wanted = {name: chosen(node, device) for name, node in nodes.items()}
     found = [f for name, node in wanted.items() for f in _node(name, node, site, device)]
     return found + list(_together(wanted, site))
@@ -109,7 +109,7 @@ def chosen(node: RdmaNode, device: str) -> RdmaNode:
     return RdmaNode(kept, unusable, node.tools, node.locked, node.words)
 
 
-def line_rate(ends: Sequence[End], site: Site) -> float:
+def line_rate(ends: Sequence[End], site: FabricSite) -> float:
     """Return the Gbit/s that a pair can reach: of the slower port, or the limit of the client's VF.
 
     0: a device in software has no line rate, or the rate is unknown.
@@ -121,14 +121,17 @@ def line_rate(ends: Sequence[End], site: Site) -> float:
 
 
 def judge_pair(
-    sends: Sends, ends: Sequence[End], site: Site | None = None, least: float = LEAST_SHARE
+    sends: Sends, ends: Sequence[End], site: FabricSite | None = None, least: float = LEAST_SHARE
 ) -> list[FabricFinding]:
     """Return the findings of one pair: the server, then the client."""
     pair = f"{sends.client} to {sends.server}"
     if sends.gbit is None or sends.latency_us is None:
         remedy = "`nearmetal exec` starts ib_send_bw by hand; with -R it connects in another way"
         return [FabricFinding(pair, "sends", Level.FAULT, sends.why, remedy)]
-    rate, line = f"{sends.gbit:.4g} Gbit/s with {sends.size} bytes", line_rate(ends, site or Site())
+    rate, line = (
+        f"{sends.gbit:.4g} Gbit/s with {sends.size} bytes",
+        line_rate(ends, site or FabricSite()),
+    )
     if not line:
         software = any(end.device.is_software for end in ends)
         rated = "a device in software has no line rate" if software else "the line rate is unknown"
@@ -189,7 +192,7 @@ def _gids(server: End, client: End) -> tuple[int, int] | None:
     return None
 
 
-def _node(name: str, node: RdmaNode, site: Site, wanted: str) -> Iterator[FabricFinding]:
+def _node(name: str, node: RdmaNode, site: FabricSite, wanted: str) -> Iterator[FabricFinding]:
     missing = [tool for tool in _TOOLS if tool not in node.tools]
     if missing:
         packages = " and ".join(dict.fromkeys(_TOOLS[tool] for tool in missing))
@@ -229,7 +232,9 @@ def _locked(name: str, limit: float | None) -> FabricFinding:
     return FabricFinding(name, about, Level.WARNING, what, remedy)
 
 
-def _device(name: str, device: RdmaDevice, site: Site, *, alone: bool) -> Iterator[FabricFinding]:
+def _device(
+    name: str, device: RdmaDevice, site: FabricSite, *, alone: bool
+) -> Iterator[FabricFinding]:
     kind = " (software)" if device.is_software else " (VF)" if device.is_virtual else ""
     about = device.name + kind
     if device.guid in {"", NO_GUID}:
@@ -255,7 +260,7 @@ def _state(port: RdmaPort) -> str:
     return f"{port.state or 'unknown state'}, {port.physical or 'unknown link'}"
 
 
-def _wake(port: RdmaPort, site: Site) -> str:
+def _wake(port: RdmaPort, site: FabricSite) -> str:
     """Return the remedy for a port that is not active."""
     host = (
         "on the ESXi host the VF's port must be up: look at the port group and the uplink"
@@ -327,7 +332,7 @@ def _ipoib(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
         yield FabricFinding(name, about, Level.OK, what)
 
 
-def _together(nodes: Mapping[str, RdmaNode], site: Site) -> Iterator[FabricFinding]:
+def _together(nodes: Mapping[str, RdmaNode], site: FabricSite) -> Iterator[FabricFinding]:
     devices = [(name, device) for name, node in nodes.items() for device in node.devices]
     guids = Counter(d.guid for _, d in devices if d.guid not in {"", NO_GUID})
     for guid in [g for g, number in guids.items() if number > 1 and not site.shares_devices]:

@@ -19,7 +19,7 @@ from nearmetal.host.fabric import (
     FabricFinding,
     Level,
     Sends,
-    Site,
+    FabricSite,
     chosen,
     ends_of,
     judge_nodes,
@@ -56,7 +56,7 @@ class FabricTest:
 
 
 @dataclass
-class Fabric:
+class Verified:
     """What was read, measured and found."""
 
     nodes: dict[str, RdmaNode] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Fabric:
     findings: list[FabricFinding] = field(default_factory=list)
 
 
-def read_nodes(backend: Backend, runner: Runner, names: Sequence[str]) -> Fabric:
+def read_nodes(backend: Backend, runner: Runner, names: Sequence[str]) -> Verified:
     """Read each node. One that does not answer is a fault of its own."""
     marker = new_name("verify")
     env = {"PATH": "/usr/bin:/bin", MARKER: marker}
@@ -73,7 +73,7 @@ def read_nodes(backend: Backend, runner: Runner, names: Sequence[str]) -> Fabric
         replace(backend.on_node(name, ["/bin/sh", "-c", SCRIPT], env=env), most=MAX_TEXT)
         for name in names
     ]
-    fabric = Fabric()
+    fabric = Verified()
     try:
         ends = runner.run_all(commands, timeout_s=_READ_S)
     finally:
@@ -108,11 +108,11 @@ def verify(
     backend: Backend,
     runner: Runner,
     names: Sequence[str],
-    site: Site,
+    site: FabricSite,
     test: FabricTest,
     *,
     progress: Progress,
-) -> Fabric:
+) -> Verified:
     """Read the nodes, measure the pairs that can send, and judge both."""
     fabric = read_nodes(backend, runner, names)
     nodes = {name: chosen(node, test.device) for name, node in fabric.nodes.items()}

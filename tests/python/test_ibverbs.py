@@ -22,14 +22,14 @@ from nearmetal.host.fabric import (
     FabricFinding,
     Level,
     Sends,
-    Site,
+    FabricSite,
     ends_of,
     judge_nodes,
     judge_pair,
     line_rate,
 )
 from nearmetal.host.parse.ibverbs import SCRIPT, RdmaNode, parse_node
-from nearmetal.job.fabric import Fabric, FabricTest, pairs_of, verify
+from nearmetal.job.fabric import Verified, FabricTest, pairs_of, verify
 
 DATA = Path(__file__).parents[1] / "data" / "hosts" / "ibverbs"
 VF = (DATA / "connectx5-vf.txt").read_text(encoding="utf-8")
@@ -71,7 +71,9 @@ TOOLS = "ibv_devinfo\n"
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a53:0001"
 
 
-def findings(nodes: Mapping[str, str], device: str = "", site: Site | None = None) -> list[Any]:
+def findings(
+    nodes: Mapping[str, str], device: str = "", site: FabricSite | None = None
+) -> list[Any]:
     return judge_nodes({name: parse_node(text) for name, text in nodes.items()}, site, device)
 
 
@@ -157,7 +159,9 @@ def test_a_port_that_is_not_active(old: str, new: str, level: str, what: str, re
 
 def test_the_remedy_is_that_of_the_platform() -> None:
     text = VF.replace("PORT_ACTIVE (4)", "PORT_DOWN (1)").replace("LINK_UP (5)", "DISABLED (3)")
-    (found,) = [f for f in findings({"n1": text}, site=Site("vsphere")) if f.level is Level.FAULT]
+    (found,) = [
+        f for f in findings({"n1": text}, site=FabricSite("vsphere")) if f.level is Level.FAULT
+    ]
     assert "ESXi" in found.remedy
     assert "ip link" not in found.remedy
 
@@ -224,7 +228,9 @@ def test_nodes_are_compared() -> None:
         "active InfiniBand ports of 25, 100 Gbit/s",
         "MT_0000000008: versions 16.31.2006, 16.32.1010",
     ]
-    assert not [f for f in findings({"n1": VF, "n2": VF}, site=Site("local")) if f.node == "all"]
+    assert not [
+        f for f in findings({"n1": VF, "n2": VF}, site=FabricSite("local")) if f.node == "all"
+    ]
     other = older.replace("MT_0000000008", "MT_0000000223").replace("feb3", "feb4")
     assert [f.about for f in findings({"n1": VF, "n2": other}) if f.node == "all"] == ["line rate"]
 
@@ -281,9 +287,9 @@ def test_bandwidth_is_judged_by_the_line(gbit: float, level: Level, share: str) 
 
 def test_the_slower_end_and_the_limit_of_a_vf_count() -> None:
     slow = end(VF.replace("25.0 Gbps (32)", "10.0 Gbps (8)"), "n2")
-    assert line_rate((end(VF), slow), Site()) == 40
-    assert line_rate((end(VF), end(VF, "n2")), Site("libvirt", {"n1": 1, "n2": 1000})) == 1
-    assert line_rate((end(VF), end(ROCE, "n2")), Site()) == 0
+    assert line_rate((end(VF), slow), FabricSite()) == 40
+    assert line_rate((end(VF), end(VF, "n2")), FabricSite("libvirt", {"n1": 1, "n2": 1000})) == 1
+    assert line_rate((end(VF), end(ROCE, "n2")), FabricSite()) == 0
 
 
 def test_software_has_no_line_rate_and_a_failure_its_words() -> None:
@@ -433,9 +439,9 @@ class Machines:
         return 0
 
 
-def verified(backend: Machines, *names: str, **changes: Any) -> Fabric:
+def verified(backend: Machines, *names: str, **changes: Any) -> Verified:
     test = replace(FabricTest(), **changes)
-    site = Site("libvirt")
+    site = FabricSite("libvirt")
     stand_in: Any = backend
     return verify(stand_in, LocalRunner(), names or ("n1", "n2"), site, test, progress=Silent())
 
