@@ -280,7 +280,7 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
     """Judge the RDMA fabric of a cluster; exit code 4 if there is a fault."""
     from nearmetal.cli.arguments import open_running
     from nearmetal.core.process import LocalRunner
-    from nearmetal.host.fabric import Level, FabricSite
+    from nearmetal.host.fabric import FabricSite, Level
     from nearmetal.job.fabric import FabricTest, verify
 
     if args.iterations < _LEAST_ITERATIONS:

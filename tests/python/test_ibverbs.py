@@ -20,16 +20,16 @@ from nearmetal.core.progress import Silent
 from nearmetal.host.fabric import (
     End,
     FabricFinding,
+    FabricSite,
     Level,
     Sends,
-    FabricSite,
     ends_of,
     judge_nodes,
     judge_pair,
     line_rate,
 )
 from nearmetal.host.parse.ibverbs import SCRIPT, RdmaNode, parse_node
-from nearmetal.job.fabric import Verified, FabricTest, pairs_of, verify
+from nearmetal.job.fabric import FabricTest, Verified, pairs_of, verify
 
 DATA = Path(__file__).parents[1] / "data" / "hosts" / "ibverbs"
 VF = (DATA / "connectx5-vf.txt").read_text(encoding="utf-8")
