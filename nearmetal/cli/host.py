@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 DEFAULT_REBOOT_S = 900
 _LEAST_ITERATIONS = 5
 """perftest takes no fewer."""
+_MOST_ITERATIONS = 100_000_000
+"""An int of perftest."""
+_MOST_S = 86_400
 
 _FILE = "hosts file (YAML), see nearmetal-hosts(5)"
 _PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs")
@@ -283,12 +286,13 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
     from nearmetal.host.fabric import FabricSite, Level
     from nearmetal.job.fabric import FabricTest, verify
 
-    if args.iterations < _LEAST_ITERATIONS:
-        raise UsageError(f"--iterations {args.iterations}: {_LEAST_ITERATIONS} or more")
+    if not _LEAST_ITERATIONS <= args.iterations <= _MOST_ITERATIONS:
+        bounds = f"{_LEAST_ITERATIONS} to {_MOST_ITERATIONS}"
+        raise UsageError(f"--iterations {args.iterations}: {bounds}")
     if not 0 < args.least <= 1:
         raise UsageError(f"--least {args.least:g}: more than 0, at most 1")
-    if not args.timeout > 0:
-        raise UsageError(f"--timeout {args.timeout:g}: more than 0")
+    if not 0 < args.timeout <= _MOST_S:
+        raise UsageError(f"--timeout {args.timeout:g}: more than 0, at most {_MOST_S}")
     cluster, spec = open_running(args.spec)
     test = FabricTest(
         args.device or "",
@@ -309,7 +313,8 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
             "findings": [asdict(f) | {"level": f.level.value} for f in fabric.findings],
         }
     )
-    view.table(("node", "about", "level", "what"), [_finding_row(f) for f in fabric.findings])
+    columns = ("node", "about", "level", "what", "VMW-IB")
+    view.table(columns, [_finding_row(finding) for finding in fabric.findings])
     for finding in fabric.findings:
         if finding.level is not Level.OK:
             view.warn(f"{finding.node} {finding.about}: {finding.what}", finding.remedy)
@@ -324,7 +329,8 @@ def _rdma_data(node: RdmaNode) -> dict[str, Any]:
 
 
 def _finding_row(finding: FabricFinding) -> list[str]:
-    return [finding.node, finding.about, finding.level.value, finding.what]
+    level = finding.level.value
+    return [finding.node, finding.about, level, finding.what, finding.published]
 
 
 def _vf_data(

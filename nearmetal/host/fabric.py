@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stage four of an RDMA fabric: what nodes show and measure, judged, each fault with its remedy. Pure.
 
-The order is that of VMW-IB: subnet manager, driver and port of the guest, IPoIB, then bandwidth
-and latency between two guests.
+The order is that of VMW-IB: driver, port and subnet manager of the guest, IPoIB, then bandwidth and
+latency between two guests. Each of these steps has the figure of VMW-IB beside it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from nearmetal.evidence.published import find
 from nearmetal.host.parse.ibverbs import NO_LIDS, RdmaDevice, RdmaNode, RdmaPort
 
 LEAST_SHARE = 0.9
@@ -23,12 +24,21 @@ ROCE_MTU = 4096
 ROCE_INTERFACE_MTU = 4200
 IPOIB_HEADER = 4
 USUAL_LANES = 4
-PAPER_BANDWIDTH = "VMW-IB, Figure 21: 95.48 of 100 Gbit/s between two virtual machines"
-PAPER_LATENCY = "VMW-IB, Figure 22: 1.19 µs with small messages between two virtual machines"
+PAPER_DRIVER = "MLNX_OFED_LINUX-5.4-3.0.3.0, ConnectX-5 firmware 16.32.1010"
+PAPER_PORT = "PORT_ACTIVE, InfiniBand, MTU 4096"
+PAPER_MANAGER = "port LID 205"
+PAPER_IPOIB = "ib0 with MTU 4092"
 
 INFINIBAND, ETHERNET = "InfiniBand", "Ethernet"
 ACTIVE = "PORT_ACTIVE"
-_TOOLS = {"ibv_devinfo": "ibverbs-utils", "ib_send_bw": "perftest", "ib_send_lat": "perftest"}
+_TOOLS = {
+    "ibv_devinfo": "ibverbs-utils (RHEL: libibverbs-utils)",
+    "ib_send_bw": "perftest",
+    "ib_send_lat": "perftest",
+    "ip": "iproute2 (RHEL: iproute)",
+}
+"""The packages of programs in Debian, and in RHEL where the name is another."""
+
 _FULL = 0x8000
 
 
@@ -42,13 +52,17 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class FabricFinding:
-    """One thing that was looked at. `what` has the figure; `remedy` is '' if nothing is to be done."""
+    """One thing that was looked at. `what` has the figure; `remedy` is '' if nothing is to be done.
+
+    `published`: the figure of VMW-IB for this step, two virtual machines with ConnectX-5 of 100 Gbit/s.
+    """
 
     node: str
     about: str
     level: Level
     what: str
     remedy: str = ""
+    published: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +120,7 @@ def chosen(node: RdmaNode, device: str) -> RdmaNode:
         return node
     kept = tuple(d for d in node.devices if d.name == device)
     unusable = tuple(name for name in node.unusable if name == device)
-    return RdmaNode(kept, unusable, node.tools, node.locked, node.words)
+    return replace(node, devices=kept, unusable=unusable)
 
 
 def line_rate(ends: Sequence[End], site: FabricSite) -> float:
@@ -125,29 +139,45 @@ def judge_pair(
 ) -> list[FabricFinding]:
     """Return the findings of one pair: the server, then the client."""
     pair = f"{sends.client} to {sends.server}"
-    if sends.gbit is None or sends.latency_us is None:
+    found = []
+    if sends.gbit is not None:
+        found.append(_bandwidth(pair, sends, line_rate(ends, site or FabricSite()), least))
+    if sends.latency_us is not None:
+        what = f"{sends.latency_us:g} µs, no verdict"
+        published = _published("ib_send_lat", 2, "latency")
+        found.append(FabricFinding(pair, "latency", Level.OK, what, published=published))
+    if sends.why:
         remedy = "`nearmetal exec` starts ib_send_bw by hand; with -R it connects in another way"
-        return [FabricFinding(pair, "sends", Level.FAULT, sends.why, remedy)]
-    rate, line = (
-        f"{sends.gbit:.4g} Gbit/s with {sends.size} bytes",
-        line_rate(ends, site or FabricSite()),
-    )
+        found.append(FabricFinding(pair, "sends", Level.FAULT, sends.why, remedy))
+    return found
+
+
+def _bandwidth(pair: str, sends: Sends, line: float, least: float) -> FabricFinding:
+    about, rate = "bandwidth", f"{sends.gbit:.4g} Gbit/s with {sends.size} bytes"
+    published = _published("ib_send_bw", sends.size, "bandwidth")
     if not line:
-        software = any(end.device.is_software for end in ends)
-        rated = "a device in software has no line rate" if software else "the line rate is unknown"
-        bandwidth = FabricFinding(pair, "bandwidth", Level.OK, f"{rate}; {rated}, so no verdict")
-    else:
-        share = sends.gbit / line
-        sound = share >= least
-        what = f"{rate}, {share:.2f} of {line:g} ({PAPER_BANDWIDTH})"
-        remedy = (
-            "compare with the same two hosts without virtual machines; then look at the PCIe width, "
-            "the NUMA node of the adapter, the MTU and relaxed ordering"
-        )
-        level = Level.OK if sound else Level.FAULT
-        bandwidth = FabricFinding(pair, "bandwidth", level, what, "" if sound else remedy)
-    latency = f"{sends.latency_us:g} µs, no verdict ({PAPER_LATENCY})"
-    return [bandwidth, FabricFinding(pair, "latency", Level.OK, latency)]
+        what = f"{rate}; no line rate is known, so no verdict"
+        return FabricFinding(pair, about, Level.OK, what, published=published)
+    share = (sends.gbit or 0) / line
+    what = f"{rate}, {share:.3f} of {line:g}"
+    if share >= least:
+        return FabricFinding(pair, about, Level.OK, what, published=published)
+    remedy = (
+        "compare with the same two hosts without virtual machines; then look at the PCIe width, "
+        "the NUMA node of the adapter, the MTU and relaxed ordering"
+    )
+    return FabricFinding(pair, about, Level.FAULT, what, remedy, published)
+
+
+def falls_short(sends: Sends, ends: Sequence[End], site: FabricSite, least: float) -> bool:
+    """Return whether a bandwidth was measured that is a fault."""
+    line = line_rate(ends, site)
+    return sends.gbit is not None and bool(line) and sends.gbit / line < least
+
+
+def _published(program: str, size: int, metric: str) -> str:
+    found = find("vmw-ib", test=program, scale=f"{size} B", metric=metric)
+    return f"{found[0].printed} {found[0].unit}" if found else ""
 
 
 def ends_of(names: Sequence[str], nodes: Mapping[str, RdmaNode]) -> tuple[End, End] | None:
@@ -207,6 +237,9 @@ def _node(name: str, node: RdmaNode, site: FabricSite, wanted: str) -> Iterator[
         yield FabricFinding(name, "device", Level.FAULT, what, _no_device(wanted))
     if not node.devices:
         return
+    if not all(device.is_software for device in node.devices):
+        what = node.driver or "the driver of the kernel, no OFED"
+        yield FabricFinding(name, "driver", Level.OK, what, published=PAPER_DRIVER)
     yield _locked(name, node.locked)
     for device in node.devices:
         yield from _device(name, device, site, alone=bool(wanted))
@@ -284,9 +317,11 @@ def _wake(port: RdmaPort, site: FabricSite) -> str:
 
 def _active(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
     rate = f", {port.width}X, {port.gbit:g} Gbit/s" if port.gbit else ""
-    what = f"{ACTIVE}, {port.link_layer or 'unknown link layer'}{rate}"
-    yield FabricFinding(name, about, Level.OK, what)
-    if port.link_layer == INFINIBAND:
+    layer = port.link_layer or "unknown link layer"
+    published = PAPER_PORT if layer == INFINIBAND else ""
+    what = f"{ACTIVE}, {layer}, MTU {port.active_mtu}{rate}"
+    yield FabricFinding(name, about, Level.OK, what, published=published)
+    if layer == INFINIBAND:
         yield from _infiniband(name, about, port)
     elif port.link_layer == ETHERNET and 0 < port.active_mtu < ROCE_MTU:
         smallest = min((i.mtu for i in port.interfaces if i.mtu), default=0)
@@ -297,10 +332,12 @@ def _active(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
 
 
 def _infiniband(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
+    what = f"subnet manager: LID {port.manager_lid}, port LID {port.lid}"
     if port.lid in NO_LIDS or port.manager_lid in NO_LIDS:
-        what = f"port LID {port.lid}, LID of the subnet manager {port.manager_lid}"
         remedy = "enable virtual ports in the subnet manager (opensm: `virt_enabled 2`)"
-        yield FabricFinding(name, about, Level.FAULT, what, remedy)
+        yield FabricFinding(name, about, Level.FAULT, what, remedy, PAPER_MANAGER)
+    else:
+        yield FabricFinding(name, about, Level.OK, what, published=PAPER_MANAGER)
     if 0 < port.width < USUAL_LANES:
         remedy = "reseat or replace the cable: ports of adapters have four lanes"
         yield FabricFinding(name, about, Level.WARNING, f"{port.width} of 4 lanes", remedy)
@@ -321,15 +358,15 @@ def _ipoib(name: str, about: str, port: RdmaPort) -> Iterator[FabricFinding]:
         names = ", ".join(i.name for i in port.interfaces) or "none"
         what = f"IPoIB: no interface is known to be up with an address ({names})"
         remedy = "load ib_ipoib, and give the interface an address and a link"
-        yield FabricFinding(name, about, Level.WARNING, what, remedy)
+        yield FabricFinding(name, about, Level.WARNING, what, remedy, PAPER_IPOIB)
         return
     interface = ready[0]
     what = f"IPoIB: {interface.name} has {interface.addresses[0]}, MTU {interface.mtu}"
     if interface.mtu < port.active_mtu - IPOIB_HEADER:
         remedy = "set `mtu=5` for the partition in the subnet manager (VMW-IB: 4092 bytes)"
-        yield FabricFinding(name, about, Level.WARNING, what, remedy)
+        yield FabricFinding(name, about, Level.WARNING, what, remedy, PAPER_IPOIB)
     else:
-        yield FabricFinding(name, about, Level.OK, what)
+        yield FabricFinding(name, about, Level.OK, what, published=PAPER_IPOIB)
 
 
 def _together(nodes: Mapping[str, RdmaNode], site: FabricSite) -> Iterator[FabricFinding]:

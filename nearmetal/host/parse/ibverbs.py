@@ -44,6 +44,7 @@ for d in "${ROOT:-}"/sys/class/infiniband/*; do
     p=0; { read -r p <"$i/dev_port"; } 2>/dev/null; echo "$n netdev $((p + 1)) ${i##*/}"
   done
 done
+echo '== driver'; ofed_info -s 2>/dev/null
 echo '== ip'; ip -j addr 2>/dev/null
 echo '== ibv_devinfo'; ibv_devinfo -v 2>&1; c=$?
 echo '== code'; echo $c
@@ -66,6 +67,7 @@ _GID = re.compile(
     rf"^({_NAME}) gid ([0-9]{{1,3}}) ([0-9]{{1,4}}) ([0-9a-f]{{4}}(?::[0-9a-f]{{4}}){{7}}) RoCE v2$",
     re.MULTILINE,
 )
+_OFED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):?$", re.MULTILINE)
 _KIND = re.compile(rf"^({_NAME}) (software|device)$", re.MULTILINE)
 
 _LANE_GBIT = {1: 2.0, 2: 4.0, 4: 8.0, 8: 10.0, 16: 13.64}
@@ -139,6 +141,8 @@ class RdmaNode:
     locked: float | None = None
     words: str = ""
     """The last line of ibv_devinfo if it failed."""
+    driver: str = ""
+    """The release of OFED; '': none is installed."""
 
 
 @dataclass
@@ -277,6 +281,11 @@ def _device(found: _Open, sysfs: _Sysfs) -> RdmaDevice:
     )
 
 
+def _release(text: str) -> str:
+    match = _OFED.search(text)
+    return match[1] if match else ""
+
+
 def parse_node(text: str) -> RdmaNode:
     """Return what the output of SCRIPT says. Whatever has another form counts as absent."""
     sections = _sections(text)
@@ -292,4 +301,5 @@ def parse_node(text: str) -> RdmaNode:
         frozenset(re.findall(r"^[a-z_]{1,32}$", sections.get("tools", ""), re.MULTILINE)),
         _locked(sections.get("limits", "")),
         lines[-1][:200] if lines and failed else "",
+        _release(sections.get("driver", "")),
     )

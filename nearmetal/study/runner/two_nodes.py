@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from nearmetal.cluster.backend import Backend
@@ -17,7 +16,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Runner
 from nearmetal.core.resources import provider_library
-from nearmetal.job.client_server import meet
+from nearmetal.job.client_server import LISTEN_S, patience, serve
 from nearmetal.job.places import MARKER, new_name
 from nearmetal.job.run import Output
 from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
@@ -159,18 +158,17 @@ def run_sizes(
         served = [*program, "-s", str(size)]
         argv = [*served, addresses[nodes[0]]]
         try:
-            ended, other = meet(
-                backend,
-                runner,
-                nodes,
-                (served, served),
-                addresses[nodes[0]],
-                env=env,
-                start=partial(
-                    runner.attach, stdout=output.stdout, stderr=output.stderr, timeout_s=size_s
-                ),
-                stderr=output.stderr,
-            )
+            server = serve(backend, runner, nodes[0], served, env=env, stderr=output.stderr)
+            patience_s = 0.0
+            try:
+                server.receive(LISTEN_S)
+                client = backend.on_node(nodes[1], argv, env=env)
+                ended = runner.attach(
+                    client, stdout=output.stdout, stderr=output.stderr, timeout_s=size_s
+                )
+                patience_s = patience(ended)
+            finally:
+                other = server.finish(patience_s)
         finally:
             backend.end_marked(f"{MARKER}={env[MARKER]}")
         if ended.timed_out:
