@@ -37,7 +37,6 @@ from nearmetal.host.parse.ibverbs import MAX_TEXT, SCRIPT, RdmaNode, parse_node
 from nearmetal.job.client_server import LISTEN_S, patience, serve
 from nearmetal.job.places import MARKER, new_name
 
-_READ_S = 60.0
 _CLEAR_S = 30.0
 _PATH = "/usr/bin:/bin"
 _LATENCY_BYTES = 2
@@ -63,6 +62,8 @@ class FabricTest:
     least: float = LEAST_SHARE
     timeout_s: float = 60.0
     """Of one measurement."""
+    read_s: float = 60.0
+    """Time limit of reading a node."""
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class _Nodes:
+class _FabricNodes:
     """The nodes, and the mark of all that is started in them."""
 
     backend: Backend
@@ -124,31 +125,31 @@ class _Nodes:
         ]
 
 
-def read_nodes(nodes: _Nodes, names: Sequence[str]) -> Verified:
+def read_nodes(nodes: _FabricNodes, names: Sequence[str], limit_s: float) -> Verified:
     """Read each node. One that does not answer is a fault of its own."""
     fabric = Verified()
-    ends = nodes.ask(["/bin/sh", "-c", SCRIPT], names, nodes.env, _READ_S)
+    ends = nodes.ask(["/bin/sh", "-c", SCRIPT], names, nodes.env, limit_s)
     hanging = []
     for name, ended in ends.items():
         if isinstance(ended, Completed) and not ended.timed_out and "== code" in ended.text:
             fabric.nodes[name] = parse_node(ended.text)
             continue
-        fabric.findings.append(_silent(name, ended))
+        fabric.findings.append(_silent(name, ended, limit_s))
         if isinstance(ended, Completed) and ended.text:
             hanging.append(name)
     fabric.findings += nodes.clear(hanging) if hanging else []
     return fabric
 
 
-def _silent(name: str, ended: Completed | str) -> FabricFinding:
+def _silent(name: str, ended: Completed | str, limit_s: float) -> FabricFinding:
     remedy = "see `nearmetal status`"
     if isinstance(ended, str):
         what = ended
     elif "== ibv_devinfo" in ended.text:
-        what = f"ibv_devinfo did not end in {_READ_S:g} s"
+        what = f"ibv_devinfo did not end in {limit_s:g} s"
         remedy = "look for the driver's words in `dmesg`"
     elif ended.timed_out:
-        what = f"it does not answer in {_READ_S:g} s"
+        what = f"it does not answer in {limit_s:g} s"
     else:
         what = f"it does not answer: {ended.error_tail or 'no word'}"
     return FabricFinding(name, "node", Level.FAULT, what, remedy)
@@ -162,7 +163,7 @@ def pairs_of(names: Sequence[str], which: str) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class _FabricPair:
     """Two active ports, server and client, and how the client reaches the server."""
 
     ends: tuple[End, End]
@@ -174,9 +175,9 @@ class _Pair:
         return self.ends[0].node, self.ends[1].node
 
 
-def rounds_of(pairs: Sequence[_Pair], hosts: Mapping[str, str]) -> list[list[_Pair]]:
+def rounds_of(pairs: Sequence[_FabricPair], hosts: Mapping[str, str]) -> list[list[_FabricPair]]:
     """Return all pairs in rounds, whose pairs have no host in common."""
-    rounds: list[tuple[list[_Pair], set[str]]] = []
+    rounds: list[tuple[list[_FabricPair], set[str]]] = []
     for pair in pairs:
         used = {hosts[name] for name in pair.names}
         for members, busy in rounds:
@@ -190,14 +191,14 @@ def rounds_of(pairs: Sequence[_Pair], hosts: Mapping[str, str]) -> list[list[_Pa
 
 
 @dataclass
-class _Measurement:
+class _FabricMeasurement:
     """Measures pairs. `rests`: the nodes that may have programs left."""
 
-    nodes: _Nodes
+    nodes: _FabricNodes
     test: FabricTest
     rests: list[FabricFinding] = field(default_factory=list)
 
-    def measure(self, pairs: Sequence[_Pair]) -> list[Sends]:
+    def measure(self, pairs: Sequence[_FabricPair]) -> list[Sends]:
         """Measure the bandwidth of all pairs side by side, then their latency."""
         found = [Sends(*p.names, p.ends[1].device.name, self.test.size) for p in pairs]
         for program, size in ((_BANDWIDTH, self.test.size), (_LATENCY, _LATENCY_BYTES)):
@@ -213,7 +214,7 @@ class _Measurement:
                     found[number] = replace(sends, latency_us=figure)
         return found
 
-    def _figures(self, pairs: Sequence[_Pair], program: str, size: int) -> list[float | str]:
+    def _figures(self, pairs: Sequence[_FabricPair], program: str, size: int) -> list[float | str]:
         """Return Gbit/s or µs of each pair, or why there is none."""
         figures: list[float | str] = []
         try:
@@ -231,7 +232,7 @@ class _Measurement:
             self.rests += self.nodes.clear(failed) if failed else []
         return figures or [one for pair in pairs for one in self._figures([pair], program, size)]
 
-    def _send(self, pairs: Sequence[_Pair], program: str, size: int) -> list[float | str]:
+    def _send(self, pairs: Sequence[_FabricPair], program: str, size: int) -> list[float | str]:
         backend, runner, env = self.nodes.backend, self.nodes.runner, self.nodes.env
         with ExitStack() as stack:
             servers, words = [], []
@@ -298,8 +299,8 @@ def verify(
     progress: Progress,
 ) -> Verified:
     """Read the nodes, measure the pairs that can send, and judge both."""
-    entered = _Nodes(backend, runner)
-    fabric = read_nodes(entered, names)
+    entered = _FabricNodes(backend, runner)
+    fabric = read_nodes(entered, names, test.read_s)
     nodes = {name: chosen(node, test.device) for name, node in fabric.nodes.items()}
     fabric.findings += judge_nodes(nodes, site, test.device)
     able = [name for name, node in nodes.items() if node.tools >= _SENDERS and node.devices]
@@ -316,9 +317,9 @@ def verify(
             what, about = f"not measured: {why}", f"{two[1]} to {two[0]}"
             fabric.findings.append(FabricFinding(about, "sends", Level.WARNING, what))
         else:
-            pairs.append(_Pair(ends, address))
+            pairs.append(_FabricPair(ends, address))
     hosts = {name: "" if site.shares_devices else place.host for name, place in places.items()}
-    measurement = _Measurement(entered, test)
+    measurement = _FabricMeasurement(entered, test)
     found: dict[tuple[str, str], Sends] = {}
     progress.begin(len(pairs))
     for group in rounds_of(pairs, hosts):

@@ -574,14 +574,11 @@ def test_a_node_that_goes_fails_its_own_pairs(tmp_path: Path) -> None:
     assert [f.node for f in fabric.findings if f.level is Level.WARNING] == ["n2"]
 
 
-def test_a_node_that_never_answers_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nearmetal.job.fabric._READ_S", 1.0)
+def test_a_node_that_never_answers_is_bounded(tmp_path: Path) -> None:
     backend = Machines(tmp_path)
     backend.answers("n1", "sleep 300")
     backend.answers("n2", "echo == ibv_devinfo; setsid sleep 300 & wait")
-    fabric = verified(backend, "n1", "n2")
+    fabric = verified(backend, read_s=1.0)
     assert bad(fabric.findings) == [
         ("fault", "it does not answer in 1 s"),
         ("fault", "ibv_devinfo did not end in 1 s"),
