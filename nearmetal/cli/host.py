@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of hosts: host plan, apply, status, rollback and vf."""
+"""The verbs of hosts: host plan, apply, status, rollback, vf and verify."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.host.apply import Applier
+    from nearmetal.host.fabric import FabricFinding
     from nearmetal.host.facts import Reach
     from nearmetal.host.model import PlatformFacts
+    from nearmetal.host.parse.ibverbs import RdmaNode
     from nearmetal.host.plan import HostsPlan
     from nearmetal.host.rollback import Rollback
     from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     Kind = TypeVar("Kind", bound=Applier)
 
 DEFAULT_REBOOT_S = 900
+_LEAST_ITERATIONS = 5
+"""perftest takes no fewer."""
+_MOST_ITERATIONS = 100_000_000
+"""An int of perftest."""
+_MOST_S = 86_400
 
 _FILE = "hosts file (YAML), see nearmetal-hosts(5)"
 _PF_COLUMNS = ("adapter", "pci", "driver", "link", "state", "numa", "vfs", "acs")
@@ -237,6 +244,93 @@ def _warn(machine: Machine, leaks: dict[str, str], view: View) -> None:
         pids = found[1].holders if found else ()
         held = f"end process {', '.join(map(str, pids))} first, then " if pids else ""
         view.warn(f"VF {address} leaked: {why}", f"{held}nearmetal host vf --reclaim")
+
+
+def verify_options(parser: VerbParser) -> None:
+    """Add the arguments of `host verify`."""
+    from nearmetal.cli.arguments import add_spec
+
+    add_spec(parser)
+    parser.option("--device NAME", "RDMA device in the nodes (default: all; pairs use the first)")
+    parser.option(
+        "--pairs",
+        "pairs of nodes that send to each other: next: each node and the next; all; none "
+        "(default: next)",
+        choices=["next", "all", "none"],
+        default="next",
+    )
+    parser.option(
+        "--iterations N",
+        "messages of each measurement (default: 1000)",
+        type=int,
+        default=1000,
+    )
+    parser.option(
+        "--timeout SECONDS",
+        "time limit of one measurement (default: 60)",
+        type=float,
+        default=60.0,
+    )
+    parser.option(
+        "--least SHARE",
+        "least share of the line rate that is no fault (default: 0.9)",
+        type=float,
+        default=0.9,
+    )
+
+
+def on_verify(args: argparse.Namespace, view: View) -> int:
+    """Judge the RDMA fabric of a cluster; exit code 4 if there is a fault."""
+    from nearmetal.cli.arguments import open_running
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.host.fabric import FabricSite, Level
+    from nearmetal.job.fabric import FabricTest, verify
+
+    if not _LEAST_ITERATIONS <= args.iterations <= _MOST_ITERATIONS:
+        bounds = f"{_LEAST_ITERATIONS} to {_MOST_ITERATIONS}"
+        raise UsageError(f"--iterations {args.iterations}: {bounds}")
+    if not 0 < args.least <= 1:
+        raise UsageError(f"--least {args.least:g}: more than 0, at most 1")
+    if not 0 < args.timeout <= _MOST_S:
+        raise UsageError(f"--timeout {args.timeout:g}: more than 0, at most {_MOST_S}")
+    cluster, spec = open_running(args.spec)
+    test = FabricTest(
+        args.device or "",
+        args.pairs,
+        iterations=args.iterations,
+        least=args.least,
+        timeout_s=args.timeout,
+    )
+    names = [node.name for _, node in spec.nodes]
+    rates = {n.name: getattr(getattr(n, "vf", None), "rate", None) or 0 for _, n in spec.nodes}
+    site = FabricSite(spec.backend, rates)
+    with view.steps(f"host verify {cluster.name}") as steps:
+        fabric = verify(cluster.backend, LocalRunner(), names, site, test, progress=steps)
+    view.result(
+        {
+            "nodes": {name: _rdma_data(node) for name, node in fabric.nodes.items()},
+            "sends": [asdict(sends) | {"line_gbit": line} for sends, line in fabric.sends],
+            "findings": [asdict(f) | {"level": f.level.value} for f in fabric.findings],
+        }
+    )
+    columns = ("node", "about", "level", "what", "VMW-IB")
+    view.table(columns, [_finding_row(finding) for finding in fabric.findings])
+    for finding in fabric.findings:
+        if finding.level is not Level.OK:
+            view.warn(f"{finding.node} {finding.about}: {finding.what}", finding.remedy)
+    faults = any(finding.level is Level.FAULT for finding in fabric.findings)
+    return ExitCode.CHECKS_FAILED if faults else ExitCode.DONE
+
+
+def _rdma_data(node: RdmaNode) -> dict[str, Any]:
+    limit = node.locked
+    shown = "unlimited" if limit == float("inf") else limit
+    return asdict(node) | {"tools": sorted(node.tools), "locked": shown}
+
+
+def _finding_row(finding: FabricFinding) -> list[str]:
+    level = finding.level.value
+    return [finding.node, finding.about, level, finding.what, finding.published]
 
 
 def _vf_data(

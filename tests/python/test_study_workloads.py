@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,35 +159,30 @@ def test_a_hang_is_told_with_its_size(tmp_path: Path) -> None:
     assert [row.values["size"] for row in log.tables[0].rows] == [4096, 8192]
 
 
-@dataclass
-class Asked(Here):
-    """Records what runs, and says at once that a server listens."""
-
-    programs: list[str] = field(default_factory=list)
-
-    def on_node(
-        self, node: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None
-    ) -> Command:
-        self.programs.append(f"{node} {Path(argv[0]).name}")
-        return super().on_node(node, ("/bin/true",) if argv[0] == "/bin/sh" else argv, env=env)
-
-
-def test_a_client_waits_for_a_server_that_says_nothing(tmp_path: Path) -> None:
+def test_a_client_waits_for_a_server_that_listens_late(tmp_path: Path) -> None:
+    """The server says nothing, and a client that comes too early fails."""
     program = Path(perftest(tmp_path))
-    program.write_text(program.read_text().replace("echo waiting; ", ""))
-    backend = Asked()
+    late = (
+        f"exec {sys.executable} -c 'import socket, time; time.sleep(1); "
+        's = socket.create_server(("127.0.0.1", 18515)); s.accept()\''
+    )
+    client = (
+        f"{sys.executable} -c 'import socket; socket.create_connection((\"127.0.0.1\", 18515))'"
+    )
+    text = program.read_text().replace("echo waiting; sleep 2; exit 0", late)
+    program.write_text(text.replace('[ "$size" -gt', f'{client} || exit 4\n[ "$size" -gt'))
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = run_sizes(
-            backend,  # type: ignore[arg-type]
+            Here(),  # type: ignore[arg-type]
             LocalRunner(),
             ("n1", "n2"),
             [str(program)],
-            (64,),
+            (4096,),
             output=Output(None, out, err),
             size_s=5,
         )
-    assert done.exit_code == 0
-    assert backend.programs == ["n1 ib_write_bw", "n1 sh", "n2 ib_write_bw"]
+    assert (done.exit_code, done.hung_at) == (0, None)
+    assert done.seconds >= 1
 
 
 def test_a_pair_that_fails_stops(tmp_path: Path) -> None:

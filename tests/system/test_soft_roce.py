@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nearmetal.cluster.ssh_nodes import Nodes
+from nearmetal.core.process import LocalRunner
 from nearmetal.evidence import read_manifest
 from nearmetal.study.store import Study
 from tests.system import hypervisors
@@ -24,6 +28,7 @@ from tests.system.faults.peer import ECONNRESET, EHOSTUNREACH, PROGRAM, Peer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from nearmetal.core.ssh import Login
     from tests.system.faults.arena import Arena
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +40,6 @@ HANG_S = 300.0
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
-    pytest.mark.full,
     pytest.mark.timeout(3000),
 ]
 
@@ -52,7 +56,8 @@ hosts:
   - {{name: h2, uri: "{second}", nodes: [{{name: n2, memory: 1 GiB, soft_roce: true}}]}}
 """
 
-NODES = ("n1", "n2")
+ADDRESSES = {"n1": "10.83.0.11", "n2": "10.83.0.12"}
+NODES = tuple(ADDRESSES)
 VERBS = ("--env", "NEARMETAL_NET=verbs")
 SENT = "/sys/class/infiniband/rxe_eth0/ports/1/hw_counters/sent_pkts"
 
@@ -78,6 +83,7 @@ class Site:
 
     spec: Path
     state: Path
+    second: hypervisors.Hypervisor
 
     @property
     def env(self) -> dict[str, str]:
@@ -115,6 +121,12 @@ class Site:
     def tell(self, node: str, script: str, stdin: bytes = b"") -> str:
         return self.ok("exec", str(self.spec), node, "--", "sh", "-c", script, stdin=stdin).strip()
 
+    def as_root(self, node: str, script: str) -> None:
+        """Run a shell script as root of a node; the user of jobs is not."""
+        where: dict[str, tuple[str, Login | None]] = {node: (ADDRESSES[node], None)}
+        nodes = Nodes(self.state / "clusters" / "roce", where, LocalRunner())
+        nodes.check(node, "a change", ["sh", "-c", script])
+
     def job(self, *words: str) -> dict[str, Any]:
         """Run a job that must end well; returns the answer of `run`."""
         answer: dict[str, Any] = json.loads(self.ok("run", "--json", str(self.spec), *words))
@@ -133,7 +145,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with hypervisors.bridged() as (first, second, bridge):
         spec = directory / "roce.yaml"
         spec.write_text(SPEC.format(bridge=bridge, first=first.uri, second=second.uri))
-        place = Site(spec, directory / "state")
+        place = Site(spec, directory / "state", second)
         try:
             place.ok("up", str(spec))
             yield place
@@ -159,6 +171,7 @@ def carried_by(answer: dict[str, Any]) -> set[str]:
     return {peer["reason"].partition(" on ")[0] for peer in peers_over_net(answer)}
 
 
+@pytest.mark.full
 def test_random_traffic_goes_over_verbs(site: Site) -> None:
     before = site.sent()
     answer = site.job(
@@ -182,6 +195,7 @@ def test_random_traffic_goes_over_verbs(site: Site) -> None:
     assert site.sent() - before >= messages
 
 
+@pytest.mark.full
 def test_verbs_is_what_auto_takes_where_there_is_a_device(site: Site) -> None:
     answer = site.job("-n", "2", "--", str(PROGRAMS / "openmpi5" / "mpi_hello"))
     assert carried_by(answer) == {"verbs;ofi_rxm"}
@@ -227,6 +241,7 @@ def endpoint(site: Site, node: str, script: str, *commands: str) -> tuple[str, s
     return done.stdout, done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -242,6 +257,7 @@ def test_a_wrong_setup_is_told_with_what_to_do(peers: Site, script: str, words: 
     assert words in log
 
 
+@pytest.mark.full
 def test_an_endpoint_over_tcp_is_refused_not_waited_for(peers: Site) -> None:
     told, log = endpoint(peers, "n2", "export NEARMETAL_NET=tcp", "open")
     assert "tcp on eth0 (10.83.0.12)" in log
@@ -259,6 +275,7 @@ def remote_peer(site: Site, arena: Arena, node: str) -> Peer:
     return arena.start(node, knobs, prefix=tuple(prefix))
 
 
+@pytest.mark.full
 def test_who_waits_for_a_peer_that_dies_is_told(peers: Site, arena: Arena) -> None:
     """Nothing is on its way then, and the layer over verbs says nothing of a broken connection."""
     a, b = (remote_peer(peers, arena, node) for node in NODES)
@@ -287,6 +304,63 @@ def test_who_waits_for_a_peer_that_dies_is_told(peers: Site, arena: Arena) -> No
     assert any(" is lost: " in line for line in a.log_lines), a.log
 
 
+def test_the_fabric_is_verified(site: Site) -> None:
+    """With the MTU of the guests' interfaces, RoCE packets are small, which is a warning."""
+    answer = json.loads(site.ok("host", "verify", str(site.spec), "--iterations", "20", "--json"))
+    for name in NODES:
+        (device,) = answer["nodes"][name]["devices"]
+        assert (device["name"], device["is_software"]) == ("rxe_eth0", True)
+        (port,) = device["ports"]
+        assert (port["state"], port["link_layer"]) == ("PORT_ACTIVE", "Ethernet")
+        assert [interface["name"] for interface in port["interfaces"]] == ["eth0"]
+    assert [(s["client"], s["server"]) for s in answer["sends"]] == [("n2", "n1"), ("n1", "n2")]
+    for sends in answer["sends"]:
+        assert sends["gbit"] > 0
+        assert sends["latency_us"] > 0
+        assert sends["line_gbit"] == 0
+    assert [f for f in answer["findings"] if f["level"] == "fault"] == []
+    warned = {f["what"] for f in answer["findings"] if f["level"] == "warning"}
+    assert "RoCE packets carry 1024 bytes of an interface MTU of 1500" in warned
+
+
+def faults(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:
+    """Return node and fault of each, of a `host verify --json` that found some."""
+    assert done.returncode == 4, done.stderr
+    found = json.loads(done.stdout)["findings"]
+    return [(f["node"], f["what"]) for f in found if f["level"] == "fault"]
+
+
+def test_a_device_and_a_program_that_are_gone_are_faults(site: Site) -> None:
+    """The programs of the pair are not started then."""
+    verify = ("host", "verify", str(site.spec), "--json")
+    site.as_root("n2", "rdma link delete rxe_eth0 && mv /usr/bin/ib_send_lat /run/")
+    try:
+        done = site.run(*verify)
+    finally:
+        add = "rdma link add rxe_eth0 type rxe netdev eth0"
+        site.as_root("n2", f"{add} && cp /run/ib_send_lat /usr/bin/ && rm /run/ib_send_lat")
+    assert faults(done) == [("n2", "ib_send_lat: missing"), ("n2", "no RDMA device")]
+    assert json.loads(done.stdout)["sends"] == []
+    assert site.run(*verify, "--pairs", "none").returncode == 0
+
+
+@pytest.mark.full
+def test_a_machine_that_stands_still_is_a_fault_in_bounded_time(site: Site) -> None:
+    (machine,) = site.second.machines()
+    os.kill(machine, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        done = site.run("host", "verify", str(site.spec), "--json")
+        assert time.monotonic() - begin < 150
+    finally:
+        os.kill(machine, signal.SIGCONT)
+    ((node, what),) = faults(done)
+    assert node == "n2"
+    assert what.startswith("it does not answer")
+    assert list(json.loads(done.stdout)["nodes"]) == ["n1"]
+
+
+@pytest.mark.full
 def test_perftest_is_measured_and_read(site: Site, tmp_path: Path) -> None:
     """Writes only: over soft-RoCE five sends of 8 MiB took over a minute, those of 4 MiB seconds."""
     study, run, target = tmp_path / "study.yaml", tmp_path / "run", tmp_path / "study"

@@ -57,7 +57,7 @@ def plan_outside(
     outcome.remark(
         Stage.GUEST,
         "guests need the driver of the VF (rdma-core or OFED); "
-        "ibv_devinfo there must show PORT_ACTIVE",
+        "ibv_devinfo there must show PORT_ACTIVE; `nearmetal host verify` checks it",
     )
     if facts.platform == "linux" and facts.iommu_groups == 0:
         outcome.remark(

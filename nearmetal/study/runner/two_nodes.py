@@ -16,6 +16,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Runner
 from nearmetal.core.resources import provider_library
+from nearmetal.job.client_server import LISTEN_S, patience, serve
 from nearmetal.job.places import MARKER, new_name
 from nearmetal.job.run import Output
 from nearmetal.job.stats import JobVerdict, Proof, judge, read_stats
@@ -124,17 +125,6 @@ def _exit_code(*codes: int) -> int:
     return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
-_SERVER_S = 10.0
-_LINE_S = 1.0
-_LISTEN_S = 30.0
-
-# Port 18515 of perftest in the state LISTEN; with another port, this only waits.
-_LISTENS = (
-    "until grep -q ':4853 [0-9A-F]*:0000 0A' /proc/net/tcp /proc/net/tcp6 2>/dev/null; "
-    "do sleep 0.1; done"
-)
-
-
 def first_two(spec: ClusterSpec, chosen: Sequence[str]) -> tuple[str, str]:
     """Return the first two nodes that may take ranks."""
     names = [node.name for _, node in spec.nodes if node.name in chosen or not chosen]
@@ -168,22 +158,17 @@ def run_sizes(
         served = [*program, "-s", str(size)]
         argv = [*served, addresses[nodes[0]]]
         try:
-            server = runner.converse(
-                backend.on_node(nodes[0], served, env=env), stderr=output.stderr
-            )
-            patience = 0.0
+            server = serve(backend, runner, nodes[0], served, env=env, stderr=output.stderr)
+            patience_s = 0.0
             try:
-                # A server buffers the line that it waits. A client that starts too early gives up.
-                if server.receive(_LINE_S) is None:
-                    asked = backend.on_node(nodes[0], ["/bin/sh", "-c", _LISTENS], env=env)
-                    runner.run(asked, timeout_s=_LISTEN_S)
+                server.receive(LISTEN_S)
                 client = backend.on_node(nodes[1], argv, env=env)
                 ended = runner.attach(
                     client, stdout=output.stdout, stderr=output.stderr, timeout_s=size_s
                 )
-                patience = 0.0 if ended.timed_out or ended.code else _SERVER_S
+                patience_s = patience(ended)
             finally:
-                other = server.finish(patience)
+                other = server.finish(patience_s)
         finally:
             backend.end_marked(f"{MARKER}={env[MARKER]}")
         if ended.timed_out:
