@@ -155,9 +155,9 @@ def _show(made: Prediction, arm: str, base: str, view: View) -> None:
         lines = [f"NOT PREDICTABLE: {made.why}"]
     else:
         tax = made.tax
+        limits = f"from {tax.low:+.1f} % to {tax.high:+.1f} %"
         lines = [
-            f"expected tax of {arm} against {base}: {tax.expected:+.1f} % of the run time, "
-            f"from {tax.low:+.1f} % to {tax.high:+.1f} %",
+            f"expected tax of {arm} against {base}: {tax.expected:+.1f} % of the run time, {limits}",
             f"{made.unmapped_percent:.1f} % of the communication has no benchmark and is taken as equal",
         ]
     view.result(

@@ -33,6 +33,8 @@ _LOCAL_WORDS = (
     "Comm_set_name Comm_size Comm_test_inter Dims_create Finalize Finalized Get_address Get_count "
     "Get_elements Get_library_version Get_processor_name Get_version Init Init_thread Initialized "
     "Is_thread_main Pack Pack_size Pcontrol Query_thread Request_free Request_get_status "
+    "Comm_call_errhandler Comm_create_errhandler Comm_create_keyval Comm_delete_attr Comm_free_keyval "
+    "Comm_get_attr Comm_get_errhandler Comm_set_attr Comm_set_errhandler "
     "Test_cancelled Topo_test Unpack Wtick Wtime"
 )
 _LOCAL = frozenset(_LOCAL_WORDS.split())

@@ -14,7 +14,7 @@ from nearmetal.evidence.parse.reader import TWO_RUNS, on
 from nearmetal.evidence.profiles.calls import Messages, Profile, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader
 
-_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+_ATTRIBUTE = re.compile(r'(?<!\w)(\w{1,40})="([^"]*)"')
 _PARTS = frozenset({"alltoallv", "alltoallw"})
 """Of these, IPM counts only the bytes from each rank to itself."""
 
@@ -43,7 +43,7 @@ class IpmXml(ProfileReader):
                 raise self.fail(f"no attribute {name}", "the line is damaged")
         return [found[name] for name in names]
 
-    @on(r"<task (.*)>")
+    @on(r"<task ([^<>]*)>")
     def _task(self, match: re.Match[str]) -> None:
         (word,) = self._attributes(match[1], "mpi_size")
         size = self.whole(word)
@@ -52,12 +52,12 @@ class IpmXml(ProfileReader):
         self.processes = size
         self.tasks += 1
 
-    @on(r"<perf (.*)>")
+    @on(r"<perf ([^<>]*)>")
     def _perf(self, match: re.Match[str]) -> None:
         (word,) = self._attributes(match[1], "wtime")
         self.wall += self.number(word)
 
-    @on(r"<func (.*)>([^<]*)</func>")
+    @on(r"<func ([^<>]*)>([^<]*)</func>")
     def _func(self, match: re.Match[str]) -> None:
         name, *words = self._attributes(match[1], "name", "count", "bytes")
         self.count()
@@ -72,7 +72,7 @@ class IpmXml(ProfileReader):
                 before[3],
             )
 
-    @on(r"<hent (.*)>([^<]*)</hent>")
+    @on(r"<hent ([^<>]*)>([^<]*)</hent>")
     def _hent(self, match: re.Match[str]) -> None:
         name, *words = self._attributes(match[1], "call", "bytes", "count")
         self.count()

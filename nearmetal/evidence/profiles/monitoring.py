@@ -4,7 +4,8 @@
 `pml_monitoring_enable` 2 with `pml_monitoring_enable_output` writes them at the end of a run. A line
 has the sender, the receiver, bytes, messages, and for the messages of the program (`E`) how many
 there are of each power of two: class 0 is empty messages, class k is 2^(k-1) to 2^k - 1 bytes. These
-classes also have the messages of collectives (`I`). A profile has no times and no calls.
+classes also have the messages of collectives (`I`); without `E`, they stand on that line. A profile
+has no times and no calls.
 """
 
 from __future__ import annotations
@@ -79,8 +80,10 @@ class Monitoring(ProfileReader):
         if classes is None:
             return
         words = classes.split(",")
-        if kind != "E" or len(words) > _MAX_CLASSES:
-            raise self.fail(f"{len(words)} classes of sizes", f"at most {_MAX_CLASSES}, of E lines")
+        if kind not in {"E", "I"} or len(words) > _MAX_CLASSES:
+            raise self.fail(
+                f"{len(words)} classes of sizes", f"at most {_MAX_CLASSES}, of E and I lines"
+            )
         for index, word in enumerate(words):
             self.classes[index] += int(self.number(word))
 
