@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -24,14 +25,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from nearmetal.cli.arguments import open_running
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.job.mpi import Mpi, Provider
 from nearmetal.job.run import JobRequest, Output, run_job
+from nearmetal.study.ratios import ratio
 from nearmetal.study.runner.starts import Staged, staged
 from nearmetal.study.runner.workloads import WORKLOADS, lay_out
+from nearmetal.study.stats import Ratio
+from nearmetal.study.store import Study
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTER = "examples/two-nodes.yaml"
@@ -186,39 +191,53 @@ def _fetched(there: Staged, target: Path, mpip: Path | None) -> Path:
     return target
 
 
-def measured(study: Path, arm: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the comparisons of an arm with the base by test and metric."""
-    text = nearmetal("study", "judge", str(study), BASE, arm, "--json", codes=(0, 4))
-    return {(one["test"], one["metric"]): one for one in json.loads(text)["comparisons"]}
+@dataclass(frozen=True)
+class Measured:
+    """The run time of an application in the base arm, and its ratio in another arm."""
+
+    seconds: float
+    ratio: Ratio
+    launches: tuple[int, int]
 
 
-def row(
-    application: Application, how: str, one: dict[str, Any], found: dict[str, Any], arm: str
-) -> str:
+def measured(study: Path, application: Application, arm: str) -> Measured:
+    """Return what the launches of an application say."""
+    values = [
+        next(
+            cell.values
+            for cell in Study(study).cells(
+                arm=name, test=application.test, metric=application.metric
+            )
+        )
+        for name in (BASE, arm)
+    ]
+    found = ratio(values[1], values[0]) or sys.exit(f"{application.workload} took no time")
+    return Measured(median(values[0]), found, (len(values[0]), len(values[1])))
+
+
+def row(application: Application, how: str, one: Measured, found: dict[str, Any], arm: str) -> str:
     """Return a line of the table: predicted and measured tax, and the error."""
-    value, low, high = ((ratio - 1) * 100 for ratio in one["ratio"])
-    real = f"{value:+.1f} | {low:+.1f} to {high:+.1f}"
+    value, low, high = (math.nan if r is None else (r - 1) * 100 for r in one.ratio)
+    name = f"| {application.workload} | {arm} | {how} |"
+    real = f"{value:+.1f} | {low:+.1f} to {high:+.1f} | {min(one.launches)}"
     if found["tax_percent"] is None:
-        return f"| {application.workload} | {arm} | {how} | {found['not_predictable']} | | {real} | | |"
+        return f"{name} {found['not_predictable']} | | {real} | | |"
     tax, (least, most) = found["tax_percent"], found["interval_percent"]
     meets = "yes" if least <= high and low <= most else "no"
-    return (
-        f"| {application.workload} | {arm} | {how} | {tax:+.1f} | {least:+.1f} to {most:+.1f} "
-        f"| {real} | {tax - value:+.1f} | {meets} |"
-    )
+    limits = f"{least:+.1f} to {most:+.1f}"
+    return f"{name} {tax:+.1f} | {limits} | {real} | {tax - value:+.1f} | {meets} |"
 
 
 def table(study: Path, profiles: dict[tuple[Application, str], Path], output: Path) -> list[str]:
     """Return the lines of the table."""
     lines = [
-        "| application | arm | profile | predicted, % | limits | measured, % | 95 % | error | meets |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| application | arm | profile | predicted, % | limits | measured, % | 95 % | n | error | meets |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm in TAXED:
-        compared = measured(study, arm)
         for (application, how), path in profiles.items():
-            one = compared[application.test, application.metric]
-            more = ["--seconds", str(one["base"]["median"])] if how == "monitoring" else []
+            one = measured(study, application, arm)
+            more = ["--seconds", str(one.seconds)] if how == "monitoring" else []
             text = nearmetal(
                 *("study", "predict", str(path), str(study), BASE, arm, "--json", *more),
                 codes=(0, 4),

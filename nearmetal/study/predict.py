@@ -52,7 +52,7 @@ def benchmarks_for(group: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Change:
+class TaxLimits:
     """A change of the time, in seconds summed over all ranks."""
 
     low: float
@@ -75,7 +75,7 @@ class GroupTax:
     test: str = ""
     messages_seconds: float = 0.0
     cost: Cost | None = None
-    change: Change = Change(0.0, 0.0, 0.0)
+    change: TaxLimits = TaxLimits(0.0, 0.0, 0.0)
     why: str = ""
     marks: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ class Prediction:
     groups: tuple[GroupTax, ...]
     unmapped_percent: float
     remarks: tuple[str, ...]
-    tax: Change | None
+    tax: TaxLimits | None
     why: str = ""
 
 
@@ -123,7 +123,7 @@ def _grouped(calls: Iterable[CallUse]) -> list[_Group]:
     return list(groups.values())
 
 
-def _change(curve: Curve, group: _Group, messages: Sized, unsized: float) -> tuple[Cost, Change]:
+def _change(curve: Curve, group: _Group, messages: Sized, unsized: float) -> tuple[Cost, TaxLimits]:
     """Return the cost of the messages of a group, and the change of the time."""
     if unsized or not messages:
         cost = Cost(curve.least(unsized), curve.anywhere())
@@ -140,7 +140,7 @@ def _change(curve: Curve, group: _Group, messages: Sized, unsized: float) -> tup
         most = max(cost.seconds, group.seconds)
     limits = [seconds * (r - 1) for seconds in (moved, most) for r in (low, high)]
     expected = moved * (cost.ratio.value - 1)
-    return cost, Change(min(*limits, expected), expected, max(*limits, expected))
+    return cost, TaxLimits(min(*limits, expected), expected, max(*limits, expected))
 
 
 def _judge(group: _Group, curves: Curves, ranks: int | None) -> GroupTax:
@@ -192,7 +192,7 @@ def _share(groups: Iterable[GroupTax], *, timed: bool) -> float:
     return 100 * without / sum(weights) if sum(weights) else 0.0
 
 
-def _whole(groups: Iterable[GroupTax], run: float) -> Change:
+def _whole(groups: Iterable[GroupTax], run: float) -> TaxLimits:
     """Return the change of the run time, with and without computation that hides messages."""
     known = [g for g in groups if not g.why and g.cost is not None]
     low, expected, high = (
@@ -201,7 +201,7 @@ def _whole(groups: Iterable[GroupTax], run: float) -> Change:
     # Hidden communication costs time only beyond the run time.
     beyond = sum(g.messages_seconds * (g.cost.ratio.low or 0.0) for g in known if g.cost) - run
     hidden = max(0.0, beyond)
-    return Change(min(low, hidden), expected, max(high, hidden))
+    return TaxLimits(min(low, hidden), expected, max(high, hidden))
 
 
 def predict(
@@ -244,5 +244,5 @@ def predict(
         )
         return replace(made, why=why)
     whole = _whole(groups, run)
-    percent = Change(*(100 * v / run for v in (whole.low, whole.expected, whole.high)))
+    percent = TaxLimits(*(100 * v / run for v in (whole.low, whole.expected, whole.high)))
     return replace(made, tax=percent)

@@ -15,7 +15,7 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.model import Setup
-from nearmetal.evidence.profiles import CallUse, Messages, Profile
+from nearmetal.evidence.profiles import CallUse, SizedCalls, Profile
 from nearmetal.study.curves import Curves, curves_of
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
@@ -67,7 +67,7 @@ def curves(*found: list[Comparison]) -> Curves:
 
 
 def use(call: str, count: float, seconds: float | None, size: float | None = 0.0) -> CallUse:
-    return CallUse(call, count, seconds, (Messages(size, count),), 1)
+    return CallUse(call, count, seconds, (SizedCalls(size, count),), 1)
 
 
 def profile(*calls: CallUse, seconds: float | None = 2.0, ranks: int | None = 2) -> Profile:

@@ -70,7 +70,7 @@ def call_name(word: str) -> str:
 
 
 @dataclass(frozen=True)
-class Messages:
+class SizedCalls:
     """Calls of one size in bytes, as the benchmark of the call counts it; None: not known."""
 
     size: float | None
@@ -87,7 +87,7 @@ class CallUse:
     call: str
     count: float
     seconds: float | None
-    messages: tuple[Messages, ...]
+    messages: tuple[SizedCalls, ...]
     line: int
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import TWO_RUNS, on
-from nearmetal.evidence.profiles.calls import Messages, Profile, call_name
+from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _ATTRIBUTE = re.compile(r'(?<!\w)(\w{1,40})="([^"]*)"')
@@ -98,11 +98,11 @@ class IpmXml(ProfileReader):
                 f"{self.tasks} tasks of {self.processes or 0} ranks", "the file is cut or damaged"
             )
         for (call, size), (count, seconds, line) in self.hashed.items():
-            self.use(call, count, seconds, (Messages(_size(call, size), count),), line)
+            self.use(call, count, seconds, (SizedCalls(_size(call, size), count),), line)
         for call, (count, total, seconds, line) in self.summed.items():
             if not self.hashed and count:
                 mean = _size(call, total / count)
-                self.use(call, count, seconds, (Messages(mean, count),), line)
+                self.use(call, count, seconds, (SizedCalls(mean, count),), line)
 
     def made(self) -> Profile:
         """Return the profile."""
@@ -139,7 +139,7 @@ class IpmBanner(ProfileReader):
     def _call(self, match: re.Match[str]) -> None:
         count = self.number(match[3])
         size = 0.0 if match[1] == "MPI_Barrier" else None
-        messages = (Messages(size, count),)
+        messages = (SizedCalls(size, count),)
         self.use(call_name(match[1]), count, self.number(match[2]), messages)
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from math import exp, log
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.parse.reader import on
-from nearmetal.evidence.profiles.calls import MESSAGES, CallUse, Messages, Profile
+from nearmetal.evidence.profiles.calls import MESSAGES, CallUse, SizedCalls, Profile
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _COUNTS = r"(\d{1,18}) bytes\t(\d{1,18}) msgs sent"
@@ -105,7 +105,7 @@ class Monitoring(ProfileReader):
         return joined([self])
 
 
-def _sizes(classes: Sequence[int], nr_bytes: int) -> tuple[Messages, ...]:
+def _sizes(classes: Sequence[int], nr_bytes: int) -> tuple[SizedCalls, ...]:
     """Return the messages with one size per class, all equally far between its ends in powers.
 
     The place is such that the bytes of all are those of the profile.
@@ -120,8 +120,8 @@ def _sizes(classes: Sequence[int], nr_bytes: int) -> tuple[Messages, ...]:
         place = (low + high) / 2
         below = sum(count * size(k, place) for k, count in found) < nr_bytes
         low, high = (place, high) if below else (low, place)
-    empty = (Messages(0.0, float(classes[0])),) if classes[0] else ()
-    return (*empty, *(Messages(size(k, low), float(count)) for k, count in found))
+    empty = (SizedCalls(0.0, float(classes[0])),) if classes[0] else ()
+    return (*empty, *(SizedCalls(size(k, low), float(count)) for k, count in found))
 
 
 def joined(readers: Iterable[Monitoring]) -> Profile:
@@ -148,7 +148,7 @@ def joined(readers: Iterable[Monitoring]) -> Profile:
         size, count = sums[kind]
         if count:
             calls.append(
-                CallUse(call, float(count), None, (Messages(size / count, float(count)),), 1)
+                CallUse(call, float(count), None, (SizedCalls(size / count, float(count)),), 1)
             )
     if sums["C"][1] and not sums["I"][1]:
         calls.append(CallUse("collectives without messages", float(sums["C"][1]), None, (), 1))

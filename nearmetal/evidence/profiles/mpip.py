@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import TWO_RUNS, on
-from nearmetal.evidence.profiles.calls import Messages, Profile, call_name
+from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader, spread
 
 _TIME = "MPI Time"
@@ -135,16 +135,16 @@ class MpiP(ProfileReader):
     ) -> None:
         """Keep the calls of one site; those without bytes are empty messages."""
         line, row = timed
-        messages: list[Messages] = []
+        messages: list[SizedCalls] = []
         sent = 0.0
         if sized is not None:
             at, sizes = sized
             sent = self.number(sizes["Count"], at)
             size = self.number(sizes.get("Mean") or sizes["Avrg"], at)
-            messages.append(Messages(spread(site[0], size, self.nr_ranks), sent))
+            messages.append(SizedCalls(spread(site[0], size, self.nr_ranks), sent))
         count = self.number(row["Count"], line) if "Count" in row else sent
         if count > sent:
-            messages.append(Messages(0.0, count - sent))
+            messages.append(SizedCalls(0.0, count - sent))
         self.use(site[0], count, seconds, tuple(messages), line)
 
     def made(self) -> Profile:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from nearmetal.evidence.parse.reader import Reader
-from nearmetal.evidence.profiles.calls import CallUse, Messages, Profile
+from nearmetal.evidence.profiles.calls import CallUse, SizedCalls, Profile
 
 
 class ProfileReader(Reader, ABC):
@@ -32,7 +32,7 @@ class ProfileReader(Reader, ABC):
         call: str,
         count: float,
         seconds: float | None,
-        messages: tuple[Messages, ...] = (),
+        messages: tuple[SizedCalls, ...] = (),
         line: int | None = None,
     ) -> None:
         """Keep a call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import on
-from nearmetal.evidence.profiles.calls import Messages, Profile, call_name
+from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})*|\d+")
@@ -61,7 +61,7 @@ class ScorePScore(ProfileReader):
             # The time has two digits after the point; the time of a visit has more.
             seconds = visits * self.number(row["time/visit[us]"]) / 1e6
             size = 0.0 if region == "MPI_Barrier" else None
-            self.use(call_name(region), visits, seconds, (Messages(size, visits),))
+            self.use(call_name(region), visits, seconds, (SizedCalls(size, visits),))
         else:
             self.count()
 
