@@ -15,7 +15,7 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
 from nearmetal.evidence.model import Setup
-from nearmetal.evidence.profiles import CallUse, SizedCalls, Profile
+from nearmetal.evidence.profiles import CallUse, Profile, SizedCalls
 from nearmetal.study.curves import Curves, curves_of
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point

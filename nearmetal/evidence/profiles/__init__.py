@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.parse.reader import check_lines, fail
-from nearmetal.evidence.profiles.calls import CallUse, SizedCalls, Profile
+from nearmetal.evidence.profiles.calls import CallUse, Profile, SizedCalls
 from nearmetal.evidence.profiles.ipm import IpmBanner, IpmXml
 from nearmetal.evidence.profiles.monitoring import TITLE, Monitoring, joined
 from nearmetal.evidence.profiles.mpip import MpiP
 from nearmetal.evidence.profiles.reader import ProfileReader
 from nearmetal.evidence.profiles.scorep import ScorePScore
 
-__all__ = ["READERS", "CallUse", "SizedCalls", "Profile", "read_profile"]
+__all__ = ["READERS", "CallUse", "Profile", "SizedCalls", "read_profile"]
 
 READERS: dict[str, type[ProfileReader]] = {
     r"@ mpiP\s*$": MpiP,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import TWO_RUNS, on
-from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
+from nearmetal.evidence.profiles.calls import Profile, SizedCalls, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _ATTRIBUTE = re.compile(r'(?<!\w)(\w{1,40})="([^"]*)"')

@@ -16,7 +16,7 @@ from math import exp, log
 
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.parse.reader import on
-from nearmetal.evidence.profiles.calls import MESSAGES, CallUse, SizedCalls, Profile
+from nearmetal.evidence.profiles.calls import MESSAGES, CallUse, Profile, SizedCalls
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _COUNTS = r"(\d{1,18}) bytes\t(\d{1,18}) msgs sent"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import TWO_RUNS, on
-from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
+from nearmetal.evidence.profiles.calls import Profile, SizedCalls, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader, spread
 
 _TIME = "MPI Time"

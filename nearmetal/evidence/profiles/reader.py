@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from nearmetal.evidence.parse.reader import Reader
-from nearmetal.evidence.profiles.calls import CallUse, SizedCalls, Profile
+from nearmetal.evidence.profiles.calls import CallUse, Profile, SizedCalls
 
 
 class ProfileReader(Reader, ABC):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from nearmetal.evidence.parse.reader import on
-from nearmetal.evidence.profiles.calls import SizedCalls, Profile, call_name
+from nearmetal.evidence.profiles.calls import Profile, SizedCalls, call_name
 from nearmetal.evidence.profiles.reader import ProfileReader
 
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})*|\d+")
