@@ -3,13 +3,13 @@
 
     python -m benchmarks.predict --blocks 8 --output results/predict
 
-Two nodes of the local backend run a benchmark of patterns, LAMMPS, GROMACS and
-Quantum ESPRESSO in three arms:
-nearmetal through shared memory (the base), nearmetal over TCP, and the MPI's own stack over TCP. All
-launches are one study, in random blocks, so prediction and measurement meet the same state of the
-machine. Then each application runs once more in the base arm under Open MPI's monitoring, and with
-`--mpip LIBRARY` also under mpiP. `nearmetal study predict` gets this profile and the patterns. The
-command needs root, Open MPI 4 and the packages of tools/setup/apps-packages.txt.
+Two nodes of the local backend run a benchmark of patterns, LAMMPS, GROMACS and Quantum ESPRESSO in
+three arms: nearmetal through shared memory (the base), nearmetal over TCP, and the MPI's own stack
+over TCP. All launches are one study, in random blocks, so prediction and measurement meet the same
+state of the machine. Then each application runs once more in the base arm under Open MPI's
+monitoring, and with `--mpip LIBRARY` also under mpiP. `nearmetal study predict` gets this profile
+and the patterns. The command needs root, Open MPI 4 and the packages of
+tools/setup/apps-packages.txt.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, inf, log
+from math import exp, log
 from statistics import median
 
 from nearmetal.evidence import Unit
@@ -25,8 +25,11 @@ METRICS = ("latency", "time_p50", "time_mean", "time")
 
 _SECONDS = {Unit.MICROSECONDS: 1e-6, Unit.SECONDS: 1.0}
 MOST_BEYOND = 4.0
-"""A message may be so many times as large as the largest that was measured: its time is in
-proportion then."""
+"""A message may be this many times as large as the largest that was measured, or as small as the
+smallest: the time of a larger one is in proportion, that of a smaller one is the same."""
+
+SHORT = 64
+"""Bytes of a message that stands for all smaller ones."""
 
 Sized = Sequence[tuple[float, float]]
 """Sizes in bytes, and how often."""
@@ -75,10 +78,17 @@ class Curve:
     def _sizes(self) -> list[float]:
         return [knot.size for knot in self.knots]
 
-    @property
-    def largest(self) -> float:
-        """The largest size that the curve stands for."""
-        return inf if self._sizes == [0.0] else self._sizes[-1] * MOST_BEYOND
+    def why_not(self, messages: Sized) -> str:
+        """Return why the curve does not stand for these messages; "": it does."""
+        first, last = self._sizes[0], self._sizes[-1]
+        if not messages or last == 0:
+            return ""
+        smallest, largest = (f(size for size, _ in messages) for f in (min, max))
+        if largest > last * MOST_BEYOND:
+            return f"messages of {largest:.0f} bytes, {self.test} ends at {last:.0f}"
+        if first > SHORT and smallest < first / MOST_BEYOND:
+            return f"messages of {smallest:.0f} bytes, {self.test} begins at {first:.0f}"
+        return ""
 
     def _totals(self, messages: Sized, *, of_test: bool) -> list[float]:
         sides = [knot.test if of_test else knot.base for knot in self.knots]

@@ -12,6 +12,7 @@ the study has the time of a message in both arms. Three numbers follow (docs/des
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -152,13 +153,14 @@ def _judge(group: _Group, curves: Curves, ranks: int | None) -> GroupTax:
     if isinstance(curve, str):
         return group.tax(why=curve)
     sized = [m for use in group.calls if sends(use.call) for m in use.messages]
-    messages = [(m.size, m.count) for m in sized if m.size is not None]
+    counts: defaultdict[float, float] = defaultdict(float)
+    for one in sized:
+        if one.size is not None:
+            counts[one.size] += one.count
+    messages = list(counts.items())
     unsized = sum(m.count for m in sized if m.size is None)
-    largest = max((size for size, _ in messages), default=0.0)
-    if largest > curve.largest:
-        return group.tax(
-            why=f"messages of {largest:.0f} bytes, {curve.test} ends at {curve.knots[-1].size:.0f}"
-        )
+    if why := curve.why_not(messages):
+        return group.tax(why=why)
     if not sized:
         return group.tax(why="the profile has no sizes of the messages that are waited for")
     cost, change = _change(curve, group, messages, unsized)

@@ -171,6 +171,11 @@ def test_a_share_without_a_benchmark_is_told_and_limited() -> None:
             compared(),
             "messages of 8388608 bytes, PingPong ends at 1048576",
         ),
+        (
+            [use("Send", 1, 1.0, 8)],
+            compared(sizes=[1024, 4096]),
+            "messages of 8 bytes, PingPong begins at 1024",
+        ),
         ([use("Send", 1, 1.0)], compared(noise=STEADY[:5]), "fewer than 6 launches of an arm"),
         ([use("Start", 1, 1.0)], compared(), "the study has no benchmark"),
         ([CallUse("Waitall", 1, 1.0, (), 1)], compared(), "no sizes of the messages"),
