@@ -71,6 +71,15 @@ def as_data(plan: Plan) -> dict[str, Any]:
             }
             for change in plan.changes
         ],
+        "scripts": [
+            {
+                "script": run.entry.script,
+                "step": run.entry.step,
+                "nodes": list(run.nodes),
+                "again": dict(run.again),
+            }
+            for run in plan.scripts
+        ],
         "notes": list(plan.notes),
     }
 
@@ -90,7 +99,9 @@ def as_lines(plan: Plan) -> list[str]:
                 values = dict.fromkeys(one[name] for one in after if one[name])
                 lines += [f"      {name}: {some([*values])}"] if values else []
     made, changed, gone = map(plan.count, (Action.CREATE, Action.CHANGE, Action.DELETE))
-    return [*lines, f"plan: {made} to make, {changed} to change, {gone} to remove"]
+    lines += [f"  {run.text}" for run in plan.scripts]
+    count = f"plan: {made} to make, {changed} to change, {gone} to remove"
+    return [*lines, f"{count}, {len(plan.scripts)} scripts to run" if plan.scripts else count]
 
 
 def up_options(parser: VerbParser) -> None:
@@ -104,7 +115,7 @@ def up_options(parser: VerbParser) -> None:
 
 def on_up(args: argparse.Namespace, view: View) -> int:
     """Make the cluster; print the changes and the nodes."""
-    from nearmetal.cluster.apply import described, up
+    from nearmetal.cluster.apply import steps_of, up
     from nearmetal.cluster.model import some
 
     cluster, spec = open_target(args.spec)
@@ -116,7 +127,7 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     nodes = [f"{n.name} {n.address}" for n in cluster.backend.status()]
     shown = ", ".join(nodes) if len(nodes) <= MAX_SHOWN else some(nodes)
     closing = f"cluster {cluster.name} is up: {shown}"
-    _show_plan(plan, [*described(plan.effective), closing], view)
+    _show_plan(plan, [*steps_of(plan), closing], view)
     return ExitCode.DONE
 
 

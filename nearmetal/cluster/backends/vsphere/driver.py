@@ -14,7 +14,7 @@ most `parallel`; `finish` waits for them and reports all failures together.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -49,6 +49,7 @@ from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner, Runner
 from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 
+BIOS_UUID = "config.uuid"
 CPUS = "config.hardware.numCPU"
 APART = "ESXi has no memory that machines share: no ivshmem, and VMCI cannot be mapped"
 """Why machines of one host use the network."""
@@ -143,7 +144,7 @@ class VsphereBackend(SshBackend):
 
     def check(self, plan: Plan) -> None:
         """Look up names, devices, capacity and rights that a plan needs."""
-        if plan.empty:
+        if not plan.effective:
             return
         found = self._session.call("looking up what is needed", partial(self._missing, plan))
         if any(change.key.kind is Kind.NETWORK for change in plan.coming):
@@ -440,6 +441,14 @@ class VsphereBackend(SshBackend):
         reached = self._guests.address(node, found) if self._guests else None
         address = reached.ip if reached else str(found.get("guest.ipAddress") or wanted)
         return "" if address == "dhcp" else address
+
+    def incarnations(self) -> Mapping[str, str]:
+        """Return the BIOS UUID of each machine, which every clone gets anew.
+
+        The instanceUuid is made from names, so a machine that is made again has the same one.
+        """
+        own, _ = self._own((*MARKS, BIOS_UUID))
+        return {node: str(machine.properties.get(BIOS_UUID)) for node, machine in own.items()}
 
     def nodes(self) -> Nodes:
         """Return the nodes; raises BackendError if the spec does not say how to enter them."""

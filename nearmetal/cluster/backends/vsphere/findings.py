@@ -71,6 +71,9 @@ def findings(spec: VsphereSpec) -> list[Finding]:
     for one in placed:
         found += [*_clone(one), *_reservations(one), *_placement(one), *_adapters(one)]
         found += _access(spec, one)
+    if spec.post and spec.ssh is None:
+        hint = "write ssh: {}, see nearmetal-spec(5)"
+        found.append(Finding(("post",), "scripts", "no way into the machines is given", hint))
     found += [*_devices(placed), *_names(placed), *_addresses(spec, placed)]
     found += [*_switches(spec), *_uplinks(spec), *_reach(spec, placed), *_drs(spec)]
     alike: dict[tuple[SpecPath, str, str, str], list[str]] = {}
