@@ -218,6 +218,12 @@ def vhpc_options(parser: VerbParser) -> None:
         "user of the vCenter (default: %(default)s)",
         default="administrator@vsphere.local",
     )
+    parser.option(
+        "--identity KEY",
+        "private key that root of the templates accepts, for scripts in customized guests "
+        "(default: such scripts are left out)",
+        type=Path,
+    )
     parser.option("--name NAME", "name of the cluster (default: the name of FILE)")
     parser.option(
         "--output SPEC",
@@ -234,7 +240,9 @@ def on_vhpc(args: argparse.Namespace, view: View) -> int:
 
     name = args.name or args.file.stem.lower().replace("_", "-")
     text = read_text(args.file, "a cluster file of vhpc-toolkit")
-    imported = import_vhpc(text, str(args.file), Target(name, args.vcenter, args.user))
+    identity = args.identity and args.identity.absolute()
+    target = Target(name, args.vcenter, args.user, identity)
+    imported = import_vhpc(text, str(args.file), target)
     problems: list[str] = []
     try:
         parse_spec(imported.text, str(args.output or "<spec>"))

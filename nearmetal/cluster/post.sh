@@ -16,6 +16,7 @@ sweep() { # end the processes of the script
 place=$(mktemp -d /var/lib/"$name".XXXXXX 2>/dev/null || mktemp -d /tmp/"$name".XXXXXX) || exit 1
 trap 'rm -rf "$place"' EXIT
 cat >"$place/script" && chmod 0700 "$place/script" || exit 1
+umask 022
 begin=$(date +%s)
 env NEARMETAL_POST="$token" NEARMETAL_NODE="$node" timeout -k 5 "$limit" "$place/script" \
 	</dev/null >"$place/log" 2>&1

@@ -65,7 +65,9 @@ class Site:
 
     def script(self, name: str, *lines: str) -> Path:
         path = self.folder / name
-        path.write_text("\n".join((f"#!/bin/sh\necho {name}:$NEARMETAL_NODE >>{self.folder}/seen", *lines)))
+        path.write_text(
+            "\n".join((f"#!/bin/sh\necho {name}:$NEARMETAL_NODE >>{self.folder}/seen", *lines))
+        )
         return path
 
     def spec(self, *entries: str) -> ClusterSpec:
@@ -85,7 +87,7 @@ class Site:
         return up(self.cluster, self.spec(*entries))
 
     def left(self) -> list[str]:
-        places = (Path("/var/lib"), Path("/tmp"))  # noqa: S108 - where scripts lie while they run
+        places = (Path("/var/lib"), Path("/tmp"))
         return [str(p) for place in places for p in place.glob("nearmetal-post.*")]
 
 
@@ -228,7 +230,9 @@ def test_a_kill_in_the_middle_runs_it_again_and_leaves_nothing_of_the_first_run(
     site.script("after")
     site.up()
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, "-c", CHILD, str(site.folder)], env=environment) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(site.folder)], env=environment
+    ) as child:
         record = site.state / "post.json"
         deadline = time.monotonic() + 60
         while not (record.exists() and '"done"' in record.read_text() and "long:n1" in site.seen):

@@ -49,7 +49,6 @@ from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner, Runner
 from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 
-BIOS_UUID = "config.uuid"
 CPUS = "config.hardware.numCPU"
 APART = "ESXi has no memory that machines share: no ivshmem, and VMCI cannot be mapped"
 """Why machines of one host use the network."""
@@ -443,12 +442,8 @@ class VsphereBackend(SshBackend):
         return "" if address == "dhcp" else address
 
     def incarnations(self) -> Mapping[str, str]:
-        """Return the BIOS UUID of each machine, which every clone gets anew.
-
-        The instanceUuid is made from names, so a machine that is made again has the same one.
-        """
-        own, _ = self._own((*MARKS, BIOS_UUID))
-        return {node: str(machine.properties.get(BIOS_UUID)) for node, machine in own.items()}
+        """Return the BIOS UUID of each machine."""
+        return {node: machine.incarnation for node, machine in self._own(MARKS)[0].items()}
 
     def nodes(self) -> Nodes:
         """Return the nodes; raises BackendError if the spec does not say how to enter them."""
