@@ -18,6 +18,7 @@ import pytest
 
 from nearmetal.cli.cluster import as_data, as_lines
 from nearmetal.cluster.apply import Cluster, plan_up, steps_of, up
+from nearmetal.cluster.backends.local.spec import LocalSpec
 from nearmetal.cluster.post import post_findings
 from nearmetal.cluster.post_work import MAX_LOG, MAX_SCRIPT, PostScripts
 from nearmetal.cluster.spec import parse_spec
@@ -248,14 +249,16 @@ def test_a_kill_in_the_middle_runs_it_again_and_leaves_nothing_of_the_first_run(
     assert not site.left()
 
 
-def test_only_nodes_that_are_on_run_scripts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+class HalfOn(LocalSpec):
+    def is_on(self, node: str) -> bool:
+        return node == "n1"
+
+
+def test_only_nodes_that_are_on_run_scripts(site: Site) -> None:
     site.script("s")
-    spec = site.spec("s")
-    monkeypatch.setattr(type(spec), "is_on", lambda _, node: node == "n1")
-    plan = up(site.cluster, spec)
+    plan = up(site.cluster, HalfOn.model_validate(site.spec("s").model_dump()))
     assert [run.nodes for run in plan.scripts] == [("n1",)]
     assert "scripts of `post` wait until these are on: n2" in plan.notes
-    monkeypatch.undo()
     assert [run.nodes for run in site.up("s").scripts] == [("n2",)]
 
 

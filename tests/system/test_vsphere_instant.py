@@ -119,7 +119,7 @@ def test_instant_clones_are_made_changed_and_removed(
         ),
     ],
 )
-def test_what_no_source_gives_is_refused_before_any_change(
+def test_what_no_source_gives_is_refused_before_any_change(  # noqa: PLR0917 - parameters
     vcenter: Simulator, own: Session, tmp_path: Path, old: str, new: str, reason: str
 ) -> None:
     text = (vcenter.head("forks") + BODY).replace(old, new)

@@ -73,13 +73,13 @@ func (m *machine) copied(
 	if req.Spec.Config == nil {
 		req.Spec.Config = new(types.VirtualMachineConfigSpec)
 	}
-	if req.Spec.Config.Uuid == "" {
-		// The simulator makes it from the path, so a machine that is made again had the same one.
-		req.Spec.Config.Uuid = uuid.NewString()
-	}
 	inner := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
 	spec := types.VirtualMachineConfigSpec{
-		ExtraConfig: m.extraOf(req.Spec.Config), Firmware: m.Config.Firmware,
+		ExtraConfig: m.extraOf(req.Spec.Config), Firmware: m.Config.Firmware, Uuid: req.Spec.Config.Uuid,
+	}
+	if spec.Uuid == "" {
+		// The simulator makes it from the path, so a machine that is made again had the same one.
+		spec.Uuid = uuid.NewString()
 	}
 	return func() (types.AnyType, types.BaseMethodFault) {
 		cloned := taskOf(ctx, inner.Res.Returnval)
@@ -88,9 +88,9 @@ func (m *machine) copied(
 		}
 		ref := cloned.Info.Result.(types.ManagedObjectReference)
 		clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
-		renumber(clone)
 		reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{This: ref, Spec: spec})
 		taskOf(ctx, reconfigured.(*methods.ReconfigVM_TaskBody).Res.Returnval)
+		renumber(clone)
 		return ref, nil
 	}
 }

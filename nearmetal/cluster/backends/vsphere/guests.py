@@ -218,7 +218,9 @@ class Guests:
         """Return the reason for each running machine that is not prepared for jobs as it is now."""
         places, records = self._addresses(found), self.records()
         # A guest that restarts has no address for a while: the others need not care.
-        same = {n: r for n, r in records.items() if n in found and r.machine == found[n].incarnation}
+        same = {
+            n: r for n, r in records.items() if n in found and r.machine == found[n].incarnation
+        }
         ips = {name: record.address for name, record in same.items() if name in self._on}
         ips |= {name: place.ip for name, place in places.items()}
         reasons = {}
