@@ -94,6 +94,14 @@ ONE: dict[str, tuple[dict[str, Any], str]] = {
             "leave secure_boot out"
         ),
     ),
+    "mmio": (
+        {"mmio": "64 GiB"},
+        (
+            "node n1: template gold boots by BIOS, and mmio is set: a guest reaches 64-bit MMIO only "
+            "if it boots by EFI; use a template with EFI, or leave mmio out for a device with small "
+            "regions"
+        ),
+    ),
     "hardware": (
         {"hardware": None, "adapters": adapter(kind="pvrdma", port_group="lan")},
         "node n1: template gold has virtual hardware 9: an adapter needs 13; write hardware: 13",

@@ -206,6 +206,11 @@ def _template(
     if machine.secure_boot and not template.efi:
         hint = "use a template with EFI, or leave secure_boot out"
         yield missing(f"{what} boots by BIOS", "secure boot needs EFI", hint)
+    if machine.mmio and not template.efi:
+        # Dell KB 000199172, VMware's note on the V100 (blogs.vmware.com/apps, October 2018).
+        why = "a guest reaches 64-bit MMIO only if it boots by EFI"
+        hint = "use a template with EFI, or leave mmio out for a device with small regions"
+        yield missing(f"{what} boots by BIOS, and mmio is set", why, hint)
     if not need.cloned:
         return
     if machine.clone == INSTANT and template.source is not None:
