@@ -67,7 +67,7 @@ def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
 
 def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
     """As `open_target`, and raises StateError unless the cluster is up as the spec says."""
-    from nearmetal.cluster.apply import describe, described, plan_up
+    from nearmetal.cluster.apply import described, first_step, plan_up
 
     cluster, spec = open_target(text)
     plan = plan_up(cluster, spec)
@@ -78,9 +78,8 @@ def open_running(text: str) -> tuple[Cluster, ClusterSpec]:
             f"use its own spec or its name, or `nearmetal up --replace {text}`",
         )
     if not plan.empty:
-        first = describe(plan.effective[0])
         raise StateError(
-            f"cluster {cluster.name} is not up ({first})", f"run `nearmetal up {text}`"
+            f"cluster {cluster.name} is not up ({first_step(plan)})", f"run `nearmetal up {text}`"
         )
     return cluster, spec
 

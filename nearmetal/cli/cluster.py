@@ -71,6 +71,15 @@ def as_data(plan: Plan) -> dict[str, Any]:
             }
             for change in plan.changes
         ],
+        "scripts": [
+            {
+                "script": run.entry.script,
+                "step": run.entry.step,
+                "nodes": list(run.nodes),
+                "again": dict(run.again),
+            }
+            for run in plan.scripts
+        ],
         "notes": list(plan.notes),
     }
 
@@ -90,7 +99,9 @@ def as_lines(plan: Plan) -> list[str]:
                 values = dict.fromkeys(one[name] for one in after if one[name])
                 lines += [f"      {name}: {some([*values])}"] if values else []
     made, changed, gone = map(plan.count, (Action.CREATE, Action.CHANGE, Action.DELETE))
-    return [*lines, f"plan: {made} to make, {changed} to change, {gone} to remove"]
+    lines += [f"  {run.text}" for run in plan.scripts]
+    count = f"plan: {made} to make, {changed} to change, {gone} to remove"
+    return [*lines, f"{count}, {len(plan.scripts)} scripts to run" if plan.scripts else count]
 
 
 def up_options(parser: VerbParser) -> None:
@@ -104,7 +115,7 @@ def up_options(parser: VerbParser) -> None:
 
 def on_up(args: argparse.Namespace, view: View) -> int:
     """Make the cluster; print the changes and the nodes."""
-    from nearmetal.cluster.apply import described, up
+    from nearmetal.cluster.apply import steps_of, up
     from nearmetal.cluster.model import some
 
     cluster, spec = open_target(args.spec)
@@ -116,7 +127,7 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     nodes = [f"{n.name} {n.address}" for n in cluster.backend.status()]
     shown = ", ".join(nodes) if len(nodes) <= MAX_SHOWN else some(nodes)
     closing = f"cluster {cluster.name} is up: {shown}"
-    _show_plan(plan, [*described(plan.effective), closing], view)
+    _show_plan(plan, [*steps_of(plan), closing], view)
     return ExitCode.DONE
 
 
@@ -207,6 +218,12 @@ def vhpc_options(parser: VerbParser) -> None:
         "user of the vCenter (default: %(default)s)",
         default="administrator@vsphere.local",
     )
+    parser.option(
+        "--identity KEY",
+        "private key that root of the templates accepts, for scripts in customized guests "
+        "(default: such scripts are left out)",
+        type=Path,
+    )
     parser.option("--name NAME", "name of the cluster (default: the name of FILE)")
     parser.option(
         "--output SPEC",
@@ -223,7 +240,9 @@ def on_vhpc(args: argparse.Namespace, view: View) -> int:
 
     name = args.name or args.file.stem.lower().replace("_", "-")
     text = read_text(args.file, "a cluster file of vhpc-toolkit")
-    imported = import_vhpc(text, str(args.file), Target(name, args.vcenter, args.user))
+    identity = args.identity and args.identity.absolute()
+    target = Target(name, args.vcenter, args.user, identity)
+    imported = import_vhpc(text, str(args.file), target)
     problems: list[str] = []
     try:
         parse_spec(imported.text, str(args.output or "<spec>"))

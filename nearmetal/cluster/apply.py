@@ -10,12 +10,14 @@ from functools import partial
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.diff import Action, Change, Plan, folded, make_plan, removal
 from nearmetal.cluster.model import ClusterSpec, some
+from nearmetal.cluster.post_work import PostScripts
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
+from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Progress, Silent
 
 
@@ -32,12 +34,17 @@ class Cluster:
         """The cluster's journal."""
         return Journal(self.store.cluster(self.name))
 
+    def scripts(self, spec: ClusterSpec) -> PostScripts:
+        """Return the scripts of its spec."""
+        return PostScripts(spec, self.backend, self.store.cluster(self.name), LocalRunner())
+
 
 def plan_up(cluster: Cluster, spec: ClusterSpec) -> Plan:
     """Return what `up` would do; changes nothing."""
     backend = cluster.backend
     facts, observed = backend.facts(), backend.observe()
-    return make_plan(cluster.name, desired(spec, facts, observed), observed)
+    plan = make_plan(cluster.name, desired(spec, facts, observed), observed)
+    return cluster.scripts(spec).added(plan)
 
 
 def checked_plan(cluster: Cluster, spec: ClusterSpec) -> Plan:
@@ -68,6 +75,16 @@ def describe(change: Change, *others: Change) -> str:
     if change.in_place:
         reason = f"in place; {reason}" if reason else "in place"
     return f"{text} ({reason})" if reason else text
+
+
+def first_step(plan: Plan) -> str:
+    """Return the first line of a plan that is not empty."""
+    return describe(plan.effective[0]) if plan.effective else plan.scripts[0].text
+
+
+def steps_of(plan: Plan) -> list[str]:
+    """Return what a plan does, for the user."""
+    return [*described(plan.effective), *(run.text for run in plan.scripts)]
 
 
 def _each(values: Sequence[tuple[str, str, str]]) -> str:
@@ -115,7 +132,7 @@ def up(
         rest = plan_up(cluster, spec)
         if not rest.empty:
             raise StateError(
-                f"cluster {cluster.name} is not as planned: {describe(rest.effective[0])}",
+                f"cluster {cluster.name} is not as planned: {first_step(rest)}",
                 "run `nearmetal up` again; `nearmetal status` shows the nodes",
             )
     return plan
@@ -167,6 +184,8 @@ def _execute(
     if steps or not _is_recorded(cluster, spec):
         steps.append(("record the spec", partial(cluster.store.record, spec)))
         steps.append(("wait for the nodes", backend.finish))
+    scripts = cluster.scripts(spec)
+    steps += [(f"run {r.entry.script} in nodes", partial(scripts.run, r)) for r in plan.scripts]
     progress.begin(len(steps))
     for text, work in steps:
         progress.step(text)

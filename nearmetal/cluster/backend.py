@@ -128,6 +128,9 @@ class Backend(Protocol):
     def status(self) -> list[NodeStatus]:
         """Return the state of every node that exists or should exist."""
 
+    def incarnations(self) -> Mapping[str, str]:
+        """Return an identity of each node's machine, which one that is made again does not have."""
+
     def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         """Return the command that runs `argv` in a node, on its cores."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
+from nearmetal.cluster.post import ScriptRun
 from nearmetal.cluster.resource import (
     Attributes,
     Desired,
@@ -76,11 +77,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Plan:
-    """All changes: first the removals, then the rest in the order of making."""
+    """All changes: first the removals, then the rest in the order of making, then the scripts."""
 
     cluster: str
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = ()
+    scripts: tuple[ScriptRun, ...] = ()
 
     @property
     def effective(self) -> tuple[Change, ...]:
@@ -102,7 +104,13 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Whether everything is as desired."""
-        return not self.effective
+        return not self.effective and not self.scripts
+
+    @property
+    def fresh(self) -> set[str]:
+        """The nodes that are made, or made again."""
+        made = (c for c in self.coming if not c.in_place)
+        return {change.key.name for change in made if change.key.kind is Kind.NODE}
 
     def count(self, action: Action) -> int:
         """Return the number of resources with this action."""

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.config.model import Model, Name
+from nearmetal.config.model import AbsolutePath, Model, Name
 
 MAX_NAMED = 3
 """Nodes that a line names; it counts the rest."""
@@ -112,6 +112,23 @@ class Network(Model):
         return ipaddress.IPv4Network(self.subnet).prefixlen
 
 
+class PostScript(Model):
+    """A script that runs once in each new node, when all nodes are usable."""
+
+    script: AbsolutePath = Field(
+        description="path on this machine of a script or program of at most 1 MiB"
+    )
+    step: Annotated[int, Field(ge=0, le=9999)] = Field(
+        default=1, description="lower steps run first; within a step, the order of the list counts"
+    )
+    nodes: Annotated[list[str], Field(min_length=1)] | None = Field(
+        default=None, description="nodes that run it, all at the same time; default: all nodes"
+    )
+    timeout: Annotated[int, Field(ge=1, le=86400)] = Field(
+        default=600, description="seconds after which it is ended and counts as failed"
+    )
+
+
 class ClusterSpec(Model):
     """A virtual cluster, as `nearmetal up` makes it. Each backend has a child of this model."""
 
@@ -119,6 +136,9 @@ class ClusterSpec(Model):
     name: Name = Field(description="unique per user and machine")
     backend: str
     hosts: Sequence[Host]
+    post: Annotated[list[PostScript], Field(max_length=256)] = Field(
+        default_factory=list, description="scripts that `up` runs in the nodes; default: none"
+    )
 
     mixed: ClassVar[Mapping[str, str]] = {}
     """For each key that takes a word or another type: "why|hint" for a wrong word."""
@@ -131,6 +151,11 @@ class ClusterSpec(Model):
     def nodes(self) -> Sequence[tuple[Host, Node]]:
         """All nodes with their hosts, in the order of the spec."""
         return [(host, node) for host in self.hosts for node in host.nodes]
+
+    def is_on(self, node: str) -> bool:
+        """Whether a node should run."""
+        del node
+        return True
 
     @property
     def slots(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nearmetal.cluster.model import ClusterSpec, SpecPath
+from nearmetal.cluster.post import post_findings
 from nearmetal.cluster.registration import backend_names, registration, specs
 from nearmetal.config.document import Document, parse, read_text
 from nearmetal.config.explain import check, known_keys
@@ -45,7 +46,7 @@ def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:
     _refuse_repeated(document, "node", ((*path, "name") for path in nodes))
     for path in nodes:
         _refuse_repeated(document, "core", _entries(document, (*path, "cpus")))
-    for finding in spec.findings() if spec else ():
+    for finding in (*post_findings(spec), *spec.findings()) if spec else ():
         document.refuse(finding.path, finding.why, finding.hint, what=finding.text)
     document.refuse_problems()
     assert spec is not None  # noqa: S101 - it is None only beside problems

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn, Protocol
@@ -108,8 +108,17 @@ class Runner(Protocol):
     def run(self, command: Command, *, timeout_s: float) -> Completed:
         """Run to the end and capture; CommandError if it cannot start or prints without bound."""
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
-        """As `run`, side by side, each with that time; returns the ends in the given order."""
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: Callable[[int, Completed], None] | None = None,
+    ) -> list[Completed]:
+        """As `run`, side by side, each with that time; returns the ends in the given order.
+
+        `ended`: called with the index and the end of each command as soon as it ends.
+        """
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
         """As `run`, and raises CommandError if it fails or is late."""
@@ -290,7 +299,16 @@ class _Running:
         return bool(piece)
 
 
-def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Completed]:
+_Ended = Callable[[int, Completed], None]
+
+
+def _shifted(ended: _Ended, first: int) -> _Ended:
+    return lambda index, end: ended(first + index, end)
+
+
+def _run_side_by_side(
+    commands: Sequence[Command], timeout_s: float, ended: _Ended | None = None
+) -> list[Completed]:
     """Start all commands, wait for each; on any exception end the sessions of all."""
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as stack:
@@ -307,10 +325,14 @@ def _run_side_by_side(commands: Sequence[Command], timeout_s: float) -> list[Com
             for key, _ in selector.select(left_s):
                 if key.data in active and key.data.act(key.fd):
                     active.remove(key.data)
+                    if ended is not None:
+                        ended(running.index(key.data), key.data.completed())
         for late in active:
             late.timed_out = True
             _end_session(late.process)
             late.end()
+            if ended is not None:
+                ended(running.index(late), late.completed())
         return [one.completed() for one in running]
 
 
@@ -400,13 +422,20 @@ class LocalRunner:
         (end,) = _run_side_by_side([command], timeout_s)
         return end
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: _Ended | None = None,
+    ) -> list[Completed]:
         """Run all to their ends, AT_ONCE at a time."""
-        return [
-            completed
-            for first in range(0, len(commands), AT_ONCE)
-            for completed in _run_side_by_side(commands[first : first + AT_ONCE], timeout_s)
-        ]
+        ends: list[Completed] = []
+        for first in range(0, len(commands), AT_ONCE):
+            some = commands[first : first + AT_ONCE]
+            tell = None if ended is None else _shifted(ended, first)
+            ends += _run_side_by_side(some, timeout_s, tell)
+        return ends
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:
         """Run to the end; the hint of the error is the last output of the program."""

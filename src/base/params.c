@@ -51,6 +51,7 @@ static const char *const foreign_names[] = {
 	"NEARMETAL_BUILD_DIR",	"NEARMETAL_MPI",       "NEARMETAL_TEST",
 	"NEARMETAL_STATE_HOME", "NEARMETAL_CLUSTER",   "NEARMETAL_WORKDIR",
 	"NEARMETAL_MPI_PATH",	"NEARMETAL_INFO",      "NEARMETAL_PROVIDER_LIB",
+	"NEARMETAL_POST",
 };
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};

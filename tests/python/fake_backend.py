@@ -100,6 +100,9 @@ class FakeBackend:
             for name, node in nodes.items()
         ]
 
+    def incarnations(self) -> Mapping[str, str]:
+        return {}
+
     def on_node(
         self,
         node: str,

@@ -24,7 +24,7 @@ from tests.python.evidence_runs import limits_log, pair
 from tests.python.fake_backend import FakeBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nearmetal.core.process import Dialogue
 
@@ -160,7 +160,14 @@ class Beside:
         assert timeout_s > 0
         return Completed(command, 0, NET_DEV.encode(), b"", 0.0)
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: Callable[[int, Completed], None] | None = None,
+    ) -> list[Completed]:
+        assert ended is None
         return [self.run(command, timeout_s=timeout_s) for command in commands]
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:

@@ -83,7 +83,14 @@ class FakeRunner:
             return Completed(command, 0, self.abi.encode(), b"", 0.0)
         return Completed(command, self.probe_code, b"", b"", 0.0)
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: Callable[[int, Completed], None] | None = None,
+    ) -> list[Completed]:
+        assert ended is None
         return [self.run(command, timeout_s=timeout_s) for command in commands]
 
     def check(self, command: Command, *, timeout_s: float) -> Completed:

@@ -25,7 +25,7 @@ from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 NODES = ("n1", "n2", "n3")
 
@@ -358,11 +358,17 @@ class Interrupted(LocalRunner):
 
     left: int = 1
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: Callable[[int, Completed], None] | None = None,
+    ) -> list[Completed]:
         if self.left:
             self.left -= 1
             raise KeyboardInterrupt
-        return super().run_all(commands, timeout_s=timeout_s)
+        return super().run_all(commands, timeout_s=timeout_s, ended=ended)
 
 
 def test_a_signal_leaves_no_copies_in_the_share(machines: Machines) -> None:
@@ -411,9 +417,15 @@ class Counting(LocalRunner):
 
     rounds: int = 0
 
-    def run_all(self, commands: Sequence[Command], *, timeout_s: float) -> list[Completed]:
+    def run_all(
+        self,
+        commands: Sequence[Command],
+        *,
+        timeout_s: float,
+        ended: Callable[[int, Completed], None] | None = None,
+    ) -> list[Completed]:
         self.rounds += 1
-        return super().run_all(commands, timeout_s=timeout_s)
+        return super().run_all(commands, timeout_s=timeout_s, ended=ended)
 
 
 def test_names_that_a_node_invents_cost_one_command_and_have_a_limit(machines: Machines) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from nearmetal.core.errors import SpecError
 
 HERE = Path(__file__).parent / "vhpc"
 FILES = sorted(HERE.rglob("*.conf"))
-TARGET = Target("c", "vc.example.org", "root")
+TARGET = Target("c", "vc.example.org", "root", folder=Path("/site"))
 
 BASE = "[B]\ntemplate: t\n"
 
@@ -125,16 +126,20 @@ def test_macros_and_words_override_from_left_to_right() -> None:
     assert [found[f"v{i}"]["vcpus"] for i in range(1, 5)] == ["4", "2", "8", "2"]
 
 
-def test_scripts_and_passwords_are_told_and_left_out() -> None:
+def test_scripts_are_taken_over_and_passwords_are_left_out() -> None:
     text = next(path for path in FILES if path.stem == "plain-scripts").read_text()
     result = imported(text)
     told = "\n".join(result.notes)
     for word in (
-        "scripts/prepare.sh is not run: run it over ssh after `up`, as step 1 of 2, on node_a",
-        "scripts/use.sh is not run: run it over ssh after `up`, as step 2 of 2, on node_b",
+        "scripts/prepare.sh is taken from /site, where the import ran",
+        "by ssh with a key that cloud-init of the template gets",
         "guest_password: is left out",
     ):
         assert word in told
+    assert scripts_of(spec_of(text)) == [
+        ("/site/scripts/prepare.sh", 0, ["node-a"]),
+        ("/site/scripts/use.sh", 1, ["node-b"]),
+    ]
     assert "do-not-print-me" not in result.text + told
     spec = spec_of(text)
     assert [(n.name, n.vm) for _, n in spec.nodes] == [("node-a", "node_a"), ("node-b", "node_b")]
@@ -270,20 +275,47 @@ def test_the_demonstration_of_release_1_0() -> None:
     assert "the numbers of demo-compute{001:004} have no leading zeros" in told
 
 
-def test_the_order_of_scripts_is_told_as_the_toolkit_runs_them() -> None:
-    told = [
-        note for note in of_file("sequence")[1] if ": script: " in note or ": sequence:" in note
+def scripts_of(spec: VsphereSpec) -> list[tuple[str, int, list[str] | None]]:
+    return [(entry.script, entry.step, entry.nodes) for entry in spec.post]
+
+
+def test_scripts_run_in_the_order_of_the_toolkit() -> None:
+    spec, notes = of_file("sequence")
+    assert spec.ssh is not None
+    assert scripts_of(spec) == [
+        ("/site/scripts/last.sh", 1, ["step2"]),
+        ("/site/scripts/three.sh", 2, ["step1"]),
+        ("/site/scripts/one.sh", 3, ["step1"]),
+        ("/site/scripts/three.sh", 3, ["step2"]),
     ]
-    assert [note.partition(": ")[2] for note in told] == [
-        "script: scripts/last.sh is not run: run it over ssh after `up`, as step 1 of 3, on step2",
-        "script: scripts/three.sh is not run: run it over ssh after `up`, as step 2 of 3, on step1",
-        "script: scripts/one.sh is not run: run it over ssh after `up`, as step 3 of 3, on step1",
-        "script: scripts/three.sh is not run: run it over ssh after `up`, as step 3 of 3, on step2",
-        "sequence: vhpc-toolkit sorts the steps as text, and so do these notes: 10, 2",
-    ]
-    told = [note for note in of_file("no-step")[1] if "script" in note]
-    assert any("0 has no effect: there is no script before it" in note for note in told)
-    assert any("hello.sh is not run: run it over ssh after `up`, on 2 machines" in n for n in told)
+    assert any("numbered again in this order: 10, 2" in note for note in notes)
+    spec, notes = of_file("no-step")
+    assert scripts_of(spec) == [("/site/scripts/hello.sh", 1, None)]
+    assert any("0 has no effect: there is no script before it" in note for note in notes)
+
+
+def test_scripts_of_customized_guests_need_a_key() -> None:
+    words = "script:a sequence:3 script:/b sequence:12 ip:10.0.0.5 netmask:255.255.255.0"
+    text = f"{BASE}[_VMS_]\nv: B {words}\n"
+    result = imported(text)
+    told = "\n".join(result.notes)
+    assert "a is left out, on v in step 3: the guests are customized" in told
+    assert "import with --identity KEY" in told
+    assert "ssh" not in result.text
+    result = import_vhpc(text, "f.conf", replace(TARGET, identity=Path("/k/root")))
+    spec = parse_spec(result.text)
+    assert isinstance(spec, VsphereSpec)
+    assert spec.ssh is not None
+    assert spec.ssh.identity == "/k/root"
+    # As text, 12 is before 3.
+    assert scripts_of(spec) == [("/b", 1, None), ("/site/a", 2, None)]
+
+
+def test_a_script_twice_in_a_machine_runs_once() -> None:
+    text = f"{BASE}[_VMS_]\nv: B script:a sequence:1 script:a sequence:2\n"
+    spec = spec_of(text)
+    assert scripts_of(spec) == [("/site/a", 1, None)]
+    assert any("a runs once in v, in its first step" in note for note in imported(text).notes)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_jobs_need_ssh_in_the_spec_and_prepared_nodes(tmp_path: Path) -> None:
 
 def test_each_machine_that_is_not_prepared_has_its_reason(tmp_path: Path) -> None:
     guests = guests_of(spec_of("ssh: {}\n", nodes="{name: n1}, {name: n2, power: off}"), tmp_path)
-    found = {name: Found(None, {"config.instanceUuid": name}) for name in ("n1", "n2")}
+    found = {name: Found(None, {"config.uuid": name}) for name in ("n1", "n2")}
     assert guests.lacking(found) == {"n1": NO_ADDRESS}
     found["n1"].properties.update({"guest.ipAddress": "10.1.0.5", "guest.net": [card("10.1.0.5")]})
     assert guests.lacking(found) == {"n1": "it is not prepared for jobs"}
@@ -170,7 +170,7 @@ def test_the_key_of_the_template_is_trusted_at_the_first_login_only(tmp_path: Pa
     assert spec.ssh is not None
     guests = Delivering(spec, spec.ssh, tmp_path, LocalRunner())
     facts = {"guest.ipAddress": "10.1.0.5", "guest.net": [card("10.1.0.5")]}
-    machine = Found(None, {"config.instanceUuid": "u1"} | facts | options(KEY))
+    machine = Found(None, {"config.uuid": "u1"} | facts | options(KEY))
     guests.make_nodes(lambda: {"n1": machine})
     assert [KEY in line for line in guests.trusted.splitlines()] == [False, True]
     own = (tmp_path / "known_hosts").read_text()
@@ -207,7 +207,7 @@ def test_a_guest_that_restarts_leaves_the_other_nodes_prepared(tmp_path: Path) -
         name: Found(
             None,
             {
-                "config.instanceUuid": name,
+                "config.uuid": name,
                 "guest.ipAddress": f"10.1.0.{i}",
                 "guest.net": [card(f"10.1.0.{i}")],
             },

@@ -167,6 +167,8 @@ def test_an_unknown_key_of_an_adapter_has_a_place_and_a_hint() -> None:
             "hardware: 17",
         ),
         (f"{FULL}, clone: instant, {SRIOV}", "an instant clone with a sriov", "full or linked"),
+        ("clone: instant, vcpus: 2", "vcpus of an instant clone", "set it in the source"),
+        ("clone: instant, guest: {}", "guest of an instant clone", "remove guest"),
         ("vcpus: 6, cores_per_socket: 4", "6 processors in sockets of 4", "a divisor"),
         (
             f"{FULL}, adapters: [{{kind: vgpu, profile: a}}, {{kind: vgpu, profile: b}}]",
@@ -372,3 +374,18 @@ def test_any_adapter_gives_a_spec_or_problems_with_a_place(
     node = json.dumps({"name": "n1", "adapters": adapters, "guest": {"address": address}})
     text = f"{HEAD}machine: {{template: t}}\n{HOST}      - {node}\n"
     assert made_or_explained(text)
+
+
+def test_ssh_into_an_instant_clone_needs_both_keys() -> None:
+    machine = "template: t, clone: instant"
+    for more in ("ssh: {}\n", "ssh: {identity: /k}\n"):
+        problem = only_problem("name: n1", machine=machine, more=more)
+        assert "node n1: ssh into an instant clone: it does not boot" in problem
+    key = f"ssh-ed25519 {'A' * 68}"
+    spec_of("name: n1", machine=machine, more=f"ssh: {{identity: /k, host_key: {key}}}\n")
+
+
+def test_scripts_need_a_way_in() -> None:
+    problem = only_problem("name: n1", more="post: [{script: /s}]\n")
+    assert "scripts: no way into the machines is given" in problem
+    spec_of("name: n1", more="post: [{script: /s}]\nssh: {}\n")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nearmetal.cluster.backends.vsphere.stock import (
     HostStock,
     Need,
     OtherMachine,
+    SourceStock,
     Stock,
     TemplateStock,
     listed,
@@ -90,6 +92,14 @@ ONE: dict[str, tuple[dict[str, Any], str]] = {
         (
             "node n1: template gold boots by BIOS: secure boot needs EFI; use a template with EFI, or "
             "leave secure_boot out"
+        ),
+    ),
+    "mmio": (
+        {"mmio": "64 GiB"},
+        (
+            "node n1: template gold boots by BIOS, and mmio is set: a guest reaches 64-bit MMIO only "
+            "if it boots by EFI; use a template with EFI, or leave mmio out for a device with small "
+            "regions"
         ),
     ),
     "hardware": (
@@ -205,3 +215,27 @@ def test_nodes_of_any_host_share_what_all_hosts_have() -> None:
 def test_names_of_an_error_are_few() -> None:
     assert listed(f"n{i}" for i in range(10)) == "n0, n1, n2, n3, n4, n5, n6, n7 and 2 more"
     assert listed(()) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("source", "keys", "reasons"),
+    [
+        (SourceStock("esx1", "is not on"), {}, ["machine gold is not on"]),
+        (SourceStock("esx2"), {}, ["machine gold runs on esx2, not on esx1"]),
+        (SourceStock("esx1", values={"p2p": False, "affinity": (), "latency": "normal"}), {}, []),
+        (
+            SourceStock("esx1", values={"p2p": True, "affinity": (0, 2), "latency": "high"}),
+            {"affinity": [0, 2]},
+            [
+                "machine gold has p2p true, not false",
+                "machine gold has latency high, not normal",
+            ],
+        ),
+    ],
+)
+def test_an_instant_clone_has_what_its_source_has(
+    source: SourceStock, keys: dict[str, Any], reasons: list[str]
+) -> None:
+    stock = replace(STOCK, templates={"gold": TemplateStock(19, source=source)})
+    found = said(need(clone="instant", **keys), stock=stock)
+    assert [sentence.partition(": ")[2].partition(":")[0] for sentence in found] == reasons

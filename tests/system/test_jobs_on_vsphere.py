@@ -326,3 +326,64 @@ def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
 
 def public(key: Path) -> str:
     return " ".join(key.with_suffix(".pub").read_text().split()[:2])
+
+
+FILE = """\
+[B]
+template: {template}
+[ONE]
+script: one.sh
+[TWO]
+script: two.sh
+[_VMS_]
+a1: B host:DC0_C0_H0 ONE sequence:1 TWO sequence:2
+a2: B host:DC0_C0_H1 TWO sequence:2
+"""
+
+
+def test_scripts_of_a_cluster_file_run_once_in_clones(site: Site) -> None:
+    """They run as root, in their steps, and again in a machine that was made again."""
+    file = site.folder / "post.conf"
+    file.write_text(FILE.format(template=TEMPLATE))
+    spec = site.folder / "post.yaml"
+    site.ok("import", "vhpc", str(file), "--vcenter", "127.0.0.1", "--output", str(spec))
+    text = spec.read_text().partition("vsphere.local\n")[2].replace(f"{ROOT}/", f"{site.folder}/")
+    spec.write_text(site.vcenter.head("post") + text)
+    (site.folder / "one.sh").write_text("#!/bin/bash\nid -un >/etc/one; echo $NEARMETAL_NODE\n")
+    two = "#!/bin/sh\n[ $NEARMETAL_NODE = a2 ] || cat /etc/one\necho $NEARMETAL_NODE >>/etc/two\n"
+    (site.folder / "two.sh").write_text(two)
+    assert f"> script {site.folder}/one.sh on a1 (step 1)" in site.run("plan", str(spec)).stdout
+    site.ok("up", str(spec))
+    assert site.ok("exec", str(spec), "a1", "--", "cat", "/etc/one") == "root\n"
+    logs = {p.name[:9]: p.read_text() for p in site.folder.glob("state/clusters/post/post/*")}
+    assert logs == {"a1.one.sh": "a1\n", "a1.two.sh": "root\n", "a2.two.sh": ""}
+    assert "nothing to do" in site.ok("up", str(spec)) + site.ok("plan", str(spec))
+
+    # The same name, folder and cluster: only the machine is another one.
+    session = site.vcenter.session()
+    lost = machines_of(session.content, "post")["a2"]
+    session.wait("meddling", lost.PowerOffVM_Task)
+    session.wait("meddling", lost.Destroy_Task)
+    session.close()
+    shown = site.run("plan", str(spec)).stdout
+    assert f"> script {site.folder}/two.sh on a2 (step 2)" in shown
+    assert "one.sh" not in shown
+    site.ok("up", str(spec))
+    for node in ("a1", "a2"):
+        assert site.ok("exec", str(spec), node, "--", "cat", "/etc/two") == f"{node}\n"
+
+    # A changed script is another one; one that fails holds jobs up until it succeeds.
+    (site.folder / "two.sh").write_text(
+        f"{two}[ $NEARMETAL_NODE = a1 ] || {{ echo no room; exit 3; }}\n"
+    )
+    done = site.run("up", str(spec))
+    assert done.returncode == 1
+    assert "node a2: it failed with exit status 3\n      no room" in done.stderr
+    done = site.run("run", str(spec), "--", "/bin/true")
+    assert "is not up (> script" in done.stderr
+    (site.folder / "two.sh").write_text(two)
+    # a1 and a2 have run this content already.
+    assert "nothing to do" in site.ok("plan", str(spec))
+    site.ok("run", str(spec), "--", "/bin/true")
+    site.ok("down", str(spec))
+    assert not (site.folder / "state" / "clusters" / "post").exists()

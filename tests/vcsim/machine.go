@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
@@ -61,26 +62,90 @@ func taskOf(ctx *simulator.Context, ref types.ManagedObjectReference) *simulator
 }
 
 func (m *machine) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	outer := afterwards(ctx, m, "cloneVm", m.copied(ctx, req))
+	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: outer}}
+}
+
+// copied begins a clone, and returns the work that completes it.
+func (m *machine) copied(
+	ctx *simulator.Context, req *types.CloneVM_Task,
+) func() (types.AnyType, types.BaseMethodFault) {
+	if req.Spec.Config == nil {
+		req.Spec.Config = new(types.VirtualMachineConfigSpec)
+	}
 	inner := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
-	if inner.Res == nil {
-		return inner
-	}
 	spec := types.VirtualMachineConfigSpec{
-		ExtraConfig: m.extraOf(req.Spec.Config), Firmware: m.Config.Firmware,
+		ExtraConfig: m.extraOf(req.Spec.Config), Firmware: m.Config.Firmware, Uuid: req.Spec.Config.Uuid,
 	}
-	outer := afterwards(ctx, m, "cloneVm", func() (types.AnyType, types.BaseMethodFault) {
+	if spec.Uuid == "" {
+		// The simulator makes it from the path, so a machine that is made again had the same one.
+		spec.Uuid = uuid.NewString()
+	}
+	return func() (types.AnyType, types.BaseMethodFault) {
 		cloned := taskOf(ctx, inner.Res.Returnval)
 		if cloned.Info.Error != nil {
 			return nil, cloned.Info.Error.Fault
 		}
 		ref := cloned.Info.Result.(types.ManagedObjectReference)
 		clone := ctx.Map.Get(ref).(*simulator.VirtualMachine)
-		renumber(clone)
 		reconfigured := clone.ReconfigVMTask(ctx, &types.ReconfigVM_Task{This: ref, Spec: spec})
 		taskOf(ctx, reconfigured.(*methods.ReconfigVM_TaskBody).Res.Returnval)
+		renumber(clone)
 		return ref, nil
+	}
+}
+
+// InstantCloneTask forks a running machine: the clone has the settings of its source and is on. As the API
+// says, the request places only folder, datastore and pool.
+func (m *machine) InstantCloneTask(ctx *simulator.Context, req *types.InstantClone_Task) soap.HasFault {
+	answer := func(task types.ManagedObjectReference) soap.HasFault {
+		return &methods.InstantClone_TaskBody{Res: &types.InstantClone_TaskResponse{Returnval: task}}
+	}
+	place := req.Spec.Location
+	switch {
+	case m.Runtime.PowerState != types.VirtualMachinePowerStatePoweredOn:
+		return answer(failed(ctx, m, "instantClone", &types.InvalidPowerState{
+			RequestedState: types.VirtualMachinePowerStatePoweredOn,
+			ExistingState:  m.Runtime.PowerState,
+		}))
+	case place.Host != nil || place.Disk != nil || place.DiskMoveType != "" || place.DeviceChange != nil:
+		return answer(failed(ctx, m, "instantClone", &types.InvalidArgument{InvalidProperty: "spec.location"}))
+	case hasDevices(m.VirtualMachine):
+		fault := &types.GenericVmConfigFault{Reason: "a device of the host"}
+		return answer(failed(ctx, m, "instantClone", fault))
+	}
+	folder := m.Parent
+	if place.Folder != nil {
+		folder = place.Folder
+	}
+	copied := m.copied(ctx, &types.CloneVM_Task{
+		This: m.Self, Folder: *folder, Name: req.Spec.Name, Spec: types.VirtualMachineCloneSpec{
+			Location: types.VirtualMachineRelocateSpec{
+				Datastore: place.Datastore, Pool: place.Pool, Host: m.Runtime.Host,
+			},
+			Config: &types.VirtualMachineConfigSpec{ExtraConfig: req.Spec.Config, Uuid: req.Spec.BiosUuid},
+		},
 	})
-	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: outer}}
+	settings := types.VirtualMachineConfigSpec{
+		CpuAllocation: m.Config.CpuAllocation, MemoryAllocation: m.Config.MemoryAllocation,
+		MemoryReservationLockedToMax: m.Config.MemoryReservationLockedToMax,
+		LatencySensitivity:           m.Config.LatencySensitivity, CpuAffinity: m.Config.CpuAffinity,
+	}
+	return answer(afterwards(ctx, m, "instantClone", func() (types.AnyType, types.BaseMethodFault) {
+		result, fault := copied()
+		if fault != nil {
+			return nil, fault
+		}
+		ref := result.(types.ManagedObjectReference)
+		vm := ctx.Map.Get(ref).(*simulator.VirtualMachine)
+		reconfigured := vm.ReconfigVMTask(ctx, &types.ReconfigVM_Task{This: ref, Spec: settings})
+		taskOf(ctx, reconfigured.(*methods.ReconfigVM_TaskBody).Res.Returnval)
+		on := vm.PowerOnVMTask(ctx, &types.PowerOnVM_Task{This: ref}).(*methods.PowerOnVM_TaskBody)
+		if fault := taskOf(ctx, on.Res.Returnval).Info.Error; fault != nil {
+			return nil, fault.Fault
+		}
+		return ref, nil
+	}))
 }
 
 // afterwards starts a task that waits for another one of the same call. A task of the simulator holds the

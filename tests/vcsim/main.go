@@ -69,7 +69,7 @@ func nameHosts(ctx *simulator.Context, names []string) {
 func extended(ctx *simulator.Context, method *simulator.Method) mo.Reference {
 	object := ctx.Map.Get(method.This)
 	switch method.Name {
-	case "PowerOnVM_Task", "CloneVM_Task", "ReconfigVM_Task", "ShutdownGuest":
+	case "PowerOnVM_Task", "CloneVM_Task", "InstantClone_Task", "ReconfigVM_Task", "ShutdownGuest":
 		if vm, ok := object.(*simulator.VirtualMachine); ok {
 			return &machine{vm}
 		}

@@ -56,7 +56,8 @@ def parse_pci(text: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     now: dict[str, str] | None = None
     for line in text[:MAX_TEXT].splitlines():
-        word = line.strip()
+        # Where the line above an entry is missing, its first line has the address, too.
+        word = line.strip().removeprefix("Address: ")
         if PCI_ADDRESS.fullmatch(word) and len(found) < MAX_ROWS:
             now = found.setdefault(word, {})
         elif now is not None and (match := _ENTRY.match(line)):

@@ -40,7 +40,7 @@ class EmptyBackend:
 
     prepare = finish = check = create = change = delete = _nothing
     on_node = on_launcher = remote_shell = job_root = _refuse
-    staged = meeting_directory = supervisor = end_marked = _refuse
+    staged = meeting_directory = supervisor = end_marked = incarnations = _refuse
 
 
 def open_backend(_spec: ClusterSpec, _store: Store, _runner: Runner) -> Backend:

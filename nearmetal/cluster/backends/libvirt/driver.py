@@ -17,7 +17,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from nearmetal.cluster.backend import NodeStatus
@@ -484,6 +484,11 @@ class LibvirtBackend(SshBackend):
         places = self._places()
         where = {n.name: (places[n.name], ssh_login(host.uri)) for host, n in self.spec.nodes}
         return Nodes(self._directory, where, self._runner)
+
+    def incarnations(self) -> Mapping[str, str]:
+        """Return when each machine was started: it gets a new disk, or none, with its start."""
+        nodes, ours = self._begun_nodes(), self._records.identity()
+        return {r.item.key.name: f"{ours} {r.notes.started}" for r in nodes if r.notes.started}
 
     def staged(self, node: str) -> Path | None:
         """Return the directory that only machines of this host read."""

@@ -165,6 +165,18 @@ class LocalBackend(Backend):
             health="process 1 is gone: run `nearmetal up` again" if broken else "running",
         )
 
+    def incarnations(self) -> Mapping[str, str]:
+        """Return when process 1 of each living node began, and in which cluster and boot."""
+        init = find_init(self._directory)
+        if init is None:
+            return {}
+        found, ours = {}, f"{boot_id()} {init.pid} {start_time(init.pid, Path('/proc'))}"
+        for path in (init.inside / "nodes").iterdir():
+            pid = self._node_pid(init, path.name)
+            if pid is not None:
+                found[path.name] = f"{ours} {pid} {start_time(pid, init.proc)}"
+        return found
+
     def _node_pid(self, init: Init, name: str) -> int | None:
         """Return the pid, as the cluster sees it, of a living node's process 1."""
         try:

@@ -14,7 +14,7 @@ most `parallel`; `finish` waits for them and reports all failures together.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -143,7 +143,7 @@ class VsphereBackend(SshBackend):
 
     def check(self, plan: Plan) -> None:
         """Look up names, devices, capacity and rights that a plan needs."""
-        if plan.empty:
+        if not plan.effective:
             return
         found = self._session.call("looking up what is needed", partial(self._missing, plan))
         if any(change.key.kind is Kind.NETWORK for change in plan.coming):
@@ -440,6 +440,10 @@ class VsphereBackend(SshBackend):
         reached = self._guests.address(node, found) if self._guests else None
         address = reached.ip if reached else str(found.get("guest.ipAddress") or wanted)
         return "" if address == "dhcp" else address
+
+    def incarnations(self) -> Mapping[str, str]:
+        """Return the BIOS UUID of each machine."""
+        return {node: machine.incarnation for node, machine in self._own(MARKS)[0].items()}
 
     def nodes(self) -> Nodes:
         """Return the nodes; raises BackendError if the spec does not say how to enter them."""

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
     FIXED_KINDS,
+    INSTANT,
     MIN_HARDWARE,
     NETWORK_KINDS,
+    OF_THE_SOURCE,
 )
 from nearmetal.cluster.model import Finding, SpecPath
 
@@ -49,6 +51,11 @@ class _Placed:
         return [adapter.kind for adapter in self.adapters]
 
     @property
+    def is_fork(self) -> bool:
+        """Whether it is an instant clone."""
+        return self.machine.clone == INSTANT
+
+    @property
     def fixed(self) -> list[str]:
         """Kinds of its adapters that are devices of the host."""
         return [kind for kind in self.kinds if kind in FIXED_KINDS]
@@ -71,6 +78,9 @@ def findings(spec: VsphereSpec) -> list[Finding]:
     for one in placed:
         found += [*_clone(one), *_reservations(one), *_placement(one), *_adapters(one)]
         found += _access(spec, one)
+    if spec.post and spec.ssh is None:
+        hint = "write ssh: {}, see nearmetal-spec(5)"
+        found.append(Finding(("post",), "scripts", "no way into the machines is given", hint))
     found += [*_devices(placed), *_names(placed), *_addresses(spec, placed)]
     found += [*_switches(spec), *_uplinks(spec), *_reach(spec, placed), *_drs(spec)]
     alike: dict[tuple[SpecPath, str, str, str], list[str]] = {}
@@ -91,14 +101,25 @@ def _clone(one: _Placed) -> Iterator[Finding]:
     if one.machine.template is None:
         hint = "write template: NAME here or under machine"
         yield one.finding("template", "no template", "a machine is a clone of a template", hint)
-    if one.machine.clone == "instant" and one.fixed:
+    if not one.is_fork:
+        return
+    if one.fixed:
         what = f"an instant clone with a {one.fixed[0]} adapter"
         why = "a running machine with a device of the host cannot be forked"
         yield one.finding("clone", what, why, "write clone: full or linked")
+    for key in OF_THE_SOURCE:
+        if getattr(one.machine, key) is not None and not (key == "adapters" and one.fixed):
+            why = "it goes on from the running point of its source, with all that the source has"
+            hint = f"remove {key} and set it in the source, or write clone: full or linked"
+            yield one.finding(key, f"{key} of an instant clone", why, hint)
 
 
 def _access(spec: VsphereSpec, one: _Placed) -> Iterator[Finding]:
-    if spec.ssh and spec.ssh.identity is None and one.machine.guest is not None:
+    if spec.ssh and None in (spec.ssh.identity, spec.ssh.host_key) and one.is_fork:
+        why = "it does not boot, so cloud-init sets no key and its sshd publishes none"
+        hint = "write identity and host_key under ssh"
+        yield Finding(("ssh",), "ssh into an instant clone", why, hint, (one.node.name,))
+    elif spec.ssh and spec.ssh.identity is None and one.machine.guest is not None:
         what, why = "guest settings, and ssh without identity", "cloud-init takes only one of them"
         yield one.finding("guest", what, why, "remove guest, or write identity: PATH under ssh")
 

@@ -91,7 +91,7 @@ class GuestAddress:
 
 
 class GuestNode(Model):
-    """A machine that was prepared: its instanceUuid, its address, a digest of what it got."""
+    """A machine that was prepared: its BIOS UUID, its address, a digest of what it got."""
 
     machine: str
     address: str
@@ -218,7 +218,9 @@ class Guests:
         """Return the reason for each running machine that is not prepared for jobs as it is now."""
         places, records = self._addresses(found), self.records()
         # A guest that restarts has no address for a while: the others need not care.
-        same = {n: r for n, r in records.items() if n in found and r.machine == found[n].uuid}
+        same = {
+            n: r for n, r in records.items() if n in found and r.machine == found[n].incarnation
+        }
         ips = {name: record.address for name, record in same.items() if name in self._on}
         ips |= {name: place.ip for name, place in places.items()}
         reasons = {}
@@ -272,7 +274,7 @@ class Guests:
         (self._directory / "m").mkdir(mode=0o700, exist_ok=True)
         # A job may run over a connection to a machine that is a node already.
         known = {node: record.machine for node, record in self.records().items()}
-        fresh = [node for node in lacking if known.get(node) != found[node].uuid]
+        fresh = [node for node in lacking if known.get(node) != found[node].incarnation]
         for node in fresh:
             self.close(node)
         places = self._addresses(found)
@@ -300,7 +302,7 @@ class Guests:
             self._deliver(nodes, places, some)
             made = {
                 node: GuestNode(
-                    machine=found[node].uuid,
+                    machine=found[node].incarnation,
                     address=places[node].ip,
                     digest=self._digest(ips, places[node]),
                 )
@@ -336,7 +338,7 @@ class Guests:
         if self.address(node, machine.properties) is None:
             return _NO_ADDRESS
         record = self.records().get(node)
-        known = record is not None and record.machine == machine.uuid
+        known = record is not None and record.machine == machine.incarnation
         if known or self._key_of(machine.properties):
             return ""
         return f"it has not published the key of its sshd as {HOST_KEY}"

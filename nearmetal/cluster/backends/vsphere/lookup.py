@@ -13,13 +13,14 @@ from pyVmomi import vim
 from nearmetal.cluster.backends.vsphere import machine as machines
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.rights import of_cluster, of_machine, of_switch
-from nearmetal.cluster.backends.vsphere.settings import FIXED_KINDS
+from nearmetal.cluster.backends.vsphere.settings import FIXED_KINDS, INSTANT, TAKEN_OVER
 from nearmetal.cluster.backends.vsphere.stock import (
     DatastoreStock,
     Device,
     HostStock,
     Need,
     OtherMachine,
+    SourceStock,
     Stock,
     TemplateStock,
 )
@@ -165,7 +166,7 @@ class Lookup:
         refs = {ref: name for name, (ref, _) in hosts.items()}
         return Stock(
             {name: stock for name, (_, stock) in hosts.items()},
-            self._templates(),
+            self._templates(refs),
             self._datastores(refs),
             self._groups(refs),
         )
@@ -194,11 +195,34 @@ class Lookup:
             for ref, v in every.items()
         }
 
-    def _templates(self) -> dict[str, TemplateStock]:
+    def _templates(self, hosts: dict[Any, str]) -> dict[str, TemplateStock]:
         refs = {ref: name for (purpose, name), ref in self.found.items() if purpose == "template"}
         found = fetch_of(self._content, vim.VirtualMachine, [*refs], _TEMPLATE)
         self.templates = {refs[ref]: values for ref, values in found.items()}
-        return {name: _template(values) for name, values in self.templates.items()}
+        forked = {n.machine.template for n in self._needs if n.machine.clone == INSTANT}
+        sources = [ref for ref, name in refs.items() if name in forked]
+        names = (*machines.PROPERTIES, machines.DEVICES, "config.template")
+        read = fetch_of(self._content, vim.VirtualMachine, sources, names)
+        source = {refs[ref]: self._source(values, hosts) for ref, values in read.items()}
+        return {n: _template(v, source.get(n)) for n, v in self.templates.items()}
+
+    def _source(self, values: Properties, hosts: dict[Any, str]) -> SourceStock:
+        host = values.get("runtime.host")
+        esxi, other, closed = hosts.get(host, ""), _other(values), ""
+        if values.get("config.template"):
+            closed = "is a template"
+        elif values.get("runtime.powerState") != "poweredOn":
+            closed = "is not on"
+        elif other.functions or other.devices:
+            closed = "has a device of its host"
+        elif not esxi:
+            closed = "is on a host outside of the cluster of hosts"
+        if closed:
+            return SourceStock(esxi, closed)
+        now = machines.values_of(
+            values, None, mhz=self._places.mhz(host), esxi=esxi, pool="", rules=(), groups={}
+        )
+        return SourceStock(esxi, values={key: getattr(now, key) for key in TAKEN_OVER})
 
     def _datastores(self, hosts: dict[Any, str]) -> dict[str, DatastoreStock]:
         root = self._places.datacenter.datastoreFolder
@@ -271,7 +295,7 @@ def _other(values: Properties) -> OtherMachine:
     )
 
 
-def _template(values: Properties) -> TemplateStock:
+def _template(values: Properties, source: SourceStock | None) -> TemplateStock:
     path = str(values.get("config.files.vmPathName") or "")
     return TemplateStock(
         version=machines.hardware_of(values.get("config.version") or "") or 0,
@@ -281,6 +305,7 @@ def _template(values: Properties) -> TemplateStock:
         datastore=path[1 : path.find("]")] if path.startswith("[") and "]" in path else "",
         vcpus=int(values.get("config.hardware.numCPU") or 0),
         memory=int(values.get("config.hardware.memoryMB") or 0) * machines.MIB,
+        source=source,
     )
 
 

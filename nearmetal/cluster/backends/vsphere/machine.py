@@ -273,6 +273,13 @@ def clone_spec(
     return spec
 
 
+def fork_spec(inventory: VsphereInventory, wanted: VsphereMachine, mark: Any) -> Any:
+    """Return the request for an instant clone, which takes no host: it is that of its source."""
+    place = place_spec(inventory, wanted)
+    place.host, place.folder = None, inventory.folder()
+    return vim.vm.InstantCloneSpec(name=wanted.vm, location=place, config=[mark])
+
+
 def nr_cards(now: Properties, wanted: VsphereMachine) -> int:
     """Return the network cards of a machine that had the properties BEFORE, once it is as wanted."""
     if wanted.adapters is not None:

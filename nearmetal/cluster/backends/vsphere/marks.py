@@ -37,8 +37,9 @@ MARKED = ("host", "slots", "template", "clone", "guest")
 """Values that vCenter does not keep; the mark has them as text."""
 
 UUID = "config.instanceUuid"
-MARKS = ("name", "config.extraConfig", UUID)
-"""Properties with the mark."""
+BIOS_UUID = "config.uuid"
+MARKS = ("name", "config.extraConfig", UUID, BIOS_UUID)
+"""Properties with the mark, and with both identities."""
 
 _NAMESPACE = uuid.UUID("5e6b2f0c-6f0f-4e0a-9d57-0c1f8a3b7c21")
 
@@ -91,6 +92,14 @@ class Found:
     def uuid(self) -> str:
         """Its instanceUuid."""
         return str(self.properties.get(UUID) or "")
+
+    @property
+    def incarnation(self) -> str:
+        """Its BIOS UUID, which every clone gets anew.
+
+        The instanceUuid is made from names, so a machine that is made again has the same one.
+        """
+        return str(self.properties.get(BIOS_UUID) or "")
 
     @property
     def named(self) -> bool:

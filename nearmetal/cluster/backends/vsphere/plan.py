@@ -13,6 +13,7 @@ from pydantic import PlainSerializer
 from nearmetal.cluster.backends.vsphere.settings import (
     DHCP,
     FIXED_KINDS,
+    INSTANT,
     GuestSettings,
     VmAdapter,
 )
@@ -246,9 +247,9 @@ def _notes(spec: VsphereSpec) -> list[str]:
     stuck = [n for n, m in machines.items() if any(a.kind in STUCK for a in m.adapters or [])]
     if stuck:
         notes.append(f"vMotion cannot move nodes with a device of the host: {some(stuck)}")
-    instant = [name for name, machine in machines.items() if machine.clone == "instant"]
+    instant = [name for name, machine in machines.items() if machine.clone == INSTANT]
     if instant:
-        notes.append(f"this release does not make instant clones: {some(instant)}")
+        notes.append(f"instant clones run on the host of their source: {some(instant)}")
     return notes
 
 

@@ -213,6 +213,15 @@ class GuestSettings(Model):
 
 
 Clone = Literal["full", "linked", "instant"]
+INSTANT = "instant"
+TAKEN_OVER = ("cpu_reservation", "memory_reservation", "latency", "affinity", "numa", "p2p")
+"""Settings with defaults that an instant clone has from its source: both must be the same."""
+
+OF_THE_SOURCE = (
+    *("vcpus", "cores_per_socket", "memory", "hardware", "mmio", "secure_boot", "adapters"),
+    "guest",
+)
+"""Settings that an instant clone does not take."""
 Shares = Literal["low", "normal", "high"] | Annotated[int, Field(ge=1, le=4_000_000)]
 Reservation = Literal["none", "full"]
 Count = Annotated[int, Field(ge=1, le=768)]
@@ -223,7 +232,9 @@ NumaNodes = Annotated[list[Annotated[int, Field(ge=0, le=63)]], Field(min_length
 class MachineSettings(Model):
     """Every key is optional: the cluster's value replaces a missing one, then the default."""
 
-    template: Inventory | None = _optional("template of the clone")
+    template: Inventory | None = _optional(
+        "template of the clone; of an instant clone: a running machine"
+    )
     clone: Clone | None = _optional("kind of clone: full (default), linked, or instant")
     vcpus: Count | None = _optional("virtual processors; default: those of the template")
     cores_per_socket: Count | None = _optional(

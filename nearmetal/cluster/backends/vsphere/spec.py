@@ -157,6 +157,10 @@ class VsphereSpec(ClusterSpec):
         """Return the settings of one node with all defaults."""
         return merged(self.machine, node)
 
+    def is_on(self, node: str) -> bool:
+        """Whether a node should run."""
+        return any(n.name == node and self.machine_of(n).power == "on" for _, n in self.nodes)
+
     def guest_addresses(self) -> dict[str, str]:
         """Return `dhcp` or `address/prefix` per node with guest settings.
 

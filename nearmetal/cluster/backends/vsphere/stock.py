@@ -7,7 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nearmetal.cluster.backends.vsphere.settings import MIN_HARDWARE, MachineSettings, VmAdapter
+from nearmetal.cluster.backends.vsphere.settings import (
+    INSTANT,
+    MIN_HARDWARE,
+    MachineSettings,
+    VmAdapter,
+)
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.model import Finding
 from nearmetal.config.size import format_size
@@ -70,6 +75,16 @@ class HostStock:
 
 
 @dataclass(frozen=True)
+class SourceStock:
+    """A machine that instant clones are forked from. `values`: settings that they have from it."""
+
+    esxi: str
+    closed: str = ""
+    """Why it cannot be forked."""
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class TemplateStock:
     """One template. `size`: bytes of its disks. `version`: of its virtual hardware, 0: unknown."""
 
@@ -80,6 +95,7 @@ class TemplateStock:
     datastore: str = ""
     vcpus: int = 0
     memory: int = 0
+    source: SourceStock | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +206,15 @@ def _template(
     if machine.secure_boot and not template.efi:
         hint = "use a template with EFI, or leave secure_boot out"
         yield missing(f"{what} boots by BIOS", "secure boot needs EFI", hint)
+    if machine.mmio and not template.efi:
+        # Dell KB 000199172, VMware's note on the V100 (blogs.vmware.com/apps, October 2018).
+        why = "a guest reaches 64-bit MMIO only if it boots by EFI"
+        hint = "use a template with EFI, or leave mmio out for a device with small regions"
+        yield missing(f"{what} boots by BIOS, and mmio is set", why, hint)
     if not need.cloned:
+        return
+    if machine.clone == INSTANT and template.source is not None:
+        yield from _source(need, template.source, missing)
         return
     if machine.clone == "linked" and not template.has_snapshot:
         hint = "take a snapshot of it, or write clone: full"
@@ -201,6 +225,35 @@ def _template(
         yield missing(
             f"{what} has virtual hardware {template.version}", why, f"write hardware: {least}"
         )
+
+
+def _source(
+    need: Need, source: SourceStock, missing: Callable[[str, str, str], Finding]
+) -> Iterator[Finding]:
+    machine, what = need.machine, f"machine {need.machine.template}"
+    if source.closed:
+        hint = "name a machine that is on, or write clone: full or linked"
+        yield missing(f"{what} {source.closed}", "an instant clone forks a running machine", hint)
+        return
+    if need.esxi not in ("auto", source.esxi):
+        hint = f"write esxi: {source.esxi}, or move the source there"
+        where = f"{what} runs on {source.esxi}, not on {need.esxi}"
+        yield missing(where, "an instant clone runs on the host of its source", hint)
+    for key, value in source.values.items():
+        own = getattr(machine, key)
+        wanted = tuple(own or ()) if isinstance(value, tuple) else own
+        if wanted != value:
+            shown = f"{_shown(value)}, not {_shown(wanted)}"
+            hint = f"write {key} as the source has it, or change the source"
+            yield missing(
+                f"{what} has {key} {shown}", "an instant clone has the settings of its source", hint
+            )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return str(list(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # Devices of hosts

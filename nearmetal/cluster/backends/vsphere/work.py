@@ -29,6 +29,7 @@ from nearmetal.cluster.backends.vsphere.marks import (
     mark_option,
 )
 from nearmetal.cluster.backends.vsphere.plan import PLACE, VsphereMachine, differences, need_off
+from nearmetal.cluster.backends.vsphere.settings import INSTANT
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vcenter.session import Session, TaskLeftError, fetch_of
@@ -67,17 +68,35 @@ class MachineWork:
     def make(self, name: str, wanted: VsphereMachine) -> None:
         """Clone a machine and complete it."""
         places = self._places
-        if wanted.clone == "instant":
-            raise BackendError("this release does not make instant clones", "write clone: linked")
         begun = mark_option(self._spec.name, name, wanted, BEGUN)
 
         def clone() -> Any:
             template = places.template(wanted.template)
+            if wanted.clone == INSTANT:
+                return template.InstantClone_Task(machines.fork_spec(places, wanted, begun))
             spec = machines.clone_spec(places, template, wanted, begun)
             return template.CloneVM_Task(places.folder(), wanted.vm, spec)
 
         ref = self._session.wait("cloning", clone)
-        self._complete(Found(ref, {}), name, wanted)
+        if wanted.clone == INSTANT:
+            self._complete_fork(ref, name, wanted)
+        else:
+            self._complete(Found(ref, {}), name, wanted)
+
+    def _complete_fork(self, ref: Any, name: str, wanted: VsphereMachine) -> None:
+        """Give an instant clone, which is on with the settings of its source, its shares and mark.
+
+        It keeps the instanceUuid that vCenter chose: whether a running machine takes another is
+        not documented.
+        """
+        uuid = self._session.call("looking for its identity", lambda: ref.config.instanceUuid)
+        spec = machines.shares_spec(wanted)
+        spec.extraConfig = [mark_option(self._spec.name, name, wanted, MADE, str(uuid))]
+        self._configure(ref, spec)
+        if wanted.power != "on":
+            self.off(ref)
+        elif self._is_off(ref):
+            self._session.wait("switching on", ref.PowerOnVM_Task)
 
     def _complete(self, found: Found, name: str, wanted: VsphereMachine) -> None:
         """Give a clone that was never on its identity, all its values, and power."""
@@ -150,7 +169,10 @@ class MachineWork:
         differ = differences(wanted, now)
         if "vm" in differ:
             session.wait("renaming it", lambda: ref.Rename_Task(wanted.vm))
-        if found.mark.get("state") == BEGUN:
+        forked = wanted.clone == INSTANT and now.power == "on" and not need_off(wanted, now)
+        if found.mark.get("state") == BEGUN and forked:
+            self._complete_fork(ref, name, wanted)
+        elif found.mark.get("state") == BEGUN:
             self.off(ref)
             self._migrate(ref, wanted, differ)
             self._complete(found, name, wanted)

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,10 +17,11 @@ from nearmetal.cluster.backends.vsphere.spec import Switch
 from nearmetal.cluster.backends.vsphere.vhpc.items import VhpcItem, machines, switches
 from nearmetal.cluster.backends.vsphere.vhpc.nodes import Location, complain_invalid, node_of
 from nearmetal.cluster.backends.vsphere.vhpc.text import Sections, read_sections
-from nearmetal.cluster.model import RESERVED_NAMES
+from nearmetal.cluster.model import RESERVED_NAMES, PostScript, some
 from nearmetal.config.model import Model
 
 MAX_LABEL = 31
+MAX_STEP = 9999
 
 
 class _PlaceKeys(Model):
@@ -31,11 +34,15 @@ class _PlaceKeys(Model):
 
 @dataclass(frozen=True)
 class Target:
-    """The parts of a spec that a cluster file does not have: the cluster's name, and the vCenter."""
+    """What a cluster file does not have: the cluster's name, the vCenter, and the way in."""
 
     name: str
     server: str
     user: str
+    identity: Path | None = None
+    """The private key for the machines in which scripts run."""
+    folder: Path = field(default_factory=Path.cwd)
+    """Where relative paths of scripts begin, as for vhpc-toolkit."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,6 @@ def import_vhpc(text: str, file: str, target: Target) -> Imported:
         sections.complain(1, "no machine", why, hint)
     data = _cluster(sections, vms, made, target)
     sections.refuse_problems()
-    _note_scripts(sections, vms)
     # Values that are the same object would become aliases, which a spec does not have.
     data = json.loads(json.dumps(data))
     body = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
@@ -90,29 +96,93 @@ def _cluster(
         data["machine"] = common
     if made:
         data["switches"] = [_switch(item, kind) for item, kind in made]
-    data["hosts"] = _hosts(sections, vms, described, common)
+    taken = set(RESERVED_NAMES)
+    names = [_free_name(item.name, taken) for item in vms]
+    if any(item.scripts for item in vms):
+        access = _access(sections, vms, target, guests=any("guest" in d for d in described))
+        if access is not None:
+            data |= {"ssh": access, "post": _post(sections, vms, names, target)}
+    data["hosts"] = _hosts(sections, vms, names, described, common)
     return data
 
 
-def _note_scripts(sections: Sections, vms: list[VhpcItem]) -> None:
-    """Note all scripts, in the order of vhpc-toolkit: steps are sorted as text."""
-    runs: dict[str, dict[tuple[str, int], list[str]]] = {}
+def _scripts(vms: list[VhpcItem]) -> list[tuple[str, str, list[VhpcItem]]]:
+    """Return each script with its step and its machines, in the order of vhpc-toolkit.
+
+    The steps are sorted as text. A machine runs a script once.
+    """
+    runs: dict[str, dict[str, list[VhpcItem]]] = {}
+    having: set[tuple[str, str]] = set()
     for item in vms:
-        for step, scripts in item.scripts.items():
-            for script in scripts:
-                runs.setdefault(step, {}).setdefault(script, []).append(item.name)
-    steps = sorted(runs)
-    for number, step in enumerate(steps, 1):
-        first = f", as step {number} of {len(steps)}" if len(steps) > 1 else ""
-        for (path, line), names in runs[step].items():
-            where = names[0] if len(names) == 1 else f"{len(names)} machines from {names[0]} on"
-            advice = f"{path} is not run: run it over ssh after `up`{first}, on {where}"
-            sections.note(line, "script", advice)
-    numbers = [int(step) for step in steps if step.isdecimal()]
-    if numbers != sorted(numbers):
-        order = ", ".join(filter(None, steps))
-        text = f"vhpc-toolkit sorts the steps as text, and so do these notes: {order}"
-        sections.note(0, "sequence", text)
+        for step in sorted(item.scripts):
+            for script, line in item.scripts[step]:
+                if (item.name, script) in having:
+                    text = f"{script} runs once in {item.name}, in its first step"
+                    item.sections.note(line, "script", text)
+                    continue
+                having.add((item.name, script))
+                runs.setdefault(step, {}).setdefault(script, []).append(item)
+    return [(step, path, runs[step][path]) for step in sorted(runs) for path in runs[step]]
+
+
+def _post(
+    sections: Sections, vms: list[VhpcItem], names: list[str], target: Target
+) -> list[dict[str, Any]]:
+    """Return the scripts of the nodes."""
+    scripts = _scripts(vms)
+    steps = list(dict.fromkeys(step for step, _, _ in scripts))
+    numbers = _numbers(sections, steps)
+    node_of_machine = {item.name: name for item, name in zip(vms, names, strict=True)}
+    entries = []
+    for step, path, items in scripts:
+        entry: dict[str, Any] = {"script": os.path.normpath(target.folder / path)}
+        if not path.startswith("/"):
+            text = f"{path} is taken from {target.folder}, where the import ran"
+            sections.note(_line_of(items[0], path), "script", text)
+        complain_invalid(items[0], entry, PostScript, lambda _: "script")
+        entry |= {"step": numbers[step]} if len(steps) > 1 else {}
+        if len(items) < len(vms):
+            entry["nodes"] = [node_of_machine[item.name] for item in items]
+        entries.append(entry)
+    return entries
+
+
+def _line_of(item: VhpcItem, path: str) -> int:
+    return next(n for several in item.scripts.values() for p, n in several if p == path)
+
+
+def _numbers(sections: Sections, steps: list[str]) -> dict[str, int]:
+    """Return a number for each step, its own where the order allows that."""
+    own = [int(step) if step.isascii() and step.isdecimal() else 0 for step in steps]
+    if own == sorted({*own}) and all(number <= MAX_STEP for number in own):
+        return dict(zip(steps, own, strict=True))
+    order = ", ".join(filter(None, steps))
+    text = (
+        f"vhpc-toolkit sorts the steps as text, so they are numbered again in this order: {order}"
+    )
+    sections.note(0, "sequence", text)
+    return {step: number for number, step in enumerate(steps, 1)}
+
+
+def _access(
+    sections: Sections, vms: list[VhpcItem], target: Target, *, guests: bool
+) -> dict[str, str] | None:
+    """Return how scripts enter the machines; None, with notes, where the file leaves it open."""
+    if target.identity is not None:
+        return {"identity": str(target.identity)}
+    if not guests:
+        text = "the spec enters the machines by ssh with a key that cloud-init of the template gets"
+        sections.note(0, "script", text)
+        return {}
+    for step, path, items in _scripts(vms):
+        names = some([item.name for item in items])
+        at = f" in step {step}" if step else ""
+        text = (
+            f"{path} is left out, on {names}{at}: the guests are customized, so cloud-init takes no "
+            "key; import with --identity KEY, which root of the template accepts"
+        )
+        sections.note(_line_of(items[0], path), "script", text)
+    return None
 
 
 def _only(items: list[VhpcItem], key: str) -> str | None:
@@ -166,16 +236,20 @@ def _free_name(theirs: str, taken: set[str]) -> str:
 
 
 def _hosts(
-    sections: Sections, vms: list[VhpcItem], described: list[dict[str, Any]], common: dict[str, Any]
+    sections: Sections,
+    vms: list[VhpcItem],
+    names: list[str],
+    described: list[dict[str, Any]],
+    common: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    names, labels = set(RESERVED_NAMES), set(RESERVED_NAMES)
+    labels = set(RESERVED_NAMES)
     hosts: dict[str, dict[str, Any]] = {}
-    for item, machine in zip(vms, described, strict=True):
+    for item, name, machine in zip(vms, names, described, strict=True):
         esxi = item.text("host") or "auto"
         if esxi not in hosts:
             label = _free_name("any" if esxi == "auto" else esxi.partition(".")[0], labels)
             hosts[esxi] = {"name": label, "esxi": esxi, "nodes": []}
-        node: dict[str, Any] = {"name": _free_name(item.name, names)}
+        node: dict[str, Any] = {"name": name}
         if node["name"] != item.name:
             node["vm"] = item.name
         if item.name != item.name.lower():

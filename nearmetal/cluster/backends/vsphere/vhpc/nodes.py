@@ -78,7 +78,10 @@ def node_of(item: VhpcItem) -> dict[str, Any]:
                 "power", f"{item.text('power')} means on, as in vhpc-toolkit: only off is off"
             )
     if item.value("instant"):
-        text = "is left out: vhpc-toolkit makes a full or linked clone, and so does the spec"
+        text = (
+            "is left out: vhpc-toolkit makes a full or linked clone, and so does the spec; write "
+            "clone: instant to fork a running machine"
+        )
         item.note("instant", text)
     for key, text in _LOST.items():
         if key in item.given:
