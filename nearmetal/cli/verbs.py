@@ -71,6 +71,7 @@ def _verbs_with(code: str) -> str:
 EPILOG = f"""\
 what to use when:
   see what works here     `demo`
+  use your own mpirun     `doctor`, then `wrap` or `env`
   run a job               `up`, `run`, `down`; `status`, `locality` and `top` show more
   measure one cluster     `bench`, then `report`
   compare configurations  `study run` with a study file, or `study import` of existing logs;
@@ -89,7 +90,7 @@ exit codes:
   4        a check failed:
 {_verbs_with("4")}
   128 + n  signal n ended nearmetal or the program; Ctrl-C gives 130
-`run`, `exec` and `slurm task` return the exit code of the program. If they print `error: ...`,
+`run`, `exec`, `wrap` and `slurm task` return the exit code of the program. If they print `error: ...`,
 nearmetal could not start it. The help of each verb lists its codes.
 
 `nearmetal VERB --help` shows the arguments and options of a verb. The manual pages, for example

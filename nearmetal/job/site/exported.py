@@ -72,7 +72,7 @@ def exported(
         Provider.NEARMETAL,
         library,
         interface="",
-        libfabric=mpi.libfabric and mpi.libfabric.version,
+        libfabric=None if mpi.libfabric is None else mpi.libfabric.version,
         fabric_providers=mpi.fabric_providers,
     )
     settings = settings_for(mpi.installation, request)

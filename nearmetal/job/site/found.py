@@ -106,15 +106,20 @@ def find_mpi(text: str | None, runner: Runner) -> FoundMpi:
     if path.is_dir():
         return _of_prefix(path, f"the directory {path}", runner)
     if not path.is_file():
-        raise LaunchError(f"{path} does not exist", "give the directory, mpirun or libmpi of an MPI")
+        raise LaunchError(
+            f"{path} does not exist", "give the directory, mpirun or libmpi of an MPI"
+        )
     if ".so" in path.name:
         return _described(path, None, f"the library {path}", runner)
     return _of_launcher(path, str(path), runner)
 
 
-def look_again(mpi: FoundMpi, env: Mapping[str, str], runner: Runner) -> Libfabric | None:
-    """Return its libfabric in this environment, with the providers that it offers there."""
-    return _libfabric(_probe(mpi.library, mpi.fabrics, env, runner), mpi.installation.prefix)
+def look_again(
+    mpi: FoundMpi, env: Mapping[str, str], runner: Runner
+) -> tuple[Libfabric | None, str]:
+    """Return its libfabric in this environment, with the providers there, and what they printed."""
+    report, said = _probe(mpi.library, mpi.fabrics, env, runner)
+    return _libfabric(report, mpi.installation.prefix), said
 
 
 def _names() -> str:
@@ -182,7 +187,9 @@ def _library(prefix: Path, families: Sequence[Family]) -> Path:
     found = next(_libraries(prefix, families), None)
     if found is None:
         names = ", ".join(name for family in families for name in _NAMES[family])
-        raise LaunchError(f"{prefix} holds no MPI: no {names} below it", "give the path of libmpi.so")
+        raise LaunchError(
+            f"{prefix} holds no MPI: no {names} below it", "give the path of libmpi.so"
+        )
     return found
 
 
@@ -199,7 +206,8 @@ def _fabrics(library: Path, prefix: Path) -> tuple[str, ...]:
 
 def _probe(
     library: Path, fabrics: Sequence[str], env: Mapping[str, str], runner: Runner
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], str]:
+    """Return the report of the probe, and the last line of its standard error."""
     argv = (sys.executable, "-I", str(_PROBE), str(library), json.dumps(list(fabrics)))
     done = runner.run(Command(argv, env=env, most=1 << 20), timeout_s=_PROBE_S)
     last = done.text.strip().rpartition("\n")[2]
@@ -213,7 +221,8 @@ def _probe(
             f"{library} cannot be loaded: {printable(why) or f'exit code {done.code}'}",
             "is it an MPI library for this machine? Load the modules that its job would load",
         )
-    return report
+    said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    return report, printable(said[:_MAX_TEXT])
 
 
 def _libfabric(report: Mapping[str, Any], prefix: Path) -> Libfabric | None:
@@ -244,7 +253,7 @@ def _described(
     # The provider is not asked for yet: a variable of the caller must not select another one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("FI_")}
     fabrics = _fabrics(library, place)
-    report = _probe(library, fabrics, env, runner)
+    report, _ = _probe(library, fabrics, env, runner)
     text = report["version"][:_MAX_TEXT]
     mpi, title = _identity(text, library)
     device = re.search(r"^MPICH Device:\s*(\S.*)$", text, re.MULTILINE)

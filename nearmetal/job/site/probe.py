@@ -34,7 +34,7 @@ class _Info(ctypes.Structure):
     """The struct fi_info up to the attributes of its fabric."""
 
 
-_Info._fields_ = [  # noqa: SLF001 - the only way to declare a structure that refers to itself
+_Info._fields_ = [
     ("next", ctypes.POINTER(_Info)),
     ("caps", ctypes.c_uint64),
     ("mode", ctypes.c_uint64),
@@ -100,7 +100,9 @@ def _report(library: str, fabrics: list[str]) -> dict[str, Any]:
     if loaded is not None:
         component = ctypes.CDLL(loaded, mode=ctypes.RTLD_GLOBAL)
         report["mtl_ofi"] = report["mtl_ofi"] or hasattr(component, "mca_mtl_ofi_component")
-    found = next(_mapped(r"libfabric\.so(\.[0-9]+)*"), library if hasattr(mpi, "fi_version") else "")
+    found = next(
+        _mapped(r"libfabric\.so(\.[0-9]+)*"), library if hasattr(mpi, "fi_version") else ""
+    )
     if found:
         fabric = ctypes.CDLL(found)
         fabric.fi_version.restype = ctypes.c_uint32
