@@ -130,3 +130,34 @@ def on_doctor(args: argparse.Namespace, view: View) -> int:
     }
     view.result(data, [*lines, "", verdict])
     return ExitCode.DONE if report.good else ExitCode.CHECKS_FAILED
+
+
+def container_options(parser: VerbParser) -> None:
+    """Add the arguments of `container`."""
+    from nearmetal.job.site.container import ENGINES
+
+    parser.option(
+        "--engine NAME",
+        f"engine that will run the container: {', '.join(ENGINES)} (default: podman)",
+        choices=ENGINES,
+        default="podman",
+    )
+    parser.option(
+        "--mpi NAME",
+        "MPI in the image: openmpi5, openmpi4 or mpich5 (default: openmpi5)",
+        default="openmpi5",
+    )
+    parser.option(
+        "directory DIR",
+        "directory below /dev/shm where the containers of one job meet; made if it is missing",
+        nargs="?",
+    )
+
+
+def on_container(args: argparse.Namespace, view: View) -> int:
+    """Print the options of the engine, one per line."""
+    from nearmetal.job.site.container import container_words
+
+    words = container_words(args.engine, args.mpi, args.directory, LocalRunner())
+    view.result({"engine": args.engine, "options": words}, words)
+    return ExitCode.DONE

@@ -110,6 +110,17 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, f"see `{self.prog} --help`")
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves room for the longest verb: argparse forgets that verbs are indented once more."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Count the width of the verbs as well."""
+        super().add_argument(action)
+        for verb in self._iter_indented_subactions(action):
+            width = len(self._format_action_invocation(verb)) + self._current_indent
+            self._action_max_length = max(self._action_max_length, width)
+
+
 class VerbParser(Parser):
     """The parser of one verb, without its options until the command line uses the verb."""
 
@@ -169,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="nearmetal",
         description=_DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=nearmetal.__version__)
     groups = {"": _subparsers(parser, "verb")}
@@ -182,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
             help=verb.summary,
             description=verb.summary[0].upper() + verb.summary[1:] + ".",
             epilog=(f"exit codes:\n{codes}\n" if verb.module else "") + f"example: {verb.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         if not verb.module:
             groups[name] = _subparsers(made, "action")

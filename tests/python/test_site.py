@@ -7,6 +7,7 @@ import os
 import re
 import string
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
 from nearmetal.job.mpi import Installation, Mpi
 from nearmetal.job.site import diagnoses as say
+from nearmetal.job.site.container import ENGINES, container_words
 from nearmetal.job.site.diagnoses import Grade
 from nearmetal.job.site.exported import Exported, Form, exported, written
 from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi
-from nearmetal.job.site.machine import Ability, MachineFacts
+from nearmetal.job.site.machine import MachineFacts, Usable
 
 LIBRARY = Path("/opt/near metal/libnearmetal-fi.so")
-YES, NO = Ability(good=True, reason="yes"), Ability(good=False, reason="because")
+YES, NO = Usable(good=True, reason="yes"), Usable(good=False, reason="because")
 
 FACTS = MachineFacts(
     told=True,
@@ -206,7 +208,9 @@ def test_what_is_no_mpi_is_refused_with_a_way_on(
     with pytest.raises(LaunchError, match="not the launcher of a known MPI"):
         find_mpi("/bin/true", runner)
     (tmp_path / "libmpi.so.40").write_text("no library")
-    with pytest.raises(LaunchError, match=r"cannot be loaded: .*(invalid ELF header|file too short)"):
+    with pytest.raises(
+        LaunchError, match=r"cannot be loaded: .*(invalid ELF header|file too short)"
+    ):
         find_mpi(str(tmp_path / "libmpi.so.40"), runner)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match="no mpirun or mpiexec in PATH") as raised:
@@ -282,3 +286,68 @@ def test_a_libfabric_that_does_not_fit_is_reported() -> None:
     assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Grade.FAIL
     other = replace(fabric((2, 5), "nearmetal"), nearmetal="/other/libnearmetal-fi.so")
     assert say.of_loading(other, "", LIBRARY).grade is Grade.WARN
+
+
+@pytest.fixture
+def meeting() -> Iterator[str]:
+    name = f"/dev/shm/nearmetal-test-{os.getpid()}"
+    yield name
+    Path(name).rmdir()
+
+
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    library = tmp_path / "libnearmetal-fi.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+    return library
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_gets_provider_variables_and_meeting_place(
+    engine: str, meeting: str, provider: Path
+) -> None:
+    words = container_words(engine, "openmpi5", meeting, LocalRunner())
+    assert Path(meeting).stat().st_mode & 0o777 == 0o700
+    inside = "/usr/lib/nearmetal/libnearmetal-fi.so"
+    variable, place = "--env", f"--volume={provider}:{inside}:ro"
+    if engine == "apptainer":
+        place = f"--bind={provider}:{inside}:ro"
+    elif engine == "charliecloud":
+        variable, place = "--set-env", f"--bind={provider.parent}:/mnt"
+        inside = "/mnt/libnearmetal-fi.so"
+    assert place in words
+    assert f"{variable}=FI_PROVIDER_PATH=+{inside}" in words
+    assert f"{variable}=OMPI_MCA_pml=cm" in words
+    assert words[-1] == f"{variable}=NEARMETAL_RUNDIR={meeting}"
+    # Engines that hide /dev need it as a mount; no shell may split a word of the answer.
+    assert (f"--volume={meeting}:{meeting}" in words) == (engine in ("podman", "docker"))
+    assert words == " ".join(words).split()
+
+
+def test_the_mpi_of_the_image_decides_about_the_variables(provider: Path) -> None:
+    def value(mpi: str) -> str:
+        words = container_words("podman", mpi, None, LocalRunner())
+        return next(w for w in words if w.startswith("--env=FI_PROVIDER_PATH="))
+
+    assert provider.is_file()
+    assert value("openmpi4") == "--env=FI_PROVIDER_PATH=/usr/lib/nearmetal"
+    assert value("mpich5").endswith("=+/usr/lib/nearmetal/libnearmetal-fi.so")
+    for mpi in ("impi", "lam"):
+        with pytest.raises(UsageError, match=f"--mpi {mpi}: not known in a container"):
+            value(mpi)
+
+
+def test_a_host_refuses_what_a_shell_would_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory in ("/tmp/job", "/dev/shm/../etc", "/dev/shm/a b", "/dev/shm/"):
+        with pytest.raises(LaunchError):
+            container_words("podman", "openmpi5", directory, LocalRunner())
+    library = tmp_path / "a b.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+    with pytest.raises(LaunchError, match="a shell splits other paths"):
+        container_words("podman", "openmpi5", None, LocalRunner())
+    with pytest.raises(LaunchError, match="engine lxc is not known"):
+        container_words("lxc", "openmpi5", None, LocalRunner())

@@ -35,7 +35,7 @@ _SCHEDULERS = ("SLURM_", "PBS_", "LSB_", "PMI_", "PMIX_", "SGE_", "COBALT_")
 
 
 @dataclass(frozen=True)
-class Report:
+class Examination:
     """The diagnoses in order, and the MPI that they are about (None: not found)."""
 
     mpi: FoundMpi | None
@@ -47,7 +47,7 @@ class Report:
         return all(one.grade is not Grade.FAIL for one in self.found)
 
 
-def examine(text: str | None, runner: Runner, *, run: bool = True) -> Report:
+def examine(text: str | None, runner: Runner, *, run: bool = True) -> Examination:
     """Examine this machine and the MPI that a name or a path means; `run`: start two ranks."""
     env = dict(os.environ)
     again = "" if text is None else f" {shlex.quote(text)}"
@@ -72,7 +72,7 @@ def examine(text: str | None, runner: Runner, *, run: bool = True) -> Report:
     found += _of_machine(facts, seen if settings is not None else None)
     if run and mpi is not None and mpi.launcher is not None and settings is not None:
         found.append(say_hello(mpi, settings, runner))
-    return Report(mpi, tuple(found))
+    return Examination(mpi, tuple(found))
 
 
 def _or_say(found: list[Diagnosis], name: str, get: Callable[[], _T]) -> _T | None:

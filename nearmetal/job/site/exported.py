@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from nearmetal.core.errors import LaunchError, UsageError
-from nearmetal.job.mpi import Family, Mpi, Provider, Request, settings_for
+from nearmetal.job.mpi import Installation, Mpi, Provider, Request, settings_for
 from nearmetal.job.mpi.settings import as_variables
 from nearmetal.job.site.found import FoundMpi
 
@@ -75,29 +75,45 @@ def exported(
         libfabric=None if mpi.libfabric is None else mpi.libfabric.version,
         fabric_providers=mpi.fabric_providers,
     )
-    settings = settings_for(mpi.installation, request)
+    found = selecting(mpi.installation, request, env, own=own, listed=listed)
+    notes = list(mpi.unknown)
+    if mpi.installation.mpi is Mpi.OPENMPI4 and _LIST not in found:
+        words = " ".join(f"-x {name}" for name in _foreign(found))
+        notes.append(f"if a job has several hosts, add to mpirun: {words}")
+    # Intel's libmpi looks for its libfabric in the list of the loader.
+    prepend = {}
+    if mpi.installation.mpi is Mpi.IMPI and mpi.libfabric is not None and mpi.libfabric.own:
+        prepend[_PATHS] = str(mpi.libfabric.path.parent)
+    unset = ("FI_PROVIDER",) if mpi.installation.mpi is Mpi.IMPI else ()
+    return Exported(found, prepend, unset, tuple(notes))
+
+
+def _foreign(found: Mapping[str, str]) -> list[str]:
+    """Return the variables that Open MPI does not forward by itself."""
+    return sorted(name for name in found if not name.startswith(_OWN_PREFIXES))
+
+
+def selecting(
+    installation: Installation,
+    request: Request,
+    env: Mapping[str, str],
+    *,
+    own: Mapping[str, str] | None = None,
+    listed: bool = False,
+) -> dict[str, str]:
+    """Return the variables to set for an installation, sorted; arguments as `exported`."""
+    settings = settings_for(installation, request)
     found = {
         name: value
         for name, value in settings.env.items()
         if name not in _OF_RUN and "ALLOW_RUN_AS_ROOT" not in name
     }
     found |= as_variables(settings.options) | dict(own or {})
-    notes = list(mpi.unknown)
-    if mpi.installation.mpi.family is Family.OPENMPI:
-        names = sorted(name for name in found if not name.startswith(_OWN_PREFIXES))
-        # Version 4 refuses to start if the list and its option -x are used together.
-        if listed or mpi.installation.mpi is Mpi.OPENMPI5:
-            given = [name for name in env.get(_LIST, "").split(";") if name]
-            found[_LIST] = ";".join(dict.fromkeys((*given, *names)))
-        else:
-            words = " ".join(f"-x {name}" for name in names)
-            notes.append(f"if a job has several hosts, add to mpirun: {words}")
-    # Intel's libmpi looks for its libfabric in the list of the loader.
-    prepend = {}
-    if mpi.installation.mpi is Mpi.IMPI and mpi.libfabric is not None and mpi.libfabric.own:
-        prepend[_PATHS] = str(mpi.libfabric.path.parent)
-    unset = ("FI_PROVIDER",) if mpi.installation.mpi is Mpi.IMPI else ()
-    return Exported(dict(sorted(found.items())), prepend, unset, tuple(notes))
+    # Open MPI 4 refuses to start if the list and its option -x are used together.
+    if installation.mpi is Mpi.OPENMPI5 or (installation.mpi is Mpi.OPENMPI4 and listed):
+        given = [name for name in env.get(_LIST, "").split(";") if name]
+        found[_LIST] = ";".join(dict.fromkeys((*given, *_foreign(found))))
+    return dict(sorted(found.items()))
 
 
 def written(found: Exported, form: Form) -> list[str]:

@@ -25,7 +25,7 @@ _IVSHMEM = ("0x1af4", "0x1110")
 
 
 @dataclass(frozen=True)
-class Ability:
+class Usable:
     """Whether something works here, and why."""
 
     good: bool
@@ -38,18 +38,18 @@ class MachineFacts:
 
     told: bool
     rundir: str
-    rundir_usable: Ability
-    window: Ability
-    cma: Ability
-    segment: Ability
-    tuning: Ability
+    rundir_usable: Usable
+    window: Usable
+    cma: Usable
+    segment: Usable
+    tuning: Usable
     tuning_file: str
     shm_free: int | None
     memlock: int | None
     rdma: tuple[str, ...]
     shared_devices: tuple[str, ...]
     yama: int
-    user_namespaces: Ability
+    user_namespaces: Usable
     uid: int
 
 
@@ -91,11 +91,11 @@ def _told(env: Mapping[str, str], runner: Runner) -> dict[str, object]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _ability(answer: object, name: str = "usable") -> Ability:
+def _ability(answer: object, name: str = "usable") -> Usable:
     if not isinstance(answer, dict):
-        return Ability(good=False, reason="nearmetal-info did not report it")
+        return Usable(good=False, reason="nearmetal-info did not report it")
     reason = printable(str(answer.get("reason", "")))[:_MAX_REASON]
-    return Ability(good=answer.get(name) is True, reason=reason)
+    return Usable(good=answer.get(name) is True, reason=reason)
 
 
 def _free(directory: Path) -> int | None:
@@ -141,10 +141,10 @@ def _yama() -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _user_namespaces(runner: Runner) -> Ability:
+def _user_namespaces(runner: Runner) -> Usable:
     command = Command(("unshare", "--user", "--map-root-user", "--mount", "true"))
     try:
         done = runner.run(command, timeout_s=_INFO_S)
     except CommandError as error:
-        return Ability(good=False, reason=printable(str(error)))
-    return Ability(good=done.code == 0, reason=printable(done.error_tail)[:_MAX_REASON])
+        return Usable(good=False, reason=printable(str(error)))
+    return Usable(good=done.code == 0, reason=printable(done.error_tail)[:_MAX_REASON])
