@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks in two containers of each engine on one host: the examples, and what carried them.
 
-The images are empty directories: /usr and the build of this checkout are bound into the containers.
+The image has a shell and Python. The build of this checkout is bound into the containers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any
 import pytest
 import yaml
 
-from nearmetal.core.resources import share
+from nearmetal.core.resources import provider_library, share
 from nearmetal.job.mpi import Mpi
 from nearmetal.job.site import hello
 from nearmetal.job.stats import read_stats
 from tests.system.local import ROOT, UID
 from tests.system.mpi_jobs import INSTALLED
 from tests.system.need import lacking, need_build, need_mpi
+from tests.system.small_image import PYTHON, make_image
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.root, pytest.mark.timeout(600)]
 need_build()
@@ -36,7 +37,7 @@ need_mpi(Mpi.OPENMPI5)
 IMAGE = "localhost/nearmetal-mpi"
 EXAMPLES = share("examples", "containers")
 BUILD = (ROOT / "build").resolve()
-SHOWN = ("/usr", str(ROOT), str(BUILD))
+SHOWN = (str(ROOT), str(BUILD))
 AS_ROOT = {
     f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")
 }
@@ -71,7 +72,9 @@ class Place:
         for name in ("image", "stats", "bin", "home", "run"):
             (self.directory / name).mkdir(mode=0o755)
         (self.directory / "run").chmod(0o700)
-        make_image(self.directory / "image")
+        prefix = INSTALLED[Mpi.OPENMPI5].prefix
+        files = [*prefix.glob("lib/**/*.so*"), prefix / "bin/prted", provider_library()]
+        make_image(self.directory / "image", SHOWN, files)
         command = self.directory / "bin/nearmetal"
         start = shlex.join([sys.executable, "-m", "nearmetal.cli.main"])
         command.write_text(f'#!/bin/sh\nexec env PYTHONPATH={ROOT} {start} "$@"\n')
@@ -115,20 +118,6 @@ class Place:
         ).stdout
 
 
-def make_image(directory: Path) -> None:
-    """Make what an image must have to be entered: names, and places for mounts."""
-    for name in ("dev", "proc", "sys", "tmp", "run", "etc", "usr", "mnt", "root", "home", "var"):
-        (directory / name).mkdir()
-    for name in ("bin", "sbin", "lib", "lib64"):
-        (directory / name).symlink_to(f"usr/{name}")
-    for shown in SHOWN[1:]:
-        (directory / shown[1:]).mkdir(parents=True, exist_ok=True)
-    (directory / "etc/passwd").write_text(
-        f"root:x:0:0::/root:/bin/sh\nmpi:x:{UID}:{UID}::/:/bin/sh\n"
-    )
-    (directory / "etc/group").write_text(f"root:x:0:\nmpi:x:{UID}:\n")
-
-
 @pytest.fixture
 def directory() -> Iterator[Path]:
     # The user of rootless containers must reach it.
@@ -144,8 +133,7 @@ def launcher() -> str:
 
 def program() -> list[str]:
     library = INSTALLED[Mpi.OPENMPI5].prefix / "lib/libmpi.so.40"
-    # No virtual environment: the interpreter of the image.
-    return ["/usr/bin/python3", "-I", hello.__file__, str(library)]
+    return [PYTHON, "-I", hello.__file__, str(library)]
 
 
 def went_by_memory(stats: Path, relation: str) -> list[dict[str, Any]]:
@@ -258,9 +246,9 @@ def test_a_pod_of_kubernetes_by_podman(directory: Path) -> None:
     place = podman(directory)
     place.run("podman", "import", "-", IMAGE, stdin=place.archive())
     pod = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
-    provider = str(BUILD / "c/src/provider/libnearmetal-fi.so")
-    # The example's image holds all that is bound here.
-    shown = {"/usr": "/usr"} | {path: path for path in (*SHOWN[1:], str(place.stats))}
+    # The image of the example holds what is bound here.
+    shown = {path: path for path in (*SHOWN, str(place.stats))}
+    shown[str(provider_library().parent)] = "/usr/lib/nearmetal"
     for number, (path, at) in enumerate(shown.items()):
         volume = {"name": f"v{number}", "hostPath": {"path": path}}
         pod["spec"]["volumes"].append(volume)
@@ -271,13 +259,9 @@ def test_a_pod_of_kubernetes_by_podman(directory: Path) -> None:
             ]
     for container in pod["spec"]["containers"]:
         more = AS_ROOT | {"NEARMETAL_STATS_DIR": str(place.stats), "PATH": "/usr/bin:/bin"}
-        container["env"] = [
-            {
-                **one,
-                "value": one["value"].replace("/usr/lib/nearmetal/libnearmetal-fi.so", provider),
-            }
-            for one in container["env"]
-        ] + [{"name": name, "value": value} for name, value in more.items()]
+        container["env"] = container["env"] + [
+            {"name": name, "value": value} for name, value in more.items()
+        ]
     spec = directory / "pod.json"
     spec.write_text(json.dumps(pod))
     agent = directory / "agent"
