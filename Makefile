@@ -52,7 +52,7 @@ test-faults: setup
 
 ## The long tests: a minute of every fuzzer, the whole walks, every machine
 test-full: test-fuzz test-faults
-	@tools/setup/setup.sh --vm --vsphere --study --slurm --apps
+	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers --apps
 	$(PYTEST) tests/system tests/python -m full --continue-on-collection-errors --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -79,9 +79,9 @@ setup-vsphere:
 setup-slurm:
 	@tools/setup/setup.sh --slurm
 
-## What the system tests need, besides: virtual machines, a vCenter, Slurm, a browser, benchmarks
+## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks
 setup-system:
-	@tools/setup/setup.sh --vm --vsphere --study --slurm
+	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers
 
 ## The same as setup
 build: setup

@@ -71,6 +71,7 @@ def _verbs_with(code: str) -> str:
 EPILOG = f"""\
 what to use when:
   see what works here     `demo`
+  use your own mpirun     `doctor`, then `wrap` or `env`
   run a job               `up`, `run`, `down`; `status`, `locality` and `top` show more
   measure one cluster     `bench`, then `report`
   compare configurations  `study run` with a study file, or `study import` of existing logs;
@@ -89,7 +90,7 @@ exit codes:
   4        a check failed:
 {_verbs_with("4")}
   128 + n  signal n ended nearmetal or the program; Ctrl-C gives 130
-`run`, `exec` and `slurm task` return the exit code of the program. If they print `error: ...`,
+`run`, `exec`, `wrap` and `slurm task` return the exit code of the program. If they print `error: ...`,
 nearmetal could not start it. The help of each verb lists its codes.
 
 `nearmetal VERB --help` shows the arguments and options of a verb. The manual pages, for example
@@ -107,6 +108,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise UsageError(message, f"see `{self.prog} --help`")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Leaves room for the longest verb: argparse forgets that verbs are indented once more."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Count the width of the verbs as well."""
+        super().add_argument(action)
+        for verb in self._iter_indented_subactions(action):
+            width = len(self._format_action_invocation(verb)) + self._current_indent
+            self._action_max_length = max(self._action_max_length, width)
 
 
 class VerbParser(Parser):
@@ -168,7 +180,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="nearmetal",
         description=_DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=nearmetal.__version__)
     groups = {"": _subparsers(parser, "verb")}
@@ -181,7 +193,7 @@ def build_parser() -> argparse.ArgumentParser:
             help=verb.summary,
             description=verb.summary[0].upper() + verb.summary[1:] + ".",
             epilog=(f"exit codes:\n{codes}\n" if verb.module else "") + f"example: {verb.example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         if not verb.module:
             groups[name] = _subparsers(made, "action")

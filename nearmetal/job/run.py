@@ -131,7 +131,7 @@ def _inherited(installation: Installation, names: Sequence[str]) -> dict[str, st
     }
 
 
-def _check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
+def check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
     """Refuse an unknown channel early; without a list, the provider refuses it."""
     known = known_channels(runner) if channels else None
     for channel in channels or ():
@@ -191,7 +191,7 @@ class _Prepared:
 
 def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: Runner) -> _Prepared:
     """Check everything that can be wrong before the start; raises UsageError or LaunchError."""
-    _check_channels(request.channels, runner)
+    check_channels(request.channels, runner)
     shared = backend.shares_files
     local = shared or is_local(request.program)
     program = find_job_program(request.program) if local else Path(request.program)

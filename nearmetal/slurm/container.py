@@ -26,6 +26,7 @@ from nearmetal.core.process import LocalRunner
 from nearmetal.core.resources import provider_library
 from nearmetal.host.vf import GrantedVf
 from nearmetal.job.mpi import Provider, Request, pick, settings_for
+from nearmetal.job.mpi.settings import as_variables
 from nearmetal.slurm import holder, limits
 from nearmetal.slurm.network import has_tunnel
 from nearmetal.slurm.reclaim import THIS_MACHINE, remove
@@ -120,16 +121,6 @@ def mpi_environment(
     settings = settings_for(pick(mpi), asked)
     env |= {k: v for k, v in settings.env.items() if "ALLOW_RUN_AS_ROOT" not in k}
     return env | as_variables(settings.options), settings.providers
-
-
-def as_variables(options: Sequence[str]) -> dict[str, str]:
-    """Return Open MPI's `--mca NAME VALUE` as variables: srun takes no options of an MPI."""
-    words = list(options)
-    return {
-        f"OMPI_MCA_{words[i + 1]}": words[i + 2]
-        for i, word in enumerate(words)
-        if word == "--mca" and i + 2 < len(words)
-    }
 
 
 def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:

@@ -67,7 +67,7 @@ def test_a_version_of_backports_is_replaced_by_one_of_backports(tmp_path: Path) 
     assert (status, output) == (0, "q=2~bpo12+2\nq=1-1\n")
 
 
-@pytest.mark.parametrize("name", ["apt", "vm", "vsphere", "study", "slurm", "apps"])
+@pytest.mark.parametrize("name", ["apt", "vm", "vsphere", "study", "slurm", "apps", "containers"])
 def test_every_listed_package_has_a_version(name: str) -> None:
     lines = (SETUP / f"{name}-packages.txt").read_text().splitlines()
     names = [line for line in lines if line and not line.startswith("#")]

@@ -21,7 +21,8 @@ LONG_FILES: dict[str, str] = {}
 MISSPELLED_ON_PURPOSE = ("tests/unit/", "tests/fuzz/", "tests/system/", "CHANGELOG.md")
 
 REGISTRIES = re.compile(
-    "|".join(
+    "(?:"
+    + "|".join(
         re.escape(".".join(parts))
         for parts in (
             ("pypi", "org"),
@@ -37,6 +38,8 @@ REGISTRIES = re.compile(
             ("quay", "io"),
         )
     )
+    # A package of Debian has the name of a registry: a version follows it.
+    + r")(?!=[0-9])"
 )
 MACHINE_PATHS = re.compile(r"(?<![\w.$}~-])/(work|root|home|Users)/[\w.]")
 LEFTOVERS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX")) + r")\b")

@@ -23,8 +23,9 @@ from nearmetal.cli.view import View
 from nearmetal.core.errors import NearmetalError, SlurmError, UsageError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.host.vf import Ledger, VfHost
+from nearmetal.job.mpi.settings import as_variables
 from nearmetal.slurm.backend import ThisNode, reclaim_ended
-from nearmetal.slurm.container import ContainerRequest, as_variables, environment, launch
+from nearmetal.slurm.container import ContainerRequest, environment, launch
 from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
 from nearmetal.slurm.reclaim import reclaim

@@ -10,6 +10,7 @@
 #   tools/setup/setup.sh --vsphere  everything, and the simulated vCenter of the tests
 #   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
 #   tools/setup/setup.sh --slurm    everything, and the daemons of Slurm
+#   tools/setup/setup.sh --containers  everything, and the container engines of the tests
 #   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
 # Options may stand together.
 
@@ -31,7 +32,7 @@ cd -- "$root"
 . "$here/libvirt.sh"
 . "$here/vsphere.sh"
 
-usage() { sed -n '3,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
@@ -42,7 +43,7 @@ for option in "$@"; do
 	--no-build) with_build=no ;;
 	--vm) with_vm=yes ;;
 	--vsphere) with_vsphere=yes ;;
-	--study | --slurm | --apps) more_packages+=("${option#--}") ;;
+	--study | --slurm | --apps | --containers) more_packages+=("${option#--}") ;;
 	-h | --help) usage && exit 0 ;;
 	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
 	esac

@@ -7,7 +7,7 @@ pml/ucx and MPICH's wheel netmod ucx as soon as they see an RDMA device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -74,7 +74,9 @@ class Request:
 
     `provider_directory`: where the nodes have links to providers; None: they see the providers
     themselves. `provider_names`: files in the libraries of the MPI that are providers. `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
-    `one_host`: all nodes share a host, so they meet in memory.
+    `one_host`: all nodes share a host, so they meet in memory. `libfabric`: the version that the
+    MPI loads, for example (1, 17); None: the one that belongs to the MPI. `fabric_providers`: the
+    directory of providers that this libfabric reads by itself, if there is one.
     """
 
     provider: Provider
@@ -87,6 +89,8 @@ class Request:
     interface: str = "br0"
     """The network interface of the launcher on the cluster's network; "": by the host's name."""
     provider_names: tuple[str, ...] = ()
+    libfabric: tuple[int, int] | None = None
+    fabric_providers: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -179,32 +183,43 @@ def _impi(installation: Installation, request: Request) -> Settings:
     return Settings(env, (), _providers(installation, request), defaults)
 
 
-def _uses_directory(installation: Installation) -> bool:
+def _uses_directory(installation: Installation, request: Request) -> bool:
     """Whether this libfabric only takes a directory, which replaces its own providers."""
-    return installation.mpi in (Mpi.OPENMPI4, Mpi.IMPI)
+    if installation.mpi is Mpi.IMPI:
+        return True
+    if request.libfabric is not None:
+        return request.libfabric < (2, 0)
+    return installation.mpi is Mpi.OPENMPI4
 
 
 def _provider_path(installation: Installation, request: Request) -> dict[str, str]:
-    if not _uses_directory(installation) or request.library is None:
-        return {"FI_PROVIDER_PATH": f"+{request.library}"}
+    if request.library is None:
+        return {}
+    if not _uses_directory(installation, request):
+        return _path([f"+{request.library}"])
     if request.provider_directory is not None:
         return {"FI_PROVIDER_PATH": str(request.provider_directory)}
     # A link in the rundir would be shorter, but other nodes could replace it. After a directory with
     # providers, Intel's libfabric only reads single libraries.
-    places = [str(request.library.parent)]
     if installation.mpi is Mpi.IMPI:
-        places = [str(installation.prefix / "lib"), f"+{request.library}"]
+        own = request.fabric_providers or installation.prefix / "lib"
+        return _path([str(own), f"+{request.library}"])
+    own_places = [] if request.fabric_providers is None else [str(request.fabric_providers)]
+    return _path([str(request.library.parent), *own_places])
+
+
+def _path(places: Sequence[str]) -> dict[str, str]:
     if any(":" in place for place in places):
         raise LaunchError(
-            f"{':'.join(places)}: a directory of providers has a colon in its name",
-            "libfabric takes a list of directories: move what has the colon",
+            f"{':'.join(places)}: the path of a provider contains a colon",
+            "libfabric separates places by colons: move the file with the colon in its path",
         )
     return {"FI_PROVIDER_PATH": ":".join(places)}
 
 
 def _providers(installation: Installation, request: Request) -> tuple[Path, ...]:
     """Return the files for the provider directory, if there is one: ours, and all of Intel's."""
-    if not _uses_directory(installation) or request.library is None:
+    if not _uses_directory(installation, request) or request.library is None:
         return ()
     if request.provider_directory is None:
         return ()
@@ -212,6 +227,16 @@ def _providers(installation: Installation, request: Request) -> tuple[Path, ...]
     if installation.mpi is Mpi.IMPI:
         own = tuple(installation.prefix / "lib" / name for name in request.provider_names)
     return (request.library, *own)
+
+
+def as_variables(options: Sequence[str]) -> dict[str, str]:
+    """Return Open MPI's `--mca NAME VALUE` as variables, for launchers that have no such option."""
+    words = list(options)
+    return {
+        f"OMPI_MCA_{words[i + 1]}": words[i + 2]
+        for i, word in enumerate(words)
+        if word == "--mca" and i + 2 < len(words)
+    }
 
 
 def unset_for(installation: Installation) -> tuple[str, ...]:

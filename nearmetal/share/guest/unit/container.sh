@@ -1,18 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# What a container of this machine must be given, as options of Podman, one per line.
+# What a container must be given to use nearmetal, as options of its engine, one per line.
+#
+# `nearmetal-guest container` in a virtual machine and `nearmetal container` on a host print them.
+# The caller sets the facts of its machine:
+#   provider      the file of the provider
+#   tools         programs for the container, separated by spaces
+#   values        the variables, one NAME=VALUE per line, with the provider in $container_home
+#   run           the directory of segment.conf and its lock, if the machine has a segment
+#   user, group   UID:GID of the ranks and a further GID; empty: as the engine does by itself
+#   owner         the user that owns the meeting directory; empty: the caller
+container_home=/usr/lib/nearmetal
 
-# container_options [DIRECTORY]: DIRECTORY is where the containers of one job on this machine meet.
+# container_options [--engine=ENGINE] [DIRECTORY]: DIRECTORY is where the containers of a job meet.
 container_options() {
+	engine=podman
+	case ${1-} in
+	--engine=*)
+		engine=${1#*=}
+		shift
+		;;
+	esac
+	case $engine in
+	podman | docker | charliecloud | apptainer) ;;
+	*) fail_options "engine $engine is not known: podman, docker, charliecloud, apptainer" ;;
+	esac
 	[ -z "${1-}" ] || container_meeting_place "$1"
-	printf '%s\n' --network=host "--user=$(id -u "$user"):$(id -g "$user")" \
-		"--group-add=$(getent group "$group" | cut -d: -f3)" \
-		"--env-file=$etc/environment" "--volume=$lib:$lib:ro" "--volume=$run:$run"
-	for tool in nearmetal-info nearmetal-segment; do
-		printf '%s\n' "--volume=/usr/bin/$tool:/usr/bin/$tool:ro"
+	case $engine in
+	podman | docker) container_isolated "${1-}" ;;
+	# These engines leave users, network, /dev and /sys as they are.
+	apptainer)
+		container_place "$provider" "$container_home/${provider##*/}" :ro
+		container_variables "$container_home"
+		;;
+	# It mounts only over what an image has.
+	charliecloud)
+		container_place "${provider%/*}" /mnt ''
+		container_variables /mnt
+		;;
+	esac
+	[ -z "${1-}" ] || container_variable "NEARMETAL_RUNDIR=$1"
+}
+
+# container_isolated DIRECTORY: for engines that share nothing with the machine by themselves.
+container_isolated() {
+	printf '%s\n' --network=host ${user:+"--user=$user"} ${group:+"--group-add=$group"}
+	container_place "$provider" "$container_home/${provider##*/}" :ro
+	for tool in $tools; do
+		container_place "$tool" "/usr/bin/${tool##*/}" :ro
 	done
-	[ ! -e "$run/segment.conf" ] || container_segment
-	[ -z "${1-}" ] || printf '%s\n' "--volume=$1:$1" "--env=NEARMETAL_RUNDIR=$1"
+	container_variables "$container_home"
+	if [ -e "$run/segment.conf" ]; then
+		container_place "$run" "$run" ''
+		container_segment
+	fi
+	[ -z "$1" ] || container_place "$1" "$1" ''
+}
+
+# container_place SOURCE DESTINATION RIGHTS
+container_place() {
+	case $1$2 in
+	*[!A-Za-z0-9._/+,=@%~-]*)
+		fail_options "$1: letters, digits and ._/+,=@%~- only: a shell splits other paths"
+		;;
+	esac
+	case $engine in
+	podman | docker) printf '%s\n' "--volume=$1:$2$3" ;;
+	*) printf '%s\n' "--bind=$1:$2$3" ;;
+	esac
+}
+
+container_variable() {
+	case $engine in
+	charliecloud) printf '%s\n' "--set-env=$1" ;;
+	*) printf '%s\n' "--env=$1" ;;
+	esac
+}
+
+# container_variables DIRECTORY: where the container sees the provider.
+container_variables() {
+	while IFS= read -r line; do
+		case $line in
+		'') continue ;;
+		*"$container_home"*)
+			line="${line%%"$container_home"*}$1${line#*"$container_home"}"
+			;;
+		esac
+		container_variable "$line"
+	done <<-VALUES
+		$values
+	VALUES
 }
 
 # The names in /dev/nearmetal lead into /sys, which containers see read-only: so what they lead to.
@@ -37,11 +114,11 @@ container_meeting_place() {
 	/dev/shm/?*) ;;
 	*) fail_options "$1 is not in /dev/shm: containers meet in memory" ;;
 	esac
-	[ -d "$1" ] || install -d -m 0700 -o "$user" -g "$user" "$1" ||
+	[ -d "$1" ] || install -d -m 0700 ${owner:+-o "$owner" -g "$owner"} "$1" ||
 		fail_options "cannot make $1"
 }
 
 fail_options() {
-	printf 'nearmetal-guest: %s\n' "$1" >&2
+	printf '%s: %s\n' "${program:-nearmetal-guest}" "$1" >&2
 	exit 1
 }

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The variables for a site's launcher in their written forms, and the diagnoses of given facts."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nearmetal.core.errors import LaunchError, UsageError
+from nearmetal.core.process import LocalRunner
+from nearmetal.job.mpi import Installation, Mpi
+from nearmetal.job.site import diagnoses as say
+from nearmetal.job.site.container import ENGINES, container_words
+from nearmetal.job.site.diagnoses import Grade
+from nearmetal.job.site.exported import Exported, Form, exported, written
+from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi
+from nearmetal.job.site.machine import MachineFacts, Usable
+
+LIBRARY = Path("/opt/near metal/libnearmetal-fi.so")
+YES, NO = Usable(good=True, reason="yes"), Usable(good=False, reason="because")
+
+FACTS = MachineFacts(
+    told=True,
+    rundir="/dev/shm/nearmetal-7",
+    rundir_usable=YES,
+    window=YES,
+    cma=YES,
+    segment=NO,
+    tuning=YES,
+    tuning_file="",
+    shm_free=1 << 30,
+    memlock=8 << 20,
+    rdma=(),
+    shared_devices=(),
+    yama=0,
+    user_namespaces=YES,
+    uid=7,
+)
+
+
+def fabric(version: tuple[int, int], *providers: str, own: bool = True) -> Libfabric:
+    path = "/opt/mpi/lib/libfabric.so.1"
+    return Libfabric(Path(path), version, own, providers, str(LIBRARY))
+
+
+def site_mpi(mpi: Mpi, libfabric: Libfabric | None, **more: object) -> FoundMpi:
+    made = FoundMpi(
+        installation=Installation(mpi, Path("/opt/mpi")),
+        title=mpi.title,
+        device="",
+        launcher=Path("/opt/mpi/bin/mpirun"),
+        library=Path("/opt/mpi/lib/libmpi.so.40"),
+        fabrics=(),
+        libfabric=libfabric,
+        ofi=True,
+        source="the test",
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_the_version_of_libfabric_decides_the_form_of_the_path() -> None:
+    old, new = fabric((1, 22), own=False), fabric((2, 0))
+    for mpi in (Mpi.OPENMPI5, Mpi.OPENMPI4, Mpi.MPICH5):
+        path = {
+            version: exported(site_mpi(mpi, version), LIBRARY, {}).set["FI_PROVIDER_PATH"]
+            for version in (old, new)
+        }
+        assert path == {old: str(LIBRARY.parent), new: f"+{LIBRARY}"}
+    intel = exported(site_mpi(Mpi.IMPI, fabric((1, 21))), LIBRARY, {})
+    assert intel.set["FI_PROVIDER_PATH"] == f"/opt/mpi/lib:+{LIBRARY}"
+    assert intel.prepend == {"LD_LIBRARY_PATH": "/opt/mpi/lib"}
+    assert intel.unset == ("FI_PROVIDER",)
+
+
+def test_a_colon_in_the_path_of_the_provider_is_refused() -> None:
+    for version in ((1, 17), (2, 5)):
+        with pytest.raises(LaunchError, match="contains a colon"):
+            exported(site_mpi(Mpi.MPICH5, fabric(version)), Path("/opt/a:b/lib.so"), {})
+
+
+def test_an_mpi_without_libfabric_is_refused_with_its_device() -> None:
+    ucx = site_mpi(Mpi.MPICH5, None, ofi=False, device="ch4:ucx")
+    with pytest.raises(LaunchError, match=r"cannot use libfabric \(device ch4:ucx\)"):
+        exported(ucx, LIBRARY, {})
+    diagnosis = say.of_ofi(ucx, "")
+    assert (diagnosis.id, diagnosis.grade) == ("mpi-ofi", Grade.FAIL)
+    assert "ch4:ucx" in diagnosis.words
+
+
+def test_nothing_of_the_nodes_of_nearmetal_run_is_exported() -> None:
+    for mpi in Mpi:
+        names = set(exported(site_mpi(mpi, fabric((2, 5))), LIBRARY, {}).set)
+        assert not names & {"LD_LIBRARY_PATH", "OPAL_PREFIX", "I_MPI_PIN", "I_MPI_HYDRA_IFACE"}
+        assert not [name for name in names if "ROOT" in name and name != "I_MPI_ROOT"]
+
+
+def test_open_mpi_forwards_what_is_not_its_own() -> None:
+    env = {"OMPI_MCA_mca_base_env_list": "MINE;FI_PROVIDER"}
+    own = {"NEARMETAL_RUNDIR": "/dev/shm/job"}
+    name = "OMPI_MCA_mca_base_env_list"
+    five = exported(site_mpi(Mpi.OPENMPI5, fabric((2, 5))), LIBRARY, env, own=own)
+    assert five.set[name] == "MINE;FI_PROVIDER;FI_PROVIDER_PATH;NEARMETAL_RUNDIR"
+    assert five.notes == ()
+    four = site_mpi(Mpi.OPENMPI4, fabric((1, 17)))
+    plain = exported(four, LIBRARY, {}, own=own)
+    assert name not in plain.set
+    assert "-x FI_PROVIDER -x FI_PROVIDER_PATH -x NEARMETAL_RUNDIR" in plain.notes[0]
+    assert exported(four, LIBRARY, {}, listed=True).set[name] == "FI_PROVIDER;FI_PROVIDER_PATH"
+
+
+def test_the_variables_change_an_environment_once() -> None:
+    found = exported(site_mpi(Mpi.IMPI, fabric((1, 21))), LIBRARY, {})
+    first = found.applied({"FI_PROVIDER": "tcp", "LD_LIBRARY_PATH": "/a:/b", "HOME": "/h"})
+    assert first["LD_LIBRARY_PATH"] == "/opt/mpi/lib:/a:/b"
+    assert "FI_PROVIDER" not in first
+    assert first["HOME"] == "/h"
+    assert found.applied(first) == first
+    assert say.of_environment(found, first, "").grade is Grade.OK
+    warned = say.of_environment(found, {"FI_PROVIDER": "tcp"}, " impi")
+    assert warned.grade is Grade.WARN
+    assert "with FI_PROVIDER, which must not be set" in warned.words
+    assert warned.remedy == 'eval "$(nearmetal env impi)"'
+
+
+def evaluated(lines: list[str], env: dict[str, str]) -> dict[str, str]:
+    """Return the environment of a shell after it evaluated the lines as a user does."""
+    words = ["sh", "-c", 'eval "$1"; exec env -0', "sh", "\n".join(lines)]
+    done = subprocess.run(words, env=env, capture_output=True, check=True, timeout=60)
+    pairs = done.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if pair)
+
+
+PRINTABLE = st.text(st.characters(exclude_categories=("C", "Z")) | st.just(" "), max_size=40)
+
+
+@settings(max_examples=30, deadline=None)
+@given(PRINTABLE)
+@example("a b'c\"d$(id)`id`\\;|&*?#~")
+@example("")
+def test_the_shell_reads_back_every_value(text: str) -> None:
+    place = "/opt/" + text.replace(":", "")
+    found = Exported({"FI_A": text}, {"LD_LIBRARY_PATH": place}, ("GONE",))
+    env = {"PATH": os.environ["PATH"], "GONE": "1", "LD_LIBRARY_PATH": "/x y"}
+    read = evaluated(written(found, Form.SH), env)
+    assert read["FI_A"] == text
+    assert read["LD_LIBRARY_PATH"] == f"{place}:/x y"
+    assert "GONE" not in read
+    del env["LD_LIBRARY_PATH"]
+    assert evaluated(written(found, Form.SH), env)["LD_LIBRARY_PATH"] == place
+
+
+@given(st.text(string.printable.strip() + " ", max_size=40))
+def test_lua_gets_a_string_of_one_line(text: str) -> None:
+    (line,) = written(Exported({"FI_A": text}, {}, ()), Form.LMOD)
+    found = re.fullmatch(r'setenv\("FI_A", "((?:[^"\\]|\\["\\])*)"\)', line)
+    assert found
+    assert re.sub(r"\\(.)", r"\1", found[1]) == text
+
+
+def test_the_forms_of_one_mpi() -> None:
+    found = Exported({"FI_A": "x y"}, {"LD_LIBRARY_PATH": "/l"}, ("FI_B",))
+    assert written(found, Form.LMOD) == [
+        'unsetenv("FI_B")',
+        'setenv("FI_A", "x y")',
+        'prepend_path("LD_LIBRARY_PATH", "/l")',
+    ]
+    assert written(found, Form.DOCKER) == [
+        "# FI_B must not be set",
+        "FI_A=x y",
+        "LD_LIBRARY_PATH=/l",
+    ]
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("text", ["a\nexport EVIL=1", "a\rb", "a\x1b[2J", "a\udcff", "a\u2028b"])
+def test_no_form_takes_a_value_that_is_not_one_printable_line(form: Form, text: str) -> None:
+    with pytest.raises(UsageError, match=f"FI_A cannot be written for {form.value}"):
+        written(Exported({"FI_A": text}, {}, ()), form)
+
+
+@pytest.mark.parametrize("text", [" a", "a "])
+def test_an_env_file_takes_no_space_at_the_ends(text: str) -> None:
+    found = Exported({"FI_A": text}, {}, ())
+    assert written(found, Form.SH)
+    with pytest.raises(UsageError, match="a space at its begin or end"):
+        written(found, Form.DOCKER)
+
+
+def test_what_is_no_mpi_is_refused_with_a_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = LocalRunner()
+    with pytest.raises(UsageError, match="'lam' names no MPI"):
+        find_mpi("lam", runner)
+    with pytest.raises(LaunchError, match="holds no MPI"):
+        find_mpi(str(tmp_path), runner)
+    with pytest.raises(LaunchError, match="does not exist"):
+        find_mpi(str(tmp_path / "none"), runner)
+    with pytest.raises(LaunchError, match="not the launcher of a known MPI"):
+        find_mpi("/bin/true", runner)
+    (tmp_path / "libmpi.so.40").write_text("no library")
+    with pytest.raises(
+        LaunchError, match=r"cannot be loaded: .*(invalid ELF header|file too short)"
+    ):
+        find_mpi(str(tmp_path / "libmpi.so.40"), runner)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LaunchError, match="no mpirun or mpiexec in PATH") as raised:
+        find_mpi(None, runner)
+    assert "openmpi5" in raised.value.hint
+
+
+def test_the_diagnoses_of_a_sound_machine_are_good() -> None:
+    seen = fabric((2, 5), "tcp", "nearmetal")
+    found = [
+        say.of_rundir(FACTS),
+        say.of_window(FACTS),
+        say.of_shm(FACTS),
+        say.of_cma(FACTS),
+        say.of_segment(FACTS),
+        say.of_memlock(FACTS),
+        say.of_user_namespaces(FACTS),
+        say.of_tuning(FACTS),
+        say.of_network(seen, FACTS),
+        say.of_meeting(FACTS, seen),
+        say.of_libfabric(seen),
+        say.of_loading(seen, "", LIBRARY),
+    ]
+    assert {one.grade for one in found} == {Grade.OK}
+    assert not [one.remedy for one in found if one.remedy]
+
+
+WORSE = (
+    ("rundir", say.of_rundir, {"rundir_usable": NO}, Grade.FAIL),
+    ("window", say.of_window, {"window": NO}, Grade.FAIL),
+    ("shm", say.of_shm, {"shm_free": 1 << 20}, Grade.WARN),
+    ("shm", say.of_shm, {"shm_free": None}, Grade.FAIL),
+    ("cma", say.of_cma, {"cma": NO, "yama": 2}, Grade.WARN),
+    ("segment", say.of_segment, {"shared_devices": ("/dev/dax0.0",)}, Grade.WARN),
+    ("memlock", say.of_memlock, {"rdma": ("mlx5_0",)}, Grade.WARN),
+    ("user-namespaces", say.of_user_namespaces, {"user_namespaces": NO}, Grade.WARN),
+    ("tuning", say.of_tuning, {"tuning": NO, "tuning_file": "/etc/t"}, Grade.WARN),
+)
+
+
+@pytest.mark.parametrize(("name", "check", "change", "grade"), WORSE)
+def test_each_defect_has_its_grade_its_reason_and_a_fix(
+    name: str, check: object, change: dict[str, object], grade: Grade
+) -> None:
+    assert callable(check)
+    found = check(replace(FACTS, **change))  # type: ignore[arg-type]
+    assert (found.id, found.grade) == (name, grade)
+    assert found.remedy
+    if "because" in str(change):
+        assert "because" in found.words
+
+
+def test_locked_memory_is_counted_in_peers() -> None:
+    facts = replace(FACTS, rdma=("mlx5_0",), memlock=(9 << 20) + 5 * (2 << 20))
+    assert "enough for 5 peers" in say.of_memlock(facts).words
+    assert say.of_memlock(replace(facts, memlock=None)).grade is Grade.OK
+
+
+def test_the_network_under_the_provider_is_judged() -> None:
+    assert say.of_network(fabric((2, 5), "nearmetal"), FACTS).grade is Grade.FAIL
+    over = replace(FACTS, rdma=("mlx5_0",))
+    assert say.of_network(fabric((2, 5), "tcp"), over).grade is Grade.WARN
+    good = say.of_network(fabric((2, 5), "tcp", "verbs;ofi_rxm"), over)
+    assert (good.grade, "verbs;ofi_rxm" in good.words) == (Grade.OK, True)
+
+
+def test_a_libfabric_that_does_not_fit_is_reported() -> None:
+    assert say.of_libfabric(None).grade is Grade.FAIL
+    assert say.of_libfabric(fabric((1, 16))).grade is Grade.FAIL
+    assert say.of_libfabric(fabric((2, 6))).grade is Grade.WARN
+    unloaded = replace(fabric((2, 5), "tcp"), nearmetal="")
+    assert "it said so" in say.of_loading(unloaded, "it said so", LIBRARY).words
+    assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Grade.FAIL
+    other = replace(fabric((2, 5), "nearmetal"), nearmetal="/other/libnearmetal-fi.so")
+    assert say.of_loading(other, "", LIBRARY).grade is Grade.WARN
+
+
+@pytest.fixture
+def meeting() -> Iterator[str]:
+    name = f"/dev/shm/nearmetal-test-{os.getpid()}"
+    yield name
+    Path(name).rmdir()
+
+
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    library = tmp_path / "libnearmetal-fi.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+    return library
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_gets_provider_variables_and_meeting_place(
+    engine: str, meeting: str, provider: Path
+) -> None:
+    words = container_words(engine, "openmpi5", meeting, LocalRunner())
+    assert Path(meeting).stat().st_mode & 0o777 == 0o700
+    inside = "/usr/lib/nearmetal/libnearmetal-fi.so"
+    variable, place = "--env", f"--volume={provider}:{inside}:ro"
+    if engine == "apptainer":
+        place = f"--bind={provider}:{inside}:ro"
+    elif engine == "charliecloud":
+        variable, place = "--set-env", f"--bind={provider.parent}:/mnt"
+        inside = "/mnt/libnearmetal-fi.so"
+    assert place in words
+    assert f"{variable}=FI_PROVIDER_PATH=+{inside}" in words
+    assert f"{variable}=OMPI_MCA_pml=cm" in words
+    assert words[-1] == f"{variable}=NEARMETAL_RUNDIR={meeting}"
+    # Engines that hide /dev need it as a mount; no shell may split a word of the answer.
+    assert (f"--volume={meeting}:{meeting}" in words) == (engine in ("podman", "docker"))
+    assert words == " ".join(words).split()
+
+
+def test_the_mpi_of_the_image_decides_about_the_variables(provider: Path) -> None:
+    def value(mpi: str) -> str:
+        words = container_words("podman", mpi, None, LocalRunner())
+        return next(w for w in words if w.startswith("--env=FI_PROVIDER_PATH="))
+
+    assert provider.is_file()
+    assert value("openmpi4") == "--env=FI_PROVIDER_PATH=/usr/lib/nearmetal"
+    assert value("mpich5").endswith("=+/usr/lib/nearmetal/libnearmetal-fi.so")
+    for mpi in ("impi", "lam"):
+        with pytest.raises(UsageError, match=f"--mpi {mpi}: not known in a container"):
+            value(mpi)
+
+
+def test_a_host_refuses_what_a_shell_would_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory in ("/tmp/job", "/dev/shm/../etc", "/dev/shm/a b", "/dev/shm/"):
+        with pytest.raises(LaunchError):
+            container_words("podman", "openmpi5", directory, LocalRunner())
+    library = tmp_path / "a b.so"
+    library.touch()
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
+    with pytest.raises(LaunchError, match="a shell splits other paths"):
+        container_words("podman", "openmpi5", None, LocalRunner())
+    with pytest.raises(LaunchError, match="engine lxc is not known"):
+        container_words("lxc", "openmpi5", None, LocalRunner())
