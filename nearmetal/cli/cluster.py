@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import add_spec, open_target, write_new
-from nearmetal.core.errors import ExitCode, SpecError, UsageError
+from nearmetal.core.errors import ExitCode, SpecError, StateError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import NodeStatus
     from nearmetal.cluster.diff import Plan
+    from nearmetal.cluster.store import Store
 
 down_options = add_spec
 
@@ -133,7 +134,7 @@ def on_up(args: argparse.Namespace, view: View) -> int:
 
 def status_options(parser: VerbParser) -> None:
     """Add the arguments of `status`."""
-    add_spec(parser, optional="; without it, print the names of all existing clusters")
+    add_spec(parser, optional="; without it, list all existing clusters")
     parser.option("--tree", "show switches, hosts and nodes as a tree, with all that each has")
 
 
@@ -144,9 +145,7 @@ def on_status(args: argparse.Namespace, view: View) -> int:
     from nearmetal.cluster.store import Store, state_directory
 
     if args.spec is None:
-        names = Store(state_directory()).names()
-        view.result({"clusters": names}, names or ["no cluster exists"])
-        return ExitCode.DONE
+        return _list_clusters(Store(state_directory()), view)
     cluster, spec = open_target(args.spec)
     nodes = cluster.backend.status()
     plan = plan_up(cluster, spec)
@@ -169,6 +168,32 @@ def on_status(args: argparse.Namespace, view: View) -> int:
         view.table(_COLUMNS, [_node_row(node) for node in nodes])
     view.result(data, lines)
     return ExitCode.CHECKS_FAILED if state == "degraded" else ExitCode.DONE
+
+
+def _list_clusters(store: Store, view: View) -> int:
+    """Print every cluster with what its record says; asks no backend."""
+    from nearmetal.core.journal import Journal
+
+    found = []
+    for name in store.names():
+        try:
+            spec = store.recorded(name)
+        except StateError:
+            spec = None
+        step = Journal(store.cluster(name)).unfinished()
+        found.append(
+            {
+                "name": name,
+                "backend": "" if spec is None else spec.backend,
+                "nodes": None if spec is None else len(spec.nodes),
+                "unfinished": "" if step is None else f"{step.verb}: {step.step}",
+            }
+        )
+    if found:
+        rows = [["-" if v in ("", None) else str(v) for v in one.values()] for one in found]
+        view.table(("cluster", "backend", "nodes", "interrupted at"), rows)
+    view.result({"clusters": found}, [] if found else ["no cluster exists"])
+    return ExitCode.DONE
 
 
 def _node_row(node: NodeStatus) -> list[str]:

@@ -8,20 +8,23 @@ the terminal. JSON has its own escapes.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from nearmetal.core import log
 from nearmetal.core.errors import NearmetalError, SpecError
-from nearmetal.core.progress import Progress, Silent, bar
+from nearmetal.core.progress import Progress, Silent, StepLines, bar
 from nearmetal.core.text import printable, printable_lines
 
 _RED, _YELLOW, _BOLD = "31", "33", "1"
 
 
 def _styled(text: str, style: str, stream: TextIO) -> str:
-    return f"\033[{style}m{text}\033[0m" if stream.isatty() else text
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty()
+    return text if plain else f"\033[{style}m{text}\033[0m"
 
 
 class View:
@@ -74,14 +77,23 @@ class View:
 
     def _print(self, text: str, style: str) -> None:
         sys.stdout.flush()
+        log.told(text)
         text = printable_lines(text)
         print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)
 
     @contextmanager
-    def steps(self, title: str) -> Iterator[Progress]:
-        """Show progress on standard error when it is a terminal."""
-        if not sys.stderr.isatty():
-            yield Silent()
-            return
-        with bar(title) as watched:
-            yield watched
+    def steps(self, title: str, *, lines: bool = True) -> Iterator[Progress]:
+        """Show the progress of work on standard error, on a terminal also as a bar.
+
+        `lines`: print a line when a step begins; without it, only a terminal shows the steps.
+        """
+        if sys.stderr.isatty():
+            with bar(title, lines=lines) as watched:
+                yield watched
+        else:
+            yield StepLines(_plain_line) if lines else Silent()
+
+
+def _plain_line(text: str) -> None:
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
