@@ -48,7 +48,7 @@ _ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitl
 VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 """Every verb of verbs.csv; a verb of a group follows its group."""
 
-_TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
+_TYPES = {"N": int, "BYTES": int, "FILE": Path, "PLAN": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. The nodes of a

@@ -121,7 +121,7 @@ def bar(title: str, *, lines: bool) -> Iterator[StepBar]:
         progress.TimeElapsedColumn(),
     )
     screen = console.Console(stderr=True)
-    shown = progress.Progress(*columns, console=screen, transient=True)
+    shown = progress.Progress(*columns, console=screen, transient=True, redirect_stdout=False)
     steps = StepBar(shown, title, lines=lines)
     try:
         yield steps

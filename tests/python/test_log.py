@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,12 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_known", set())
+def nothing_known() -> Iterator[None]:
+    before = set(log._known)
+    log._known.clear()
+    yield
+    log._known.clear()
+    log._known.update(before)
 
 
 def test_v_shows_each_command_with_its_time_and_vv_its_output(

@@ -171,7 +171,7 @@ def test_a_file_is_imported_planned_made_and_removed(
     extra = [{o.key: o.value for o in vm.config.extraConfig} for vm in machines.values()]
     assert {options.get("pciPassthru.allowP2P") for options in extra} == {"TRUE"}
     assert machines_of(own.content, name) == machines
-    assert main(["down", str(target)]) == 0
+    assert main(["down", "--yes", str(target)]) == 0
     assert machines_of(own.content, name) == {}
     assert networks_of(own.content) == before
     assert not (tmp_path / "state").exists()
