@@ -131,9 +131,10 @@ def show_status(path: Path, reach: Reach, view: View, *, limit: str | None = Non
 
 
 _WRITING = """\
-The command shows its steps and asks before the first one; --yes agrees. `{show}` shows them too.
-Two kinds of hosts are not rebooted and count as failed: a Linux host on which QEMU machines run,
-and a host on which Slurm jobs run, unless `slurm` in FILE allows to wait for their end."""
+The command shows its steps and asks before the first one; --yes agrees. `{show}`
+shows them too. Two kinds of hosts are not rebooted and count as failed: a Linux host on which
+QEMU machines run, and a host on which Slurm jobs run, unless `slurm` in FILE allows to wait for
+their end."""
 
 
 def _add_writing(parser: VerbParser, show: str) -> None:
