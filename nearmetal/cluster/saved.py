@@ -51,7 +51,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class SavedPlan:
+class SavedClusterPlan:
     """The content of a plan file. `source`: the spec, as the user named it.
 
     `scripts` have the digests of their contents: a changed script is another plan.
@@ -92,7 +92,7 @@ def save_plan(path: Path, spec: ClusterSpec, source: str, plan: Plan) -> None:
     plan_file.write(path, KIND, content)
 
 
-def open_plan(path: Path) -> SavedPlan | None:
+def open_plan(path: Path) -> SavedClusterPlan | None:
     """Return the plan in a file; None if the file is no plan. Raises NearmetalError."""
     content = plan_file.read(path, KIND)
     if content is None:
@@ -106,7 +106,7 @@ def open_plan(path: Path) -> SavedPlan | None:
         spec = parse_spec(text, f"{path} (spec)")
     except NearmetalError as error:
         raise plan_file.damaged(path, error.message) from error
-    return SavedPlan(spec, str(content.get("source")), changes, scripts)
+    return SavedClusterPlan(spec, str(content.get("source")), changes, scripts)
 
 
 def _entries(value: Any, keys: set[str]) -> list[dict[str, Any]] | None:

@@ -31,7 +31,7 @@ from nearmetal.host.model import PlatformFacts
 from nearmetal.host.names import failure
 from nearmetal.host.places import mtu_in, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
-from nearmetal.host.saved import Begun, SavedPlan
+from nearmetal.host.saved import Begun, SavedHostsPlan
 from nearmetal.host.shell import ENVIRONMENT, STEP_S, Shell, take
 from nearmetal.host.slurm import Service
 from nearmetal.host.stages.firmware import opens_more
@@ -205,7 +205,7 @@ class Applier:
         self._reach = reach
         self._directory = directory
         self._patience = patience or Patience()
-        self._saved: SavedPlan | None = None
+        self._saved: SavedHostsPlan | None = None
         self._begun = Begun(directory)
         self._agreed: dict[str, HostPlan] = {}
         self._journal = Journal(directory)
@@ -214,7 +214,7 @@ class Applier:
         self._writing = Lock()
         self._stop = ThreadEvent()
 
-    def apply(self, agree: Agree | None = None, saved: SavedPlan | None = None) -> HostsPlan:
+    def apply(self, agree: Agree | None = None, saved: SavedHostsPlan | None = None) -> HostsPlan:
         """Bring every host to its plan; returns the plan of the beginning.
 
         `agree` sees a plan with steps before the first of them, and raises to refuse it. `saved`:

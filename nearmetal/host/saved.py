@@ -40,7 +40,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class SavedPlan:
+class SavedHostsPlan:
     """The content of a plan file. `digest` names this plan. `facts`, `steps`: by host."""
 
     file: HostsFile
@@ -109,7 +109,7 @@ def save_plan(
     plan_file.write(path, KIND, content)
 
 
-def open_plan(path: Path) -> SavedPlan | None:
+def open_plan(path: Path) -> SavedHostsPlan | None:
     """Return the plan in a file; None if the file is no plan. Raises NearmetalError."""
     content = plan_file.read(path, KIND)
     if content is None:
@@ -129,7 +129,7 @@ def open_plan(path: Path) -> SavedPlan | None:
         raise plan_file.damaged(path, error.message) from error
     if {name for name, _ in file.each()} != hosts.keys():
         raise plan_file.damaged(path, "its hosts and its hosts file differ")
-    return SavedPlan(
+    return SavedHostsPlan(
         file,
         source,
         plan_file.digest(content),
@@ -148,12 +148,12 @@ class Begun:
         self.path = directory / "saved-plan.json"
         self._lock = Lock()
 
-    def of(self, saved: SavedPlan) -> set[str]:
+    def of(self, saved: SavedHostsPlan) -> set[str]:
         """Return the hosts that runs of this plan have begun."""
         found = self._read().get(saved.digest, {}).get("hosts")
         return {str(name) for name in found} if isinstance(found, list) else set()
 
-    def add(self, saved: SavedPlan, name: str) -> None:
+    def add(self, saved: SavedHostsPlan, name: str) -> None:
         """Note a host; a note of another plan is dropped."""
         with self._lock:
             hosts = self.of(saved) | {name}

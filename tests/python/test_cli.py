@@ -179,7 +179,9 @@ def test_help_before_a_verb_is_the_help_of_all(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["--help", "up"])
     told = capsys.readouterr().out
-    assert all(re.search(rf"^    {verb}(?: |$)", told, re.MULTILINE) for verb in VERBS if " " not in verb)
+    assert all(
+        re.search(rf"^    {verb}(?: |$)", told, re.MULTILINE) for verb in VERBS if " " not in verb
+    )
 
 
 def test_plan_shows_changes_and_exits_3(capsys: pytest.CaptureFixture[str], state: Path) -> None:

@@ -165,3 +165,17 @@ def test_the_data_and_the_lines_of_a_plan_name_the_same_resources() -> None:
     plan = plan_up(Cluster(spec.name, FakeBackend(), Store(Path("/nonexistent"))), spec)
     for change in plan_data(plan)["changes"]:
         assert change["name"] in "\n".join(as_lines(plan))
+
+
+def test_images_are_removed_with_a_yes_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "cache/images/0123456789abcdef"
+    image.mkdir(parents=True)
+    words = ["image", "remove", "--all", "--cache", str(tmp_path / "cache")]
+    assert main(words) == 2
+    assert "would remove 0123456789abcdef from" in capsys.readouterr().err
+    assert image.exists()
+    assert main([*words, "--yes"]) == 0
+    assert not image.exists()
+    assert main(words) == 0
