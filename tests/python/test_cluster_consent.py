@@ -80,6 +80,22 @@ def test_a_plan_that_would_do_something_else_now_is_refused(tmp_path: Path) -> N
     assert len(Journal(store.cluster(spec.name)).read()) == seen
 
 
+def test_a_script_with_another_content_is_another_plan(tmp_path: Path) -> None:
+    script = tmp_path / "post.sh"
+    script.write_text("echo harmless\n")
+    text = TWO_NODES.read_text() + f"post: [{{script: {script}}}]\n"
+    spec = parse_spec(text)
+    cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
+    save_plan(tmp_path / "plan", spec, "two.yaml", plan_up(cluster, spec))
+    saved = open_plan(tmp_path / "plan")
+    assert saved is not None
+    assert saved.spec == spec
+    saved.check(plan_up(cluster, spec))
+    script.write_text("echo something else\n")
+    with pytest.raises(StateError, match=f"nothing was changed: script {script}"):
+        saved.check(plan_up(cluster, spec))
+
+
 def test_a_refusal_leaves_a_cluster_as_it_is(tmp_path: Path) -> None:
     spec = load_spec(TWO_NODES)
     cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
@@ -126,6 +142,8 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("changes", {}, "a part is missing"),
     ("changes", [1], "a part is missing"),
     ("changes", [{"kind": "node"}], "a part is missing"),
+    ("scripts", None, "a part is missing"),
+    ("scripts", [{"script": "/x"}], "a part is missing"),
 ]
 
 

@@ -385,5 +385,5 @@ def test_scripts_of_a_cluster_file_run_once_in_clones(site: Site) -> None:
     # a1 and a2 have run this content already.
     assert "nothing to do" in site.ok("plan", str(spec))
     site.ok("run", str(spec), "--", "/bin/true")
-    site.ok("down", str(spec))
+    site.ok("down", "--yes", str(spec))
     assert not (site.folder / "state" / "clusters" / "post").exists()
