@@ -107,7 +107,9 @@ def here(*argv: str) -> subprocess.Popen[str]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=30, help="launches outside and in containers")
     parser.add_argument("--machines", type=int, default=0, help="launches of two virtual machines")

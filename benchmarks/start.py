@@ -82,7 +82,9 @@ def row(name: str, pairs: list[tuple[float, float]]) -> str:
 
 def main() -> None:
     """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("before", type=Path, help="directory with the other build's provider")
     parser.add_argument(
         "--launches", type=int, default=20, help="launches of each build (default: 20)"

@@ -338,7 +338,9 @@ def alone(trials: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.study_power", description=__doc__)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m benchmarks.study_power", description=__doc__
+    )
     parser.add_argument("--trials", type=int, default=3000, help="trials per row")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=NOISES, help="only this noise")

@@ -167,7 +167,9 @@ def rows(way: str, launches: list[tuple[Times, Times]]) -> list[str]:
 
 def main() -> None:
     """Measure both ways and print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("before", type=Path, help="directory with the other build's provider")
     parser.add_argument(
         "--launches", type=int, default=30, help="launches of each build (default: 30)"

@@ -78,7 +78,7 @@ def turn(checkout: Path, nr_machines: int) -> dict[str, Step]:
 
 def main() -> None:
     """Print a table of the medians of all turns."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
     parser.add_argument("before", type=Path, nargs="?", help="a second checkout, for comparison")
     parser.add_argument("--machines", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=3)

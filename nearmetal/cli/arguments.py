@@ -31,12 +31,12 @@ STUDY_HELP = "directory of a study, which `study import` makes"
 TIME_HELP = "TIME is the UTC time, for example 20260101-120000"
 
 
-def add_spec(parser: VerbParser, *, optional: str = "") -> None:
-    """Add the argument SPEC. `optional`: when it can be left out."""
+def add_spec(parser: VerbParser, *, optional: str = "", more: str = "") -> None:
+    """Add the argument SPEC. `optional`: when it can be left out; `more`: what else it can be."""
     words = (
         "cluster spec: path of a YAML file, see nearmetal-spec(5), or name of an existing cluster"
     )
-    parser.option("spec SPEC", words + optional, nargs="?" if optional else None)
+    parser.option("spec SPEC", words + optional + more, nargs="?" if optional else None)
 
 
 def add_study(parser: VerbParser) -> None:
@@ -44,10 +44,13 @@ def add_study(parser: VerbParser) -> None:
     parser.option("study STUDY", STUDY_HELP)
 
 
+def add_yes(parser: VerbParser) -> None:
+    """Add --yes, for a verb that asks before it removes, interrupts or reboots anything."""
+    parser.option("-y --yes", "do not ask, and agree; necessary where no terminal can be asked")
+
+
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     """Return the cluster and its spec: the file's, or the recorded one for a name."""
-    from nearmetal.cluster.apply import Cluster
-    from nearmetal.cluster.backend import open_backend
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
 
@@ -60,7 +63,16 @@ def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
                 f"cluster {text}: the record of its spec is not readable",
                 "give the spec file instead of the name",
             )
-    spec = recorded or load_spec(Path(text))
+    return open_cluster(recorded or load_spec(Path(text)))
+
+
+def open_cluster(spec: ClusterSpec) -> tuple[Cluster, ClusterSpec]:
+    """Return the cluster of a spec, and the spec."""
+    from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backend import open_backend
+    from nearmetal.cluster.store import Store, state_directory
+
+    store = Store(state_directory())
     backend = open_backend(spec, store, LocalRunner())
     return Cluster(spec.name, backend, store), spec
 

@@ -6,20 +6,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nearmetal.cli.arguments import add_spec, open_target, write_new
-from nearmetal.core.errors import ExitCode, SpecError, UsageError
+from nearmetal.cli.arguments import add_spec, add_yes, open_cluster, open_target, write_new
+from nearmetal.core.errors import ExitCode, SpecError, StateError, UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.backend import NodeStatus
-    from nearmetal.cluster.diff import Plan
+    from nearmetal.cluster.diff import Change, Plan
+    from nearmetal.cluster.store import Store
 
-down_options = add_spec
 
 MAX_SHOWN = 32
 """Nodes that `up` names at its end."""
@@ -30,6 +31,7 @@ _COLUMNS = ("node", "host", "hostname", "address", "slots", "cores", "shm", "pid
 def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `plan`."""
     add_spec(parser, optional="; required without --schema")
+    parser.option("--out PLAN", "write the plan to PLAN, a new file, for `up PLAN`")
     parser.option("--schema", "print the JSON Schema of cluster specs, and do nothing else")
 
 
@@ -37,6 +39,7 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
     """Print the plan or the schema; exit code 3 if the plan has changes."""
     from nearmetal.cluster.apply import checked_plan
     from nearmetal.cluster.registration import json_schema
+    from nearmetal.cluster.saved import save_plan
 
     if args.schema:
         schema = json_schema()
@@ -44,44 +47,22 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.spec is None:
         raise UsageError("plan needs a SPEC", "nearmetal plan examples/two-nodes.yaml")
-    plan = checked_plan(*open_target(args.spec))
-    up_to_date = [f"cluster {plan.cluster}: nothing to do"]
-    _show_plan(plan, up_to_date if plan.empty else as_lines(plan), view)
+    cluster, spec = open_target(args.spec)
+    plan = checked_plan(cluster, spec)
+    lines = [f"cluster {plan.cluster}: nothing to do"] if plan.empty else as_lines(plan)
+    if args.out is not None:
+        save_plan(args.out, spec, args.spec, plan)
+        lines.append(f"written: {args.out}; now `nearmetal up {args.out}`")
+    _show_plan(plan, lines, view)
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
 
 
 def _show_plan(plan: Plan, lines: list[str], view: View) -> None:
-    view.result(as_data(plan), lines)
+    from nearmetal.cluster.saved import plan_data
+
+    view.result(plan_data(plan), lines)
     for note in plan.notes:
         view.note(note)
-
-
-def as_data(plan: Plan) -> dict[str, Any]:
-    """Return a plan for --json."""
-    return {
-        "cluster": plan.cluster,
-        "changes": [
-            {
-                "action": change.action.name.lower(),
-                "kind": change.key.kind.value,
-                "name": change.key.name,
-                "before": dict(change.before),
-                "after": dict(change.after),
-                "reason": change.reason or change.why,
-            }
-            for change in plan.changes
-        ],
-        "scripts": [
-            {
-                "script": run.entry.script,
-                "step": run.entry.step,
-                "nodes": list(run.nodes),
-                "again": dict(run.again),
-            }
-            for run in plan.scripts
-        ],
-        "notes": list(plan.notes),
-    }
 
 
 def as_lines(plan: Plan) -> list[str]:
@@ -106,7 +87,8 @@ def as_lines(plan: Plan) -> list[str]:
 
 def up_options(parser: VerbParser) -> None:
     """Add the arguments of `up`."""
-    add_spec(parser)
+    add_spec(parser, more="; or PLAN of `plan --out`, which is refused if anything has changed")
+    add_yes(parser)
     parser.option(
         "--replace",
         "allow changes and removals in an existing cluster that has the same name and another spec (default: refuse)",
@@ -117,13 +99,22 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     """Make the cluster; print the changes and the nodes."""
     from nearmetal.cluster.apply import steps_of, up
     from nearmetal.cluster.model import some
+    from nearmetal.cluster.saved import open_plan
 
-    cluster, spec = open_target(args.spec)
+    saved = open_plan(Path(args.spec))
+    cluster, spec = open_target(args.spec) if saved is None else open_cluster(saved.spec)
+
+    def agree(plan: Plan) -> None:
+        if saved is not None:
+            saved.check(plan)
+        if plan.disruptive:
+            _ask(plan, plan.disruptive, view, yes=args.yes)
+
     unfinished = cluster.journal.unfinished()
     if unfinished is not None:
         view.note(f"an earlier `{unfinished.verb}` was interrupted at: {unfinished.step}")
     with view.steps(f"up {cluster.name}") as steps:
-        plan = up(cluster, spec, replace=args.replace, progress=steps)
+        plan = up(cluster, spec, replace=args.replace, progress=steps, agree=agree)
     nodes = [f"{n.name} {n.address}" for n in cluster.backend.status()]
     shown = ", ".join(nodes) if len(nodes) <= MAX_SHOWN else some(nodes)
     closing = f"cluster {cluster.name} is up: {shown}"
@@ -131,9 +122,25 @@ def on_up(args: argparse.Namespace, view: View) -> int:
     return ExitCode.DONE
 
 
+def _ask(plan: Plan, changes: Sequence[Change], view: View, *, yes: bool) -> None:
+    """Ask if parts of a running cluster may end or stop for a while."""
+    from nearmetal.cluster.model import some
+
+    verbs = {
+        verb: [str(change.key) for change in changes if words(change)]
+        for verb, words in (
+            ("remove", lambda c: c.new is None),
+            ("recreate", lambda c: c.new is not None and not c.in_place),
+            ("interrupt", lambda c: c.in_place),
+        )
+    }
+    told = " and ".join(f"{verb} {some(names)}" for verb, names in verbs.items() if names)
+    view.ask(f"{told} of cluster {plan.cluster}", as_lines(plan), yes=yes)
+
+
 def status_options(parser: VerbParser) -> None:
     """Add the arguments of `status`."""
-    add_spec(parser, optional="; without it, print the names of all existing clusters")
+    add_spec(parser, optional="; without it, list all existing clusters")
     parser.option("--tree", "show switches, hosts and nodes as a tree, with all that each has")
 
 
@@ -144,9 +151,7 @@ def on_status(args: argparse.Namespace, view: View) -> int:
     from nearmetal.cluster.store import Store, state_directory
 
     if args.spec is None:
-        names = Store(state_directory()).names()
-        view.result({"clusters": names}, names or ["no cluster exists"])
-        return ExitCode.DONE
+        return _list_clusters(Store(state_directory()), view)
     cluster, spec = open_target(args.spec)
     nodes = cluster.backend.status()
     plan = plan_up(cluster, spec)
@@ -171,6 +176,32 @@ def on_status(args: argparse.Namespace, view: View) -> int:
     return ExitCode.CHECKS_FAILED if state == "degraded" else ExitCode.DONE
 
 
+def _list_clusters(store: Store, view: View) -> int:
+    """Print every cluster with what its record says; asks no backend."""
+    from nearmetal.core.journal import Journal
+
+    found = []
+    for name in store.names():
+        try:
+            spec = store.recorded(name)
+        except StateError:
+            spec = None
+        step = Journal(store.cluster(name)).unfinished()
+        found.append(
+            {
+                "name": name,
+                "backend": "" if spec is None else spec.backend,
+                "nodes": None if spec is None else len(spec.nodes),
+                "unfinished": "" if step is None else f"{step.verb}: {step.step}",
+            }
+        )
+    if found:
+        rows = [["-" if v in ("", None) else str(v) for v in one.values()] for one in found]
+        view.table(("cluster", "backend", "nodes", "interrupted at"), rows)
+    view.result({"clusters": found}, [] if found else ["no cluster exists"])
+    return ExitCode.DONE
+
+
 def _node_row(node: NodeStatus) -> list[str]:
     return [
         node.name,
@@ -192,13 +223,23 @@ def _duration(seconds: float) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
 
 
+def down_options(parser: VerbParser) -> None:
+    """Add the arguments of `down`."""
+    add_spec(parser)
+    add_yes(parser)
+
+
 def on_down(args: argparse.Namespace, view: View) -> int:
     """Remove the cluster; a cluster that is not up is no error."""
     from nearmetal.cluster.apply import described, down
 
     cluster, _ = open_target(args.spec)
+
+    def agree(plan: Plan) -> None:
+        _ask(plan, plan.effective, view, yes=args.yes)
+
     with view.steps(f"down {cluster.name}") as steps:
-        plan = down(cluster, progress=steps)
+        plan = down(cluster, progress=steps, agree=agree)
     closing = "is down" if plan.effective else "was not up"
     lines = [*described(plan.effective), f"cluster {cluster.name} {closing}"]
     _show_plan(plan, lines, view)

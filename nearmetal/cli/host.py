@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from nearmetal.cli.arguments import add_yes
 from nearmetal.core.errors import ExitCode, HostError, UsageError
 
 if TYPE_CHECKING:
@@ -16,16 +18,14 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
-    from nearmetal.host.apply import Applier
+    from nearmetal.host.apply import Patience
     from nearmetal.host.fabric import FabricFinding
     from nearmetal.host.facts import Reach
-    from nearmetal.host.model import PlatformFacts
+    from nearmetal.host.hosts_file import HostsFile
     from nearmetal.host.parse.ibverbs import RdmaNode
     from nearmetal.host.plan import HostsPlan
     from nearmetal.host.rollback import Rollback
     from nearmetal.host.vf import Book, Machine, PfFacts, VfFacts, VfHost
-
-    Kind = TypeVar("Kind", bound=Applier)
 
 DEFAULT_REBOOT_S = 900
 _LEAST_ITERATIONS = 5
@@ -42,7 +42,17 @@ _VF_COLUMNS = ("vf", "adapter", "group", "driver", "mac or guid", "vlan", "owner
 def plan_options(parser: VerbParser) -> None:
     """Add the arguments of `host plan`."""
     parser.option("file FILE", f"{_FILE}; required without --schema", nargs="?")
+    _add_limit(parser)
+    parser.option("--out PLAN", "write the plan to PLAN, a new file, for `host apply PLAN`")
     parser.option("--schema", "print the JSON Schema of hosts files, and do nothing else")
+
+
+def _add_limit(parser: VerbParser) -> None:
+    parser.option(
+        "--limit HOSTS",
+        "only these hosts of FILE: comma-separated names, ranges and patterns, for example "
+        "'kvm[01-04],gpu*' (default: all)",
+    )
 
 
 def on_plan(args: argparse.Namespace, view: View) -> int:
@@ -56,62 +66,80 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
         return ExitCode.DONE
     if args.file is None:
         raise UsageError("host plan needs a FILE", "nearmetal host plan examples/hosts/rack1.yaml")
-    return show_plan(args.file, Reach(), view)
+    return show_plan(args.file, Reach(), view, limit=args.limit, out=args.out)
 
 
-def show_plan(path: Path, reach: Reach, view: View) -> int:
-    """Print the plan of hosts that `reach` connects to."""
+def show_plan(
+    path: Path, reach: Reach, view: View, *, limit: str | None = None, out: Path | None = None
+) -> int:
+    """Print the plan of hosts that `reach` connects to; write it to `out`."""
+    from nearmetal.host.apply import Applier
+    from nearmetal.host.saved import save_plan
     from nearmetal.host.show import plan_data, plan_lines
 
-    plan, _ = _read(path, reach)
-    view.result(plan_data(plan), plan_lines(plan))
+    file = _load(path, limit)
+    plan, facts = Applier(file, reach, _state_of(file)).look()
+    lines = plan_lines(plan)
+    if out is not None and not plan.refused:
+        save_plan(out, file, path, plan, facts)
+        lines.append(f"written: {out}; now `nearmetal host apply {out}`")
+    view.result(plan_data(plan), lines)
+    if out is not None and plan.refused:
+        view.warn(f"{out} is not written: a host is refused")
     if plan.refused:
         return ExitCode.ERROR
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
 
 
+def _load(path: Path, limit: str | None) -> HostsFile:
+    """Return a hosts file, with only the hosts of `limit`."""
+    from nearmetal.host.hosts_file import load_hosts
+    from nearmetal.host.names import limited
+
+    file = load_hosts(path)
+    return file if limit is None else limited(file, limit)
+
+
+def _state_of(file: HostsFile) -> Path:
+    from nearmetal.cluster.store import state_directory
+
+    return state_directory() / "hosts" / file.name
+
+
 def status_options(parser: VerbParser) -> None:
     """Add the arguments of `host status`."""
     parser.option("file FILE", _FILE)
+    _add_limit(parser)
 
 
 def on_status(args: argparse.Namespace, view: View) -> int:
     """Print the state of the hosts; exit code 4 if they differ from the file."""
     from nearmetal.host.facts import Reach
 
-    return show_status(args.file, Reach(), view)
+    return show_status(args.file, Reach(), view, limit=args.limit)
 
 
-def show_status(path: Path, reach: Reach, view: View) -> int:
+def show_status(path: Path, reach: Reach, view: View, *, limit: str | None = None) -> int:
     """Print the state of hosts that `reach` connects to."""
+    from nearmetal.host.apply import Applier
     from nearmetal.host.show import status_data, status_lines
 
-    plan, facts = _read(path, reach)
+    file = _load(path, limit)
+    plan, facts = Applier(file, reach, _state_of(file)).look()
     view.result(status_data(plan, facts), status_lines(plan, facts))
     return ExitCode.DONE if plan.empty else ExitCode.CHECKS_FAILED
 
 
-def _read(path: Path, reach: Reach) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
-    from nearmetal.cluster.store import state_directory
-    from nearmetal.host.esxi_marks import Marks
-    from nearmetal.host.facts import read_hosts
-    from nearmetal.host.hosts_file import load_hosts
-    from nearmetal.host.plan import plan_hosts
-
-    file = load_hosts(path)
-    found, unreached = read_hosts(file, reach)
-    facts = Marks(state_directory() / "hosts" / file.name).on_all(found)
-    return plan_hosts(file, facts, unreached), facts
-
-
 _WRITING = """\
-The command does not ask before a reboot. `{show}` shows the steps and reboots.
-Two kinds of hosts are not rebooted and count as failed: a Linux host on which QEMU machines run,
-and a host on which Slurm jobs run, unless `slurm` in FILE allows to wait for their end."""
+The command shows its steps and asks before the first one; --yes agrees. `{show}`
+shows them too. Two kinds of hosts are not rebooted and count as failed: a Linux host on which
+QEMU machines run, and a host on which Slurm jobs run, unless `slurm` in FILE allows to wait for
+their end."""
 
 
 def _add_writing(parser: VerbParser, show: str) -> None:
-    parser.option("file FILE", _FILE)
+    _add_limit(parser)
+    add_yes(parser)
     parser.add_argument_group("before you begin", _WRITING.format(show=show))
     parser.option(
         "--reboot-timeout SECONDS",
@@ -123,6 +151,10 @@ def _add_writing(parser: VerbParser, show: str) -> None:
 
 def apply_options(parser: VerbParser) -> None:
     """Add the arguments of `host apply`."""
+    parser.option(
+        "file FILE",
+        f"{_FILE}; or PLAN of `host plan --out`, which is refused if a host has changed since",
+    )
     _add_writing(parser, "host plan")
     parser.option(
         "--by-hand-done",
@@ -132,46 +164,70 @@ def apply_options(parser: VerbParser) -> None:
 
 def on_apply(args: argparse.Namespace, view: View) -> int:
     """Apply the file; an error names the hosts that failed and those that were not begun."""
+    from nearmetal.host.facts import Reach
+
+    return apply_hosts(args, Reach(), view)
+
+
+def apply_hosts(args: argparse.Namespace, reach: Reach, view: View) -> int:
+    """Apply a hosts file, or a plan of it, to hosts that `reach` connects to."""
     from nearmetal.host.apply import Applier
+    from nearmetal.host.saved import open_plan
     from nearmetal.host.show import plan_data
 
-    plan = _open(args, Applier, by_hand_done=args.by_hand_done).apply()
-    steps = sum(len(host.steps) for host in plan.hosts)
+    saved = open_plan(args.file)
+    if saved is not None and args.limit is not None:
+        raise UsageError("--limit is for a hosts file", "a plan has the hosts that it was made for")
+    file = _load(args.file, args.limit) if saved is None else saved.file
+    applier = Applier(file, reach, _state_of(file), _patience(args))
+    with view.steps(f"host apply {file.name}") as applier.progress:
+        plan = applier.apply(partial(_agree, view, yes=args.yes), saved)
+    nr_steps = sum(len(host.steps) for host in plan.hosts)
     reboots = sum(host.reboots for host in plan.hosts)
-    done = f"{steps} steps, {reboots} reboots" if steps else "nothing to do"
+    done = f"{nr_steps} steps, {reboots} reboots" if nr_steps else "nothing to do"
     view.result(plan_data(plan), [f"hosts {plan.name}: {done}"])
     return ExitCode.DONE
 
 
-def _open(args: argparse.Namespace, kind: type[Kind], *, by_hand_done: bool = False) -> Kind:
-    from nearmetal.cluster.store import state_directory
-    from nearmetal.host.apply import Patience
-    from nearmetal.host.facts import Reach
-    from nearmetal.host.hosts_file import load_hosts
+def _agree(view: View, plan: HostsPlan, *, yes: bool) -> None:
+    from nearmetal.host.show import plan_lines, question
 
-    file = load_hosts(args.file)
-    patience = Patience(reboot_s=args.reboot_timeout, by_hand_done=by_hand_done)
-    return kind(file, Reach(), state_directory() / "hosts" / file.name, patience)
+    view.ask(question(plan), plan_lines(plan), yes=yes)
+
+
+def _patience(args: argparse.Namespace) -> Patience:
+    from nearmetal.host.apply import Patience
+
+    by_hand_done = getattr(args, "by_hand_done", False)
+    return Patience(reboot_s=args.reboot_timeout, by_hand_done=by_hand_done)
 
 
 def rollback_options(parser: VerbParser) -> None:
     """Add the arguments of `host rollback`."""
+    parser.option("file FILE", _FILE)
     _add_writing(parser, "host rollback --dry-run")
     parser.option("--dry-run", "show the plan; change nothing")
 
 
 def on_rollback(args: argparse.Namespace, view: View) -> int:
     """Roll back, or print the plan; exit code 4 if a change cannot be undone."""
+    from nearmetal.host.facts import Reach
     from nearmetal.host.rollback import Rollback
 
-    return roll_back(_open(args, Rollback), view, dry_run=args.dry_run)
+    file = _load(args.file, args.limit)
+    rollback = Rollback(file, Reach(), _state_of(file), _patience(args))
+    return roll_back(rollback, view, dry_run=args.dry_run, yes=args.yes)
 
 
-def roll_back(rollback: Rollback, view: View, *, dry_run: bool) -> int:
+def roll_back(rollback: Rollback, view: View, *, dry_run: bool, yes: bool = False) -> int:
     """Roll back, or print the plan of it."""
     from nearmetal.host.show import plan_data, plan_lines
 
-    plan = rollback.plan() if dry_run else rollback.apply()
+    if dry_run:
+        plan = rollback.plan()
+    else:
+        with view.steps("host rollback") as rollback.progress:
+            plan = rollback.apply(partial(_agree, view, yes=yes))
     lines = plan_lines(plan, rollback.goal)
     if not plan.hosts:
         lines = [*lines[:-1], "no earlier state of the hosts of this file is recorded"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from nearmetal.cli.arguments import add_yes
 from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.core.process import LocalRunner
 
@@ -43,6 +44,7 @@ def remove_options(parser: VerbParser) -> None:
     list_options(parser)
     parser.option("keys KEY", "key of an image: its name in `nearmetal image list`", nargs="*")
     parser.option("--all", "remove all images")
+    add_yes(parser)
 
 
 def list_options(parser: VerbParser) -> None:
@@ -119,6 +121,8 @@ def on_remove(args: argparse.Namespace, view: View) -> int:
         raise UsageError("image remove needs KEY or --all", "see `nearmetal image list`")
     with cache.locked(lambda: view.note("waiting for another build to end")):
         keys = [entry.key for entry in cache.entries()] if args.all else sorted(set(args.keys))
+        if keys:
+            view.ask(f"remove {', '.join(keys)} from {cache.root}", yes=args.yes)
         gone = cache.remove(keys)
     view.result({"removed": gone}, [f"removed {name}" for name in gone] or ["nothing to remove"])
     return ExitCode.DONE

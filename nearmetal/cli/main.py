@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 import signal
 import sys
 from argparse import ArgumentParser
@@ -11,8 +13,10 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import cast
 
+import nearmetal
 from nearmetal.cli.verbs import Handler, build_parser
 from nearmetal.cli.view import View
+from nearmetal.core import log
 from nearmetal.core.errors import ExitCode, Interrupted, NearmetalError
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,6 +46,7 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
     words = list(argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
+    records = contextlib.ExitStack()
     # No work is under way while modules are loaded: a signal simply ends the process.
     before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
     try:
@@ -49,6 +54,9 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)
+        records.enter_context(log.logging_to(args.verbose, args.log_file))
+        log.told(f"nearmetal {nearmetal.__version__}: {shlex.join(words)}")
+        records.callback(log.told, "end")
         return cast(Handler, args.handler)(args, view)
     except NearmetalError as error:
         view.error(error)
@@ -69,6 +77,7 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
     finally:
         for name, handler_before in before.items():
             signal.signal(name, handler_before)
+        records.close()
 
 
 if __name__ == "__main__":

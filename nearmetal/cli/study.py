@@ -118,7 +118,7 @@ def on_import(args: argparse.Namespace, view: View) -> int:
     if args.draft is not None:
         return _write_draft(args, view)
     target = args.output or args.folders[0].with_name(args.folders[0].resolve().name + ".study")
-    with view.steps("import") as steps:
+    with view.steps("import", lines=False) as steps:
         summary = import_study(args.folders, args.labels, target, steps)
     return _show_import(summary, target, view, keep_going=args.keep_going)
 

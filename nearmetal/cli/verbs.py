@@ -48,7 +48,7 @@ _ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitl
 VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 """Every verb of verbs.csv; a verb of a group follows its group."""
 
-_TYPES = {"N": int, "BYTES": int, "FILE": Path, "DIR": Path, "STUDY": Path}
+_TYPES = {"N": int, "BYTES": int, "FILE": Path, "PLAN": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
 nearmetal creates virtual HPC clusters and runs unmodified MPI programs in them. The nodes of a
@@ -103,7 +103,14 @@ example: nearmetal up examples/two-nodes.yaml
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are UsageErrors, so that --json shows them too."""
+    """A parser whose errors are UsageErrors, so that --json shows them too.
+
+    An option has one spelling: a script with a shortened one would break with the next option.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """`options`: those of argparse."""
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
@@ -141,6 +148,9 @@ class VerbParser(Parser):
             add_options(self)
         if "--json" not in self._option_string_actions:
             self.option("--json", "print the result as one JSON document")
+        records = self.add_argument_group("log")
+        for words, text, more in _LOG_OPTIONS:
+            self.option(words, text, to=records, **more)
         self.set_defaults(handler=getattr(module, f"on_{word}"))
 
     def option(
@@ -172,6 +182,16 @@ class VerbParser(Parser):
             # argparse drops a second `--`, which is an argument of the program.
             found.args = tail[1:]
         return found, rest
+
+
+_LOG_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "-v --verbose",
+        "print each command that nearmetal starts, with its time; -vv: also its output",
+        {"action": "count", "default": 0},
+    ),
+    ("--log-file FILE", "append everything that -vv prints to FILE, with date and time", {}),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

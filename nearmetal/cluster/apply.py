@@ -20,6 +20,8 @@ from nearmetal.core.lock import locked
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Progress, Silent
 
+Agree = Callable[[Plan], None]
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -114,8 +116,11 @@ def up(
     replace: bool = False,
     progress: Progress | None = None,
     journal: Journal | None = None,
+    agree: Agree | None = None,
 ) -> Plan:
     """Make the cluster as the spec says; returns the plan that was executed.
+
+    `agree` sees the plan before its first change, and raises to refuse it.
 
     A second `up` changes nothing, and an interrupted `up` is resumed. Raises StateError if the
     cluster runs under another spec and `replace` is not given.
@@ -128,6 +133,8 @@ def up(
         if not replace:
             _refuse_other_spec(cluster, plan)
         cluster.backend.check(plan)
+        if agree is not None:
+            agree(plan)
         _execute(cluster, plan, spec, journal, progress or Silent())
         rest = plan_up(cluster, spec)
         if not rest.empty:
@@ -138,14 +145,19 @@ def up(
     return plan
 
 
-def down(cluster: Cluster, *, progress: Progress | None = None) -> Plan:
-    """Remove the cluster and its records; no error if there is none."""
+def down(cluster: Cluster, *, progress: Progress | None = None, agree: Agree | None = None) -> Plan:
+    """Remove the cluster and its records; no error if there is none.
+
+    `agree` sees a plan that removes anything, and raises to refuse it.
+    """
     if not cluster.store.root.exists():
         return plan_down(cluster)
     cluster.store.prepare()
     with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         plan = plan_down(cluster)
         if not plan.empty:
+            if agree is not None:
+                agree(plan)
             keys = [change.key for change in plan.effective]
             watcher = progress or Silent()
             watcher.begin(len(keys))

@@ -41,6 +41,8 @@ class Change:
     reason: str = ""
     in_place: bool = False
     """Whether the resource is changed, instead of removed and recreated."""
+    outage: bool = False
+    """Whether a resource that is changed in place does not work for a while."""
     why: str = ""
     """Meaning of the differences for the resource; `reason` is one outside of the spec."""
 
@@ -123,6 +125,15 @@ class Plan:
         lost = (c for c in self.changes if c.action in takes and c.before and not c.in_place)
         return tuple(c for c in lost if c.reason == "")
 
+    @property
+    def disruptive(self) -> tuple[Change, ...]:
+        """Sound resources that are removed, recreated or interrupted."""
+        sound = (c for c in self.effective if c.before and c.reason != BROKEN)
+        return tuple(c for c in sound if c.outage or not c.in_place)
+
+
+BROKEN = "unfinished or dead"
+"""The reason to recreate a resource that is no loss."""
 
 MIN_FOLDED = 5
 """Changes of one form that a person reads as one."""
@@ -174,7 +185,7 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
         change = replace(change, in_place=not ground and _fits(change, desired.in_place))
         if change.action is Action.CHANGE:
             why = desired.whys.get(key) or observed.unfinished.get(key, "")
-            change = replace(change, why=why)
+            change = replace(change, why=why, outage=key in desired.outages)
         changes.append(change)
         if _moves(change, desired):
             moved[key] = ground or str(key)
@@ -198,7 +209,7 @@ def _moves(change: Change, desired: Desired) -> bool:
 
 def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str) -> Change:
     if broken:
-        return Change(Action.CHANGE, old, item, "unfinished or dead")
+        return Change(Action.CHANGE, old, item, BROKEN)
     if old is None:
         return Change(Action.CREATE, None, item)
     if old.attributes != item.attributes:

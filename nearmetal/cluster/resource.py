@@ -149,13 +149,14 @@ class Desired:
 
     `in_place`: attributes that change without recreating a resource.
     `whys`: why a resource is recreated, or what its change in place costs, where the difference
-    alone does not say it.
+    alone does not say it. `outages`: resources that do not work during their change in place.
     """
 
     resources: tuple[Resource, ...]
     notes: tuple[str, ...] = ()
     in_place: frozenset[str] = frozenset()
     whys: Mapping[Key, str] = field(default_factory=dict)
+    outages: frozenset[Key] = frozenset()
 
 
 def depths(resources: Iterable[Resource]) -> dict[Key, int]:

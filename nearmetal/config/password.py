@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from nearmetal.config.model import AbsolutePath, Model
 from nearmetal.core.errors import PasswordError
+from nearmetal.core.log import keep_secret
 
 MAX_BYTES = 4096
 
@@ -55,7 +56,13 @@ class PasswordSource(Model):
 
 
 def find_password(source: PasswordSource, user: str, environ: Mapping[str, str]) -> str:
-    """Return the password; raises PasswordError with the place."""
+    """Return the password, which no log will show; raises PasswordError with the place."""
+    value = _found(source, user, environ)
+    keep_secret(value)
+    return value
+
+
+def _found(source: PasswordSource, user: str, environ: Mapping[str, str]) -> str:
     if source.env is not None:
         value = environ.get(source.env, "")
         if not value:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn, Protocol
 
+from nearmetal.core import log
 from nearmetal.core.errors import CommandError
 
 GRACE_S = 2.0
@@ -42,6 +43,7 @@ _PIECE = 64 << 10
 _Stream = IO[bytes] | int | None
 
 _TAIL_LINES = 12
+_LOGGED = 2048
 _LOOK_S = 0.5
 
 
@@ -160,6 +162,8 @@ def _end_session(process: subprocess.Popen[bytes]) -> None:
 def _start(
     command: Command, stdin: _Stream, stdout: _Stream, stderr: _Stream, *, own_session: bool = True
 ) -> subprocess.Popen[bytes]:
+    where = f" in {command.cwd}" if command.cwd else ""
+    log.detail(f"starts{where}: {command}")
     try:
         return subprocess.Popen(
             command.argv,
@@ -171,6 +175,7 @@ def _start(
             start_new_session=own_session,
         )
     except OSError as error:
+        log.command(f"cannot start ({error.strerror}): {command}")
         hint = "install it, or check PATH" if isinstance(error, FileNotFoundError) else ""
         raise CommandError(f"cannot start {command.argv[0]}: {error.strerror}", hint) from error
 
@@ -333,7 +338,19 @@ def _run_side_by_side(
             late.end()
             if ended is not None:
                 ended(running.index(late), late.completed())
-        return [one.completed() for one in running]
+        return [_logged(one.completed()) for one in running]
+
+
+def _logged(end: Completed) -> Completed:
+    """Write the end of a command to the log, and return it."""
+    how = "timed out" if end.timed_out else f"exit {end.code}"
+    log.command(f"{end.seconds:.3f} s, {how}: {end.command}")
+    for name, output in (("output", end.stdout), ("errors", end.stderr)):
+        if output:
+            tail = output[-_LOGGED:].decode("utf-8", "replace").rstrip()
+            cut = f" (the last of {len(output)} bytes)" if len(output) > _LOGGED else ""
+            log.detail(f"{name}{cut}:\n{tail}")
+    return end
 
 
 class _LocalDialogue:
@@ -342,6 +359,7 @@ class _LocalDialogue:
     def __init__(self, command: Command, process: subprocess.Popen[bytes]) -> None:
         self._command = command
         self._process = process
+        self._begin = time.monotonic()
         self._pending = bytearray()
 
     def send(self, line: str) -> None:
@@ -386,6 +404,8 @@ class _LocalDialogue:
                 _end_session(process)
             if process.stdout is not None:
                 process.stdout.close()
+        seconds = time.monotonic() - self._begin
+        _logged(Completed(self._command, process.returncode, b"", b"", seconds))
         return process.returncode
 
 
@@ -473,7 +493,7 @@ class LocalRunner:
                 timed_out = True
                 _end_session(process)
             seconds = time.monotonic() - begin
-            return Completed(command, process.returncode, b"", b"", seconds, timed_out)
+            return _logged(Completed(command, process.returncode, b"", b"", seconds, timed_out))
 
     def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
         """Start a program with pipes for its input and output."""

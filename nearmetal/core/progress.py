@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of long work: the work reports its steps, a terminal shows them as a bar."""
+"""Progress of long work: the work reports its steps, each is a line, a terminal has a bar too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from nearmetal.core import log
 from nearmetal.core.text import printable
 
 if TYPE_CHECKING:
@@ -44,20 +47,56 @@ class Part(Silent):
         self._whole.step(text)
 
 
-class StepBar:
-    """A bar that advances when a step ends."""
+class StepLines:
+    """Writes a line when a step begins: the time since the start, the number, the text.
 
-    def __init__(self, shown: RichProgress, title: str) -> None:
+    Several threads may report steps.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        """`write`: prints one line."""
+        self._write = write
+        self._begin = time.monotonic()
+        self._lock = threading.Lock()
+        self._total = 0
+        self._number = 0
+
+    def begin(self, total: int) -> None:
+        """Number the steps from now on."""
+        with self._lock:
+            self._total, self._number = total, 0
+
+    def step(self, text: str) -> None:
+        """Write the line of the step."""
+        with self._lock:
+            self._number += 1
+            number = f"[{self._number}/{self._total}] " if self._total else ""
+            log.told(f"step {number}{text}")
+            self._write(f"{time.monotonic() - self._begin:8.1f} s  {number}{printable(text)}")
+
+
+class StepBar:
+    """A bar that advances when a step ends, below the lines of the steps.
+
+    It appears with the first step: before that, the work may ask the user a question.
+    """
+
+    def __init__(self, shown: RichProgress, title: str, *, lines: bool) -> None:
+        """Show nothing yet."""
         self._shown = shown
         self._task = shown.add_task(title, total=None)
         self._running = 0
+        self._lines = StepLines(self._print if lines else lambda _: None)
 
     def begin(self, total: int) -> None:
         """Set the length."""
+        self._lines.begin(total)
         self._shown.update(self._task, total=total)
 
     def step(self, text: str) -> None:
         """Show the step's text, and advance by the step before it."""
+        self._shown.start()
+        self._lines.step(text)
         self._shown.update(self._task, description=printable(text), advance=self._running)
         self._running = 1
 
@@ -66,10 +105,13 @@ class StepBar:
         self._shown.update(self._task, advance=self._running)
         self._running = 0
 
+    def _print(self, line: str) -> None:
+        self._shown.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
 
 @contextmanager
-def bar(title: str) -> Iterator[StepBar]:
-    """Show a bar on standard error until the block ends."""
+def bar(title: str, *, lines: bool) -> Iterator[StepBar]:
+    """Show the steps on standard error, a terminal, until the block ends."""
     from rich import console, progress  # noqa: PLC0415 - slow to load
 
     columns = (
@@ -79,7 +121,10 @@ def bar(title: str) -> Iterator[StepBar]:
         progress.TimeElapsedColumn(),
     )
     screen = console.Console(stderr=True)
-    with progress.Progress(*columns, console=screen, transient=True) as shown:
-        steps = StepBar(shown, title)
+    shown = progress.Progress(*columns, console=screen, transient=True, redirect_stdout=False)
+    steps = StepBar(shown, title, lines=lines)
+    try:
         yield steps
         steps.finish()
+    finally:
+        shown.stop()

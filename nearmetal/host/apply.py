@@ -22,18 +22,22 @@ from nearmetal.core.errors import CommandError, HostError, NearmetalError, Passw
 from nearmetal.core.files import read_tables, replace_tables
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
+from nearmetal.core.progress import Progress, Silent
 from nearmetal.host.apply_esxi import EsxiSteps
 from nearmetal.host.esxi_marks import Marks
 from nearmetal.host.facts import Reach, read_host, read_hosts
-from nearmetal.host.hosts_file import HostGroup, HostsFile
+from nearmetal.host.hosts_file import HostGroup, HostsFile, fold
 from nearmetal.host.model import PlatformFacts
+from nearmetal.host.names import failure
 from nearmetal.host.places import mtu_in, vfs_in
 from nearmetal.host.plan import HostPlan, HostsPlan, Phase, plan_host, plan_hosts, refuse
+from nearmetal.host.saved import Begun, SavedHostsPlan
 from nearmetal.host.shell import ENVIRONMENT, STEP_S, Shell, take
 from nearmetal.host.slurm import Service
 from nearmetal.host.stages.firmware import opens_more
 from nearmetal.host.steps import (
     STATELESS,
+    Burn,
     ByHand,
     EnterMaintenance,
     HostAction,
@@ -46,6 +50,8 @@ from nearmetal.host.steps import (
     Wait,
     WriteFile,
 )
+
+Agree = Callable[[HostsPlan], None]
 
 MAX_ROUNDS = 6
 
@@ -187,28 +193,45 @@ class Applier:
     goal = "as the file says"
 
     def __init__(
-        self, file: HostsFile, reach: Reach, directory: Path, patience: Patience | None = None
+        self,
+        file: HostsFile,
+        reach: Reach,
+        directory: Path,
+        patience: Patience | None = None,
     ) -> None:
         """Read and write nothing yet. `directory`: for the state of this file."""
+        self.progress: Progress = Silent()
         self._file = file
         self._reach = reach
         self._directory = directory
         self._patience = patience or Patience()
+        self._saved: SavedHostsPlan | None = None
+        self._begun = Begun(directory)
+        self._agreed: dict[str, HostPlan] = {}
         self._journal = Journal(directory)
         self._earlier = Earlier(directory)
         self._marks = Marks(directory)
         self._writing = Lock()
         self._stop = ThreadEvent()
 
-    def apply(self) -> HostsPlan:
+    def apply(self, agree: Agree | None = None, saved: SavedHostsPlan | None = None) -> HostsPlan:
         """Bring every host to its plan; returns the plan of the beginning.
+
+        `agree` sees a plan with steps before the first of them, and raises to refuse it. `saved`:
+        the plan that a user has seen before; it is refused if the hosts have changed since.
 
         Raises HostError for a refusal, before any write, and for a failed host: then the other
         hosts of its wave are finished, and no further wave begins.
         """
         with locked(self._directory / "lock", f"hosts file {self._file.name}"):
-            plan = self.plan()
+            plan, facts = self.look()
             refuse(plan, self._file, by_hand_done=self._patience.by_hand_done)
+            if saved is not None and not plan.empty:
+                saved.check(plan, facts, self._begun.of(saved))
+            if agree is not None and not plan.empty:
+                agree(plan)
+            self._saved = saved
+            self._agreed = {host.name: host for host in plan.hosts}
             groups = dict(self._file.each())
             busy = {host.name for host in plan.hosts if host.steps}
             for name, group in groups.items():
@@ -220,15 +243,21 @@ class Applier:
                 failures = self._wave(wave, groups)
                 if failures:
                     left = [name for later in plan.waves[number:] for name in later]
-                    rest = f"; not begun: {', '.join(left)}" if left else ""
-                    text = "\n".join(failure.message for failure in failures)
-                    raise HostError(f"{text}{rest}", failures[0].hint)
+                    raise failure("", failures, f"; not begun: {fold(left)}" if left else "")
             self._finish()
         return plan
 
     def plan(self) -> HostsPlan:
         """Read every host; returns the missing steps."""
-        return plan_hosts(self._file, *read_hosts(self._file, self._reach), self._plan)
+        return self.look()[0]
+
+    def look(self) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
+        """Read every host; returns the missing steps, and the facts of those that answered."""
+        return self._planned(self._file)
+
+    def _planned(self, file: HostsFile) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
+        facts, unreached = read_hosts(file, self._reach)
+        return plan_hosts(file, facts, unreached, self._plan), self._marks.on_all(facts)
 
     def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         """Return the missing steps of one host."""
@@ -265,8 +294,12 @@ class Applier:
     def _finish(self) -> None:
         """Do the rest after every host is as planned."""
         self._marks.forget(name for name, _ in self._file.each())
+        self._begun.forget()
 
-    def _wave(self, wave: tuple[str, ...], groups: dict[str, HostGroup]) -> list[NearmetalError]:
+    def _wave(
+        self, wave: tuple[str, ...], groups: dict[str, HostGroup]
+    ) -> list[tuple[str, str, str]]:
+        """Bring the hosts of a wave to their plans; returns failures: host, text and hint."""
         with ThreadPoolExecutor(len(wave)) as pool:
             try:
                 answers = list(pool.map(lambda name: self._guarded(name, groups[name]), wave))
@@ -276,12 +309,14 @@ class Applier:
                 raise
         return [answer for answer in answers if answer is not None]
 
-    def _guarded(self, name: str, group: HostGroup) -> NearmetalError | None:
+    def _guarded(self, name: str, group: HostGroup) -> tuple[str, str, str] | None:
         try:
             self._host(name, group)
         except (HostError, CommandError, PasswordError) as error:
             text = error.message.removeprefix(f"{name}: ")
-            return HostError(f"{name}: {text}", error.hint)
+            self.progress.step(f"{name}: failed: {text}")
+            return name, text, error.hint
+        self.progress.step(f"{name}: {self.goal}")
         return None
 
     def _host(self, name: str, group: HostGroup) -> None:
@@ -301,16 +336,31 @@ class Applier:
                 self._back_in_service(name, group)
                 return
             phase = plan.phases[0]
+            self._refuse_more(name, phase)
             host.refuse_again(phase, facts.boot)
             by_hand = [step for step in phase.steps if isinstance(step.action, ByHand)]
             if by_hand and not by_hand_done:
                 raise HostError(by_hand[0].text, "do that, then add --by-hand-done")
+            if self._saved is not None:
+                self._begun.add(self._saved, name)
             self._phase(name, group, host, facts, phase)
             by_hand_done = by_hand_done and not phase.forcing
         raise HostError(
             f"still not {self.goal} after {MAX_ROUNDS} rounds: {plan.steps[0].text}",
             "nearmetal host status shows what differs",
         )
+
+    def _refuse_more(self, name: str, phase: Phase) -> None:
+        """Refuse a burn or a first reboot that nobody has agreed to: an earlier step revealed it."""
+        agreed = self._agreed[name]
+        known = {step.key for step in agreed.steps}
+        burns = [s for s in phase.steps if isinstance(s.action, Burn) and s.key not in known]
+        more = burns or (phase.forcing if not agreed.reboots else ())
+        if more:
+            raise HostError(
+                f"not in the plan of this run: {more[0].text}",
+                "run the command again, and look at the new plan",
+            )
 
     def _phase(
         self,
@@ -424,6 +474,7 @@ class Applier:
         self._do(f"{name}: {text}", work)
 
     def _do(self, step: str, work: Callable[[], object]) -> None:
+        self.progress.step(step)
         self._note(step, Event.BEGIN)
         try:
             work()

@@ -51,7 +51,8 @@ def _size_of(text: str) -> int:
     return total
 
 
-def _node_set(value: str) -> str:
+def node_set(value: str) -> str:
+    """Return a node set that names at most MAX_HOSTS hosts; raises ValueError: `why|hint`."""
     if not _SET.fullmatch(value):
         raise ValueError(f"is not a valid node set|{_NAMES}")
     if _size_of(value) > MAX_HOSTS:
@@ -320,7 +321,7 @@ class Esxi(Model):
 class HostGroup(Model):
     """Hosts with the same desired state."""
 
-    nodes: Annotated[str, AfterValidator(_node_set)] = Field(
+    nodes: Annotated[str, AfterValidator(node_set)] = Field(
         description="names of the hosts, as a ClusterShell node set: kvm[01-16]"
     )
     platform: Literal["linux", "esxi"] = Field(description="operating system of the hosts")

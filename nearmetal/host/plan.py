@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.cards import pair
-from nearmetal.host.hosts_file import HostGroup, HostsFile
+from nearmetal.host.hosts_file import HostGroup, HostsFile, fold
 from nearmetal.host.model import PlatformFacts
+from nearmetal.host.names import failure
 from nearmetal.host.stages.bios import plan_bios
 from nearmetal.host.stages.devices import plan_devices
 from nearmetal.host.stages.driver import plan_checks, plan_driver
@@ -158,24 +159,21 @@ def refuse(plan: HostsPlan, file: HostsFile, *, by_hand_done: bool = False) -> N
     alone = [n for n, group in file.each() if group.platform == "esxi" and group.vcenter is None]
     esxi = [host.name for host in plan.hosts if host.name in alone and host.steps]
     by_hand = [
-        f"{host.name}: {step.text}"
+        (host.name, step.text, "add ssh to the file, or execute these steps and use --by-hand-done")
         for host in plan.hosts
         for step in host.steps
         if isinstance(step.action, ByHand)
     ]
     if refusals:
-        lines = "\n  ".join(f"{name}: {refusal.what}" for name, refusal in refusals)
-        raise HostError(f"nothing was written:\n  {lines}", refusals[0][1].hint)
+        faults = ((name, refusal.what, refusal.hint) for name, refusal in refusals)
+        raise failure("nothing was written:", faults)
     if esxi:
         raise HostError(
-            f"nothing was written: {', '.join(esxi)} run ESXi, which apply changes through a vCenter",
+            f"nothing was written: {fold(esxi)} run ESXi, which apply changes through a vCenter",
             "add vcenter to the file; nearmetal host plan shows the settings to make there",
         )
     if by_hand and not by_hand_done:
-        raise HostError(
-            "nothing was written, because a person comes first:\n  " + "\n  ".join(by_hand),
-            "add ssh to the file, or execute these steps and use --by-hand-done",
-        )
+        raise failure("nothing was written, because a person comes first:", by_hand)
 
 
 def gather(steps: Sequence[Step]) -> tuple[Phase, ...]:

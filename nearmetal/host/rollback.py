@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from nearmetal.host.apply import Applier
-from nearmetal.host.facts import read_hosts
 from nearmetal.host.hosts_file import HostGroup, expand, fold
 from nearmetal.host.model import CardFacts, PlatformFacts
 from nearmetal.host.places import GRUB, VFIO, refresh, vfs_in
-from nearmetal.host.plan import HostPlan, HostsPlan, finished, plan_hosts
+from nearmetal.host.plan import HostPlan, HostsPlan, finished
 from nearmetal.host.stages.bios import plan_attribute
 from nearmetal.host.stages.devices import AT_BOOT, plan_directpath
 from nearmetal.host.stages.driver import BOOT, plan_count, plan_governor, plan_mtu, plan_profile
@@ -247,7 +246,7 @@ class Rollback(Applier):
     goal = "as it was"
     left: dict[str, tuple[str, ...]]
 
-    def plan(self) -> HostsPlan:
+    def look(self) -> tuple[HostsPlan, dict[str, PlatformFacts]]:
         """Read the hosts with kept values or marks; returns the plan that restores them."""
         self.left = {}
         kept = self._earlier.read()
@@ -259,11 +258,10 @@ class Rollback(Applier):
             if (names := [name for name in expand(group.nodes) if name in touched])
         ]
         file = self._file.model_copy(update={"hosts": groups})
-        plan = plan_hosts(file, *read_hosts(file, self._reach), self._plan)
-        others = (
-            f"{name} is not in the file, and has kept values" for name in sorted(touched - named)
-        )
-        return replace(plan, remarks=tuple(others))
+        plan, facts = self._planned(file)
+        others = sorted(touched - named)
+        remark = f"not among these hosts, and with kept values: {fold(others)}"
+        return replace(plan, remarks=(remark,) if others else ()), facts
 
     def _plan(self, name: str, group: HostGroup, facts: PlatformFacts) -> HostPlan:
         facts = self._marks.on(name, facts)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from nearmetal.core import log
 from nearmetal.core.errors import HostError
 from nearmetal.core.process import Command, LocalRunner, Runner
 from nearmetal.core.ssh import NO_CONNECTION, Login
@@ -82,6 +83,7 @@ class SshShell:
 
     def script(self, text: str, *, timeout_s: float) -> Answer:
         """Run a script over its own connection."""
+        log.detail(f"script for {self._host}:\n{text}")
         command = Command(self._login.argv("sh -s"), stdin=text.encode())
         done = self._runner.run(command, timeout_s=timeout_s)
         if done.timed_out:

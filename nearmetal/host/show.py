@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from nearmetal.host.hosts_file import fold
 from nearmetal.host.model import CardFacts, PlatformFacts
+from nearmetal.host.names import grouped
 from nearmetal.host.plan import HostPlan, HostsPlan
-from nearmetal.host.steps import Step
+from nearmetal.host.steps import Burn, Step
 
 
 def plan_lines(plan: HostsPlan, goal: str = "as the file says") -> list[str]:
     """Return a plan for a person; `goal`: the words for hosts without steps."""
-    lines = [line for host in plan.hosts for line in host_lines(host, goal)]
+    lines = _blocks((host.name, host_lines(host, goal)) for host in plan.hosts)
     lines += [f"note: {remark}" for remark in plan.remarks]
     if len(plan.hosts) > 1 and plan.waves:
         lines.append("order: " + ", then ".join(" with ".join(wave) for wave in plan.waves))
@@ -23,6 +25,32 @@ def plan_lines(plan: HostsPlan, goal: str = "as the file says") -> list[str]:
     steps, reboots = sum(len(h.steps) for h in going), sum(h.reboots for h in going)
     closing = f"plan: {_count(steps, 'step')}, {_count(reboots, 'reboot')}"
     return [*lines, closing + (f", {_count(refused, 'host')} refused" if refused else "")]
+
+
+def question(plan: HostsPlan) -> str:
+    """Return what a plan does to which hosts, as the question before it begins."""
+    rebooted = [host.name for host in plan.hosts if host.reboots]
+    burnt = [
+        host.name for host in plan.hosts if any(isinstance(s.action, Burn) for s in host.steps)
+    ]
+    changed = [host.name for host in plan.hosts if host.steps]
+    parts = [
+        f"{verb} {fold(names)}"
+        for verb, names in (
+            ("reboot", rebooted),
+            ("burn firmware of", burnt),
+            ("change settings of", [] if rebooted else changed),
+        )
+        if names
+    ]
+    return " and ".join(parts)
+
+
+def _blocks(hosts: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """Return the lines of hosts, and those of hosts with the same lines once."""
+    found = grouped((name, "\n".join(lines)) for name, lines in hosts)
+    shown = [text.replace("host {host} (", f"hosts {names} (", 1) for names, text in found]
+    return [line for text in shown for line in text.split("\n")]
 
 
 def host_lines(host: HostPlan, goal: str) -> list[str]:
@@ -51,17 +79,21 @@ def host_lines(host: HostPlan, goal: str) -> list[str]:
 
 def status_lines(plan: HostsPlan, facts: Mapping[str, PlatformFacts]) -> list[str]:
     """Return the facts of hosts and their differences from the file, for a person."""
-    lines: list[str] = []
-    for host in plan.hosts:
-        drift = len(host.steps) + len(host.refusals)
-        state = f"{_count(drift, 'difference')} from the file" if drift else "as the file says"
-        lines.append(_title(host, state))
-        lines += _facts_lines(facts[host.name]) if host.name in facts else []
-        lines += _unread(host)
-        lines += [f"  differs: {r.stage.value}: {r.what}" for r in host.refusals]
-        lines += [f"  differs: {step.stage.value}: {step.text}" for step in host.steps]
-        lines += _remarks(host)
+    lines = _blocks((host.name, _status_block(host, facts)) for host in plan.hosts)
     return [*lines, *(f"note: {remark}" for remark in plan.remarks)]
+
+
+def _status_block(host: HostPlan, facts: Mapping[str, PlatformFacts]) -> list[str]:
+    drift = len(host.steps) + len(host.refusals)
+    state = f"{_count(drift, 'difference')} from the file" if drift else "as the file says"
+    return [
+        _title(host, state),
+        *(_facts_lines(facts[host.name]) if host.name in facts else []),
+        *_unread(host),
+        *(f"  differs: {r.stage.value}: {r.what}" for r in host.refusals),
+        *(f"  differs: {step.stage.value}: {step.text}" for step in host.steps),
+        *_remarks(host),
+    ]
 
 
 def _title(host: HostPlan, state: str) -> str:

@@ -240,7 +240,9 @@ def tests(bench: Bench, suite: str, place: Path) -> Iterator[tuple[str, list[Seq
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0 if every test passed or does not apply, and the provider is proven."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__.split("\n")[0] if __doc__ else None
+    )
     add_arguments(parser, SUITES)
     parser.add_argument("--address", default="127.0.0.1", help="of the server")
     parser.add_argument("--no-oob", action="store_true", help="the provider resolves addresses")

@@ -114,7 +114,9 @@ def try_one(suite: str, entry: Entry, launcher: Launcher, tree: Path, ranks: int
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0 if every test passed or does not apply, and the provider is proven."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__.split("\n")[0] if __doc__ else None
+    )
     add_arguments(parser, SUITES)
     add_launch_arguments(parser)
     parser.add_argument("--first", action="store_true", help="each program once, as listed first")

@@ -19,7 +19,10 @@ from nearmetal.cli.main import main, run
 from nearmetal.cli.verbs import VERBS, build_parser
 from nearmetal.cli.view import View
 from nearmetal.cluster.registration import specs
+from nearmetal.cluster.spec import load_spec
+from nearmetal.cluster.store import Store
 from nearmetal.core.errors import Interrupted, UsageError
+from nearmetal.core.journal import Event, Journal
 from tests.python.parsers import choices, lines, verb_parsers
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,10 @@ TWO_NODES = str(ROOT / "nearmetal/share/examples" / "two-nodes.yaml")
 
 
 PARSERS = verb_parsers()
+
+
+LOG_FLAGS = ("-v", "--verbose", "--log-file")
+"""Every verb has them, and nearmetal(1) tells of them."""
 
 
 def man_page(verb: str) -> str:
@@ -82,14 +89,15 @@ def test_the_manual_and_the_help_list_the_same_exit_codes_and_summaries() -> Non
 
 @pytest.mark.parametrize("verb", PARSERS)
 def test_every_verb_and_flag_is_in_its_man_page(verb: str) -> None:
-    page = man_page(verb)
+    page, common = man_page(verb), (MAN / "nearmetal.md").read_text()
     name = f"nearmetal-{verb.split(maxsplit=1)[0]}(1)"
     assert page.startswith(f"# {name}\n")
     assert verb in page
     for action in PARSERS[verb]._actions:
         for flag in action.option_strings:
             if flag not in ("-h", "--help"):
-                assert re.search(rf"^(?:\| )?`{re.escape(flag)}\b", page, re.MULTILINE), flag
+                told = common if flag in LOG_FLAGS else page
+                assert re.search(rf"^(?:\| )?`.*{re.escape(flag)}\b", told, re.MULTILINE), flag
         if not action.option_strings:
             assert str(action.metavar) in page
     assert name in (MAN / "nearmetal.md").read_text()
@@ -171,7 +179,9 @@ def test_help_before_a_verb_is_the_help_of_all(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         main(["--help", "up"])
     told = capsys.readouterr().out
-    assert all(re.search(rf"^    {verb} ", told, re.MULTILINE) for verb in VERBS if " " not in verb)
+    assert all(
+        re.search(rf"^    {verb}(?: |$)", told, re.MULTILINE) for verb in VERBS if " " not in verb
+    )
 
 
 def test_plan_shows_changes_and_exits_3(capsys: pytest.CaptureFixture[str], state: Path) -> None:
@@ -196,6 +206,8 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["plan"], "plan needs a SPEC"),
         (["up"], "required: SPEC"),
         (["up", "x", "--hurry"], "unrecognized arguments: --hurry"),
+        (["up", "x", "--repl"], "unrecognized arguments: --repl"),
+        (["--vers"], "required: VERB"),
         (["run", TWO_NODES, "-n", "many", "--", "true"], "invalid int value: 'many'"),
     ],
 )
@@ -253,10 +265,19 @@ def test_status_without_a_spec_lists_the_clusters(
     assert capsys.readouterr().out == "no cluster exists\n"
     for name in ("b", "a"):
         (state / "clusters" / name).mkdir(parents=True)
+    Store(state).record(load_spec(Path(TWO_NODES)).model_copy(update={"name": "b"}))
+    Journal(state / "clusters/b").write("up", "make node n1", Event.BEGIN)
     assert main(["status"]) == 0
-    assert capsys.readouterr().out == "a\nb\n"
+    assert [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()] == [
+        ["cluster", "backend", "nodes", "interrupted at"],
+        ["a", "-", "-", "-"],
+        ["b", "local", "2", "up: make node n1"],
+    ]
     assert main(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"clusters": ["a", "b"]}
+    assert json.loads(capsys.readouterr().out)["clusters"] == [
+        {"name": "a", "backend": "", "nodes": None, "unfinished": ""},
+        {"name": "b", "backend": "local", "nodes": 2, "unfinished": "up: make node n1"},
+    ]
 
 
 def test_a_name_of_nothing_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,10 +305,18 @@ def test_tables_are_as_wide_as_their_cells(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out == ""
 
 
-def test_steps_without_a_terminal_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with View(as_json=False).steps("title") as steps:
+def test_steps_without_a_terminal_are_lines_as_they_begin(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with View(as_json=True).steps("title") as steps:
+        steps.step("look")
+        assert re.fullmatch(r" +0\.\d s  look\n", capsys.readouterr().err)
         steps.begin(2)
-        steps.step("one")
+        steps.step("one\x1b[2J")
+        assert re.fullmatch(r" +0\.\d s  \[1/2\] one\\x1b\[2J\n", capsys.readouterr().err)
+    with View(as_json=False).steps("title", lines=False) as steps:
+        steps.begin(9)
+        steps.step("a file")
     assert capsys.readouterr() == ("", "")
 
 
@@ -314,8 +343,9 @@ def test_steps_on_a_terminal_are_counted() -> None:
     with open(terminal, "rb") as stream:  # noqa: PTH123 - a descriptor
         shown = stream.read1(65536).decode()
     assert done.stdout == b""
-    assert "node n2" in shown
     assert "2/3" in shown
+    for line in (r"\[1/3\] node n1", r"\[2/3\] node n2"):
+        assert re.search(rf"\d s  {line}\r?\n", shown)
 
 
 def test_a_signal_inside_a_callback_of_a_library_is_still_an_interruption(
@@ -325,6 +355,6 @@ def test_a_signal_inside_a_callback_of_a_library_is_still_an_interruption(
         raise RuntimeError("a callback failed") from Interrupted(signal.SIGTERM)
 
     parser = argparse.ArgumentParser()
-    parser.set_defaults(handler=handler, json=False)
+    parser.set_defaults(handler=handler, json=False, verbose=0, log_file=None)
     assert run([], lambda: parser) == 128 + signal.SIGTERM
     assert "interrupted by SIGTERM" in capsys.readouterr().err

@@ -150,7 +150,7 @@ def test_plan_and_status_speak_of_every_host(
     reach = LabReach(hosts)
     assert show_plan(file, reach, View(as_json=False)) == 3
     out = capsys.readouterr().out
-    assert "host kvm1 (linux): 4 steps, 1 reboot" in out
+    assert "hosts kvm[1-2] (linux): 4 steps, 1 reboot" in out
     assert "order: kvm1, then kvm2" in out
     assert show_status(file, reach, View(as_json=False)) == 4
     out = capsys.readouterr().out

@@ -81,7 +81,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     other = FILE.replace("kvm[1-3]", "kvm[2-3]")
     assert roll_back(rollback(other, lab, state), view, dry_run=True) == 0
     assert "kvm1 is not in the file" in capsys.readouterr().out
-    assert roll_back(rollback(FILE, lab, state), view, dry_run=False) == 0
+    assert roll_back(rollback(FILE, lab, state), view, dry_run=False, yes=True) == 0
     assert is_factory(lab["kvm1"])
 
 
@@ -241,7 +241,7 @@ def test_burnt_firmware_stays_and_is_told_until_it_is_back(
     applier(ONE, lab, state).apply()
     Earlier(state).keep("kvm1", "burn 0000:3b:00", burnt("16.28.4000"))
     for _ in range(2):
-        assert roll_back(rollback(ONE, lab, state), view, dry_run=False) == 4
+        assert roll_back(rollback(ONE, lab, state), view, dry_run=False, yes=True) == 4
         assert "kvm1: left: " in (shown := capsys.readouterr().out)
         assert "firmware stays 16.32.1010, it was 16.28.4000" in shown
         assert is_factory(lab["kvm1"])
@@ -249,7 +249,7 @@ def test_burnt_firmware_stays_and_is_told_until_it_is_back(
     found = json.loads((state / "before.json").read_text())
     found["kvm1"]["burn 0000:3b:00"]["before"] = "16.32.1010"
     (state / "before.json").write_text(json.dumps(found))
-    assert roll_back(rollback(ONE, lab, state), view, dry_run=False) == 0
+    assert roll_back(rollback(ONE, lab, state), view, dry_run=False, yes=True) == 0
     assert Earlier(state).read() == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearmetal.cli.cluster import as_data, as_lines
+from nearmetal.cli.cluster import as_lines
 from nearmetal.cluster.apply import described
 from nearmetal.cluster.backends.local.plan import ContainerNode
 from nearmetal.cluster.diff import Action, Change, Plan, make_plan, removal
@@ -23,6 +23,7 @@ from nearmetal.cluster.resource import (
     Resource,
     TextValues,
 )
+from nearmetal.cluster.saved import plan_data
 from nearmetal.cluster.spec import load_spec, parse_spec
 from nearmetal.core.errors import StateError
 from tests.python.virtual import HYPERVISOR, SMALL, facts_for
@@ -85,7 +86,7 @@ def test_another_spec_plans_as_recorded() -> None:
     first = planned(spec_of([[1, 1]]), Observed())
     second = planned(spec_of([[2], [1]]), carried_out(first, Observed()))
     check_golden("another-spec.plan", plan_text(second))
-    data = json.dumps(as_data(second), indent=1)
+    data = json.dumps(plan_data(second), indent=1)
     check_golden("another-spec.json", data + "\n")
 
 
@@ -285,5 +286,5 @@ def test_many_changes_of_one_form_are_shown_as_one() -> None:
     assert lines[-1] == "plan: 1004 to make, 6 to change, 0 to remove"
     assert len(lines) < 30
     # Nothing is left out for programs.
-    assert len(as_data(plan)["changes"]) == len(plan.changes)
+    assert len(plan_data(plan)["changes"]) == len(plan.changes)
     assert described(made[:2]) == ["+ node n0", "+ node n1"]

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.cli.cluster import as_data, as_lines
+from nearmetal.cli.cluster import as_lines
 from nearmetal.cluster.apply import Cluster, plan_up, steps_of, up
 from nearmetal.cluster.backends.local.spec import LocalSpec
 from nearmetal.cluster.post import post_findings
 from nearmetal.cluster.post_work import MAX_LOG, MAX_SCRIPT, PostScripts
+from nearmetal.cluster.saved import plan_data
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, SpecError, StateError
@@ -107,7 +108,7 @@ def test_scripts_run_once_in_their_order_and_are_logged(site: Site) -> None:
         f"  > script {site.folder}/late on n1, n2 (step 9)",
     ]
     assert as_lines(plan)[-1].endswith(", 2 scripts to run")
-    assert as_data(plan)["scripts"][0]["nodes"] == ["n2"]
+    assert plan_data(plan)["scripts"][0]["nodes"] == ["n2"]
     site.up(*entries)
     assert site.seen[0] == "first:n2"
     assert sorted(site.seen[1:]) == ["late:n1", "late:n2"]

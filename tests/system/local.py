@@ -181,7 +181,7 @@ def site(uid: int = 0) -> Iterator[Site]:
         yield place
     finally:
         for path in sorted(place.state.glob("clusters/*")):
-            place.run("down", path.name)
+            place.run("down", "--yes", path.name)
         for record in place.state.glob("clusters/*/init.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):
                 os.kill(json.loads(record.read_text())["pid"], 9)

@@ -152,7 +152,7 @@ hosts: [{{name: h, nodes: [{{name: n1, slots: {slots}}}, {{name: n2, slots: {slo
         place.ok("up", path)
         yield Cluster(place, path)
         place.look(path)
-        place.ok("down", path)
+        place.ok("down", "--yes", path)
         place.assert_no_trace()
 
 

@@ -92,7 +92,7 @@ def up() -> Iterator[Cluster]:
         yield cluster
         place.ok("exec", cluster.spec, "n1", "--", "rm", SEGMENT)
         place.look(cluster.spec)
-        place.ok("down", cluster.spec)
+        place.ok("down", "--yes", cluster.spec)
         place.assert_no_trace()
 
 

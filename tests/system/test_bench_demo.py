@@ -115,7 +115,7 @@ def test_a_demo_that_was_killed_is_cleared_by_down(place: Site) -> None:
         process.kill()
         process.communicate(timeout=30)
     assert place.state.exists()
-    place.ok("down", "demo")
+    place.ok("down", "--yes", "demo")
     (place.state / "locks" / "demo-verb").unlink(missing_ok=True)
     for path in (place.state / "locks", place.state / "clusters", place.state):
         if path.exists():

@@ -54,7 +54,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site = Site(place, image)
         site.ok("up", site.spec)
         yield site
-        site.ok("down", site.spec)
+        site.ok("down", "--yes", site.spec)
     assert hashlib.sha256(image.read_bytes()).hexdigest() == before
 
 

@@ -142,7 +142,7 @@ hosts: [{{name: h, nodes: [{{name: n1}}, {{name: n2}}, {{name: n3}}, {{name: n4}
         place.ok("up", path)
         yield Lab(Cluster(place, path))
         place.look(path)
-        place.ok("down", path)
+        place.ok("down", "--yes", path)
         place.assert_no_trace()
 
 

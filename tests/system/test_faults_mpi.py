@@ -38,7 +38,7 @@ hosts: [{{name: h, nodes: [{{name: n1}}, {{name: n2}}]}}]
         place.ok("up", spec)
         yield place, spec
         place.look(spec)
-        place.ok("down", spec)
+        place.ok("down", "--yes", spec)
         place.assert_no_trace()
 
 

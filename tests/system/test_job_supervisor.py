@@ -54,7 +54,7 @@ hosts:
         place.ok("up", spec)
         yield place, spec
         place.look(spec)
-        place.ok("down", spec)
+        place.ok("down", "--yes", spec)
         place.assert_no_trace()
 
 

@@ -137,7 +137,7 @@ def spec(site: Site) -> Iterator[str]:
     path = site.write("jobs", "ssh: {}\n", f"machine: {{template: {TEMPLATE}}}\n", NODES)
     site.ok("up", path)
     yield path
-    site.ok("down", path)
+    site.ok("down", "--yes", path)
 
 
 def program(mpi: str) -> str:
@@ -292,7 +292,7 @@ def test_up_that_is_killed_before_all_are_nodes_is_taken_up(site: Site, sign: st
     made = {name: config.uuid for name, config in machines_in(site, "cut").items()}
     assert made | begun == made
     assert "carried by nearmetal" in site.ok("run", path, "--", program("openmpi5"), *TRAFFIC)
-    site.ok("down", path)
+    site.ok("down", "--yes", path)
     assert not (site.folder / "state" / "clusters" / "cut").exists()
 
 
@@ -308,7 +308,7 @@ def test_a_template_without_cloud_init(site: Site) -> None:
     assert [n["address"] for n in nodes] == [f"10.86.0.{n}" for n in (101, 102, 103)]
     out = site.ok("run", path, "-n", "4", "--", program("openmpi5"), *TRAFFIC)
     assert "carried by nearmetal: 4 endpoints" in out
-    site.ok("down", path)
+    site.ok("down", "--yes", path)
 
 
 def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
@@ -321,7 +321,7 @@ def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
     assert "by ssh as root: its sshd does not have the expected host key (SHA256:" in done.stderr
     assert "another machine answers" in done.stderr
     assert "known_hosts" not in done.stderr
-    site.ok("down", path)
+    site.ok("down", "--yes", path)
 
 
 def public(key: Path) -> str:
@@ -385,5 +385,5 @@ def test_scripts_of_a_cluster_file_run_once_in_clones(site: Site) -> None:
     # a1 and a2 have run this content already.
     assert "nothing to do" in site.ok("plan", str(spec))
     site.ok("run", str(spec), "--", "/bin/true")
-    site.ok("down", str(spec))
+    site.ok("down", "--yes", str(spec))
     assert not (site.folder / "state" / "clusters" / "post").exists()

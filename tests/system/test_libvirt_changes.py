@@ -152,7 +152,7 @@ def test_nodes_come_and_go_under_a_job(site: Site) -> None:
         name: site.boot(site.write("n0", "n1", "n2", "n3"), name) for name in ("n0", "n2", "n3")
     }
     spec = site.write("n0", "n2", "n3")
-    site.ok("up", "--replace", spec)
+    site.ok("up", "--yes", "--replace", spec)
     assert len(site.place.host.machines()) == 3
     assert {name: site.boot(spec, name) for name in rest} == rest
     assert site.place.run("exec", spec, "n2", "--", "getent", "hosts", "n1")[0] != 0

@@ -145,7 +145,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             place.seen = killed_at_every_step(place)
             yield place
         finally:
-            done = place.run("down", str(spec))
+            done = place.run("down", "--yes", str(spec))
         assert done.returncode == 0, done.stderr
         assert first.machines() == []
     assert hypervisors.traces("vms", before, place.state) == []

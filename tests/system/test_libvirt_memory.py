@@ -79,7 +79,7 @@ def test_memory_is_of_huge_pages_behind_an_iommu(place: Place) -> None:
     assert free_pages() == 0
     code, text = place.run("exec", spec, "n1", "--", "ls", "/sys/firmware/acpi/tables/DMAR")
     assert code == 0, text
-    code, text = place.run("down", spec)
+    code, text = place.run("down", "--yes", spec)
     assert code == 0, text
     assert free_pages() == 256
 

@@ -90,13 +90,13 @@ def test_from_the_factory_to_vfs_and_back(site: Site) -> None:
     ) in planned
     assert "governor performance is not offered here: the host has no cpufreq" in planned
     assert site.records() == []
-    site.ok("apply")
+    site.ok("apply", "--yes")
     assert host.starts == 2
     as_the_file_says(host)
     done = [record.step for record in site.records() if record.event == "done"]
     assert [words in step for words, step in zip(STEPS, done, strict=True)] == [True] * len(STEPS)
     assert "plan: 0 steps, 0 reboots" in site.ok("plan")
-    assert "0 steps" in site.ok("apply") or "nothing to do" in site.ok("apply")
+    assert "0 steps" in site.ok("apply", "--yes") or "nothing to do" in site.ok("apply", "--yes")
     applied = host.state()
 
     # By somebody else's hand, all of which the running system shows: no reboot mends it.
@@ -109,12 +109,12 @@ def test_from_the_factory_to_vfs_and_back(site: Site) -> None:
     assert "MTU 1500 -> 4200" in told
     assert "differs: firmware: ConnectX5 at 0000:01:00: NUM_OF_VFS 1 -> 4" in told
     assert "0 -> 4 VFs" in told
-    site.ok("apply")
+    site.ok("apply", "--yes")
     assert host.starts == 2
     assert host.state() == applied
     site.ok("status")
 
-    assert "left: ConnectX5 at 0000:01:00: firmware stays" in site.ok("rollback", code=4)
+    assert "left: ConnectX5 at 0000:01:00: firmware stays" in site.ok("rollback", "--yes", code=4)
     assert host.starts == 3
     assert host.state() == factory | {"firmware": applied["firmware"]}
 
@@ -129,7 +129,7 @@ def test_killed_at_every_record_and_taken_up(site: Site) -> None:
         return any((r.step, r.event) not in seen for r in records)
 
     for _ in range(4 * len(STEPS)):
-        done = site.watched("apply", moment=fresh, act=kill)
+        done = site.watched("apply", "--yes", moment=fresh, act=kill)
         records = site.records()
         if done.returncode == 0:
             break
@@ -161,7 +161,7 @@ def test_lost_connection_and_lost_power_in_the_middle(site: Site) -> None:
     def pull(_: int) -> None:
         host.cable(plugged=False)
 
-    cut = site.watched("apply", moment=at_kernel, act=pull)
+    cut = site.watched("apply", "--yes", moment=at_kernel, act=pull)
     assert cut.returncode == 1
     assert "kvm1: ssh: " in cut.stderr
     last = site.records()[-1]
@@ -179,12 +179,12 @@ def test_lost_connection_and_lost_power_in_the_middle(site: Site) -> None:
             assert time.monotonic() < deadline
         host.cut_power()
 
-    cut = site.watched("apply", moment=at_kernel, act=switch_off)
+    cut = site.watched("apply", "--yes", moment=at_kernel, act=switch_off)
     assert cut.returncode == 1, cut.stdout
     host.reachable()
     host.tell("ls /etc/default/grub.d/90-nearmetal.cfg.begun")
     assert "intel_iommu=on" not in host.tell("cat /proc/cmdline")
-    site.ok("apply")
+    site.ok("apply", "--yes")
     as_the_file_says(host)
     assert host.run("ls /etc/default/grub.d/*.begun").returncode
     assert "plan: 0 steps, 0 reboots" in site.ok("plan")
@@ -199,7 +199,7 @@ def test_a_host_that_does_not_come_back_keeps_the_others_untouched(site: Site) -
     )
     untouched = second.reachable().state()
     first.comes_back = False
-    lost = site.run("apply", "--reboot-timeout", "20")
+    lost = site.run("apply", "--yes", "--reboot-timeout", "20")
     assert lost.returncode == 1
     assert "kvm1: did not come back within 20 s of its reboot; not begun: kvm2" in lost.stderr
     assert f"look at its console, see https://127.0.0.1:{first.bmc.port}" in lost.stderr
@@ -207,7 +207,7 @@ def test_a_host_that_does_not_come_back_keeps_the_others_untouched(site: Site) -
     assert second.starts == 1
     first.switch_on()
     first.reachable()
-    site.ok("apply")
+    site.ok("apply", "--yes")
     for host in (first, second):
         as_the_file_says(host)
         assert host.starts == 2
@@ -227,11 +227,11 @@ def test_a_whole_adapter_goes_to_vfio_and_back(tmp_path: Path) -> None:
         planned = site.ok("plan", code=3)
         assert f"vfio-pci at every boot: 15b3:1017 at {PF}" in planned
         assert "plan: 3 steps, 1 reboot" in planned
-        site.ok("apply")
+        site.ok("apply", "--yes")
         assert host.starts == 2
         assert host.tell(driver) == "vfio-pci"
         assert "plan: 0 steps, 0 reboots" in site.ok("plan")
-        site.ok("rollback")
+        site.ok("rollback", "--yes")
         assert host.starts == 3
         assert host.tell(driver) == "igb"
     finally:

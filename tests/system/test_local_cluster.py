@@ -75,9 +75,9 @@ def test_up_status_down_and_nothing_is_left(place: Site, spec: str) -> None:
     before = [n["pid"] for n in status["nodes"]]
     place.ok("up", spec)
     assert [n["pid"] for n in place.json("status", spec)["nodes"]] == before
-    place.ok("down", "test")
+    place.ok("down", "--yes", "test")
     place.assert_no_trace()
-    assert "was not up" in place.ok("down", spec)
+    assert "was not up" in place.ok("down", "--yes", spec)
     assert place.json("status", spec)["state"] == "down"
 
 
@@ -237,10 +237,10 @@ def test_another_spec_of_the_same_name(place: Site, spec: str) -> None:
     assert "~ node n1: shm 16 MiB -> 32 MiB" in done.stderr
     assert "--replace" in done.stderr
     assert place.run("exec", other, "n1", "--", "true").returncode == 1
-    place.ok("up", "--replace", other)
+    place.ok("up", "--yes", "--replace", other)
     assert place.run("plan", other).returncode == 0
     place.look(other)
-    place.ok("down", other)
+    place.ok("down", "--yes", other)
     place.assert_no_trace()
 
 
@@ -252,7 +252,7 @@ def test_the_machine_that_forgot_the_cluster(place: Site, spec: str) -> None:
     assert "unfinished or dead" in place.run("plan", spec).stdout
     place.ok("up", spec)
     assert place.run("plan", spec).returncode == 0
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -283,11 +283,11 @@ def test_nodes_may_share_a_pid_namespace_and_nothing_else(place: Site) -> None:
         deadline = time.monotonic() + 40
         while place.run("exec", spec, "n2", "--", "pgrep", "-x", "sleep").returncode != 0:
             assert time.monotonic() < deadline
-        place.ok("up", "--replace", smaller)
+        place.ok("up", "--yes", "--replace", smaller)
         sleeper.communicate(timeout=40)
         assert sleeper.returncode != 0
     finally:
         sleeper.kill()
         sleeper.communicate()
-    place.ok("down", "test")
+    place.ok("down", "--yes", "test")
     place.assert_no_trace()

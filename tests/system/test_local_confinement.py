@@ -68,7 +68,7 @@ def prison(uid: int) -> Iterator[Prison]:
             place.ok("up", spec)
             yield Prison(place, spec, outside)
             place.look(spec)
-            place.ok("down", spec)
+            place.ok("down", "--yes", spec)
             place.assert_no_trace()
     finally:
         shutil.rmtree(outside)

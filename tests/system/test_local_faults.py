@@ -86,7 +86,7 @@ def test_up_killed_at_every_record_of_the_journal(place: Site, spec: str, record
         assert place.run("plan", spec).returncode == 0
         assert place.ok("exec", spec, "n2", "--", "hostname") == "n2\n"
         place.look(spec)
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -113,7 +113,7 @@ def test_up_ended_at_any_time(
     place.ok("up", spec)
     assert place.run("plan", spec).returncode == 0
     place.look(spec)
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -133,7 +133,7 @@ def test_down_while_a_program_runs(place: Site, spec: str) -> None:
     with place.start("exec", spec, "n1", "--", "sh", "-c", "echo on; sleep 60") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
-        place.ok("down", spec)
+        place.ok("down", "--yes", spec)
         process.communicate(timeout=20)
     assert process.returncode != 0
     place.assert_no_trace()
@@ -184,5 +184,5 @@ def test_no_namespaces_is_an_error_with_a_remedy(place: Site, spec: str) -> None
     assert done.returncode == 1
     assert "Operation not permitted" in done.stderr
     assert "SYS_ADMIN" in done.stderr
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()

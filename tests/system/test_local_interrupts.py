@@ -65,7 +65,7 @@ def test_down_ended_at_any_time(
 ) -> None:
     place, spec = up
     lock = place.state / "locks" / "interrupts"
-    with place.start("down", spec) as process:
+    with place.start("down", "--yes", spec) as process:
         while not lock.exists() and process.poll() is None:
             time.sleep(0.001)
         time.sleep(delay_ms / 1000)
@@ -73,7 +73,7 @@ def test_down_ended_at_any_time(
         _, words = process.communicate(timeout=30)
     assert process.returncode in (0, -signum, 128 + signum), words
     assert "Traceback" not in words
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -93,7 +93,7 @@ def test_locality_interrupted_at_any_time(up: tuple[Site, str], delay_ms: int) -
     assert left_by_jobs(place, spec) == []
     pairs = place.json("locality", spec)["pairs"]
     assert {p["channel"] for p in pairs} == {"self", "shm"}
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -125,7 +125,7 @@ def test_bench_interrupted_leaves_the_cluster_usable(up: tuple[Site, str], momen
         assert checks["the run was interrupted"].state is State.BAD
     else:
         assert moment == "raw"
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()
 
 
@@ -146,5 +146,5 @@ def test_bench_on_a_full_disk_says_so(up: tuple[Site, str]) -> None:
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
     assert left_by_jobs(place, spec) == []
-    place.ok("down", spec)
+    place.ok("down", "--yes", spec)
     place.assert_no_trace()

@@ -49,7 +49,7 @@ def up(request: pytest.FixtureRequest) -> Iterator[tuple[Site, str]]:
         place.ok("up", spec)
         yield place, spec
         place.look(spec)
-        place.ok("down", spec)
+        place.ok("down", "--yes", spec)
         place.assert_no_trace()
 
 
@@ -143,4 +143,4 @@ def test_the_examples_run_from_up_to_down(up: tuple[Site, str]) -> None:
     for path in local:
         place.ok("up", str(path))
         assert place.json("status", str(path))["state"] == "up"
-        place.ok("down", str(path))
+        place.ok("down", "--yes", str(path))

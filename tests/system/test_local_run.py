@@ -44,7 +44,7 @@ hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
         place.ok("up", spec)
         yield place, spec
         place.look(spec)
-        place.ok("down", spec)
+        place.ok("down", "--yes", spec)
         place.assert_no_trace()
 
 

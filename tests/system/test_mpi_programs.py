@@ -50,7 +50,7 @@ def up(spec: str) -> Iterator[Cluster]:
         place.ok("up", path)
         yield Cluster(place, path)
         place.look(path)
-        place.ok("down", path)
+        place.ok("down", "--yes", path)
         place.assert_no_trace()
 
 

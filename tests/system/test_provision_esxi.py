@@ -433,13 +433,13 @@ def test_the_command_line_from_plan_to_rollback(
     assert main(["host", "plan", str(file)]) == 3
     assert "power policy: dynamic -> static" in capsys.readouterr().out
     assert main(["host", "status", str(file)]) == 4
-    assert main(["host", "apply", str(file)]) == 0
+    assert main(["host", "apply", str(file), "--yes"]) == 0
     assert main(["host", "status", str(file), "--json"]) == 0
     out = capsys.readouterr().out
     told = json.loads(out[out.index("{") :])
     assert told["hosts"][0]["facts"]["esxi"]["power"] == "static"
     assert main(["host", "rollback", str(file), "--dry-run"]) == 3
-    assert main(["host", "rollback", str(file)]) == 0
+    assert main(["host", "rollback", str(file), "--yes"]) == 0
     assert hosts.power("esx1") == "dynamic"
 
 

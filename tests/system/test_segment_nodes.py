@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
         for nodes in HOSTS.values():
             place.ok("exec", path, nodes[0], "--", "rm", SEGMENT)
         place.look(path)
-        place.ok("down", path)
+        place.ok("down", "--yes", path)
         place.assert_no_trace()
 
 

@@ -150,7 +150,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             place.ok("up", str(spec))
             yield place
         finally:
-            done = place.run("down", str(spec))
+            done = place.run("down", "--yes", str(spec))
         assert done.returncode == 0, done.stderr
     assert hypervisors.traces("roce", before, place.state) == []
 

@@ -40,7 +40,7 @@ def test_monitoring_counts_the_messages_that_nearmetal_carries(
             predict.prepare(lammps, tmp_path / "input", tmp_path / "log")
             path = predict.profile(lammps, tmp_path / "input", tmp_path, None)
         finally:
-            assert place.run("down", predict.CLUSTER, timeout=60).returncode == 0
+            assert place.run("down", "--yes", predict.CLUSTER, timeout=60).returncode == 0
     found = load_profile(path)
     assert (found.format, found.ranks) == ("openmpi-monitoring", 2)
     (use,) = found.calls

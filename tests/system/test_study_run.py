@@ -114,7 +114,7 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
         for name in WINDOWS:
             assert_good_page(window, page, name)
     for spec in ("one-node", "two-nodes"):
-        assert place.run("down", spec, timeout=60).returncode == 0
+        assert place.run("down", "--yes", spec, timeout=60).returncode == 0
     place.assert_no_trace()
 
 
@@ -135,5 +135,5 @@ def test_another_study_file_is_not_mixed_in(place: Site) -> None:
     assert third.returncode == 1
     assert "has launches of another study file" in third.stderr
     for spec in ("one-node", "two-nodes"):
-        assert place.run("down", spec, timeout=60).returncode == 0
+        assert place.run("down", "--yes", spec, timeout=60).returncode == 0
     place.assert_no_trace()

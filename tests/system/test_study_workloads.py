@@ -46,7 +46,7 @@ def place() -> Iterator[Site]:
     with site() as made:
         assert made.run("up", "examples/two-nodes.yaml", timeout=60).returncode == 0
         yield made
-        assert made.run("down", "two-nodes", timeout=60).returncode == 0
+        assert made.run("down", "--yes", "two-nodes", timeout=60).returncode == 0
 
 
 @pytest.fixture

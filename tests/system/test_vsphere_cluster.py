@@ -406,4 +406,4 @@ def test_an_imported_cluster_file_is_made_by_the_command_line(
     assert "running" in capsys.readouterr().out
     assert main(["exec", str(target), "m-1", "--", "true"]) == 1
     assert "its spec does not say how jobs reach the machines" in capsys.readouterr().err
-    assert main(["down", str(target)]) == 0
+    assert main(["down", "--yes", str(target)]) == 0

@@ -166,12 +166,15 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert main(["plan", str(target)]) == 3
     told = capsys.readouterr().out
     assert "-/+" not in told
-    assert main(["up", str(target)]) == 0
+    # The machines stop for a while, and there is no terminal to ask at.
+    assert main(["up", str(target)]) == 2
+    assert "would interrupt" in capsys.readouterr().err
+    assert main(["up", str(target), "--yes"]) == 0
     assert main(["plan", str(target)]) == 0
     extra = [{o.key: o.value for o in vm.config.extraConfig} for vm in machines.values()]
     assert {options.get("pciPassthru.allowP2P") for options in extra} == {"TRUE"}
     assert machines_of(own.content, name) == machines
-    assert main(["down", str(target)]) == 0
+    assert main(["down", "--yes", str(target)]) == 0
     assert machines_of(own.content, name) == {}
     assert networks_of(own.content) == before
     assert not (tmp_path / "state").exists()

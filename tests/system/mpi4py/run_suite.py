@@ -277,7 +277,9 @@ def report(result: Result, verdict: listed.Verdict) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; 0 when nothing failed that is not listed."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, description=__doc__.split("\n")[0] if __doc__ else None
+    )
     parser.add_argument("--mpi", required=True, choices=sorted(LIBMPI))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument(

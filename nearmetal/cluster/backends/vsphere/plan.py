@@ -185,18 +185,16 @@ def _outage(wanted: VsphereMachine, now: VsphereMachine, patience_s: int) -> str
     return f"outage for {', '.join(causes)}: {how}, then on again" if causes else ""
 
 
-def _whys(spec: VsphereSpec, parts: Iterable[Resource], observed: Observed) -> dict[Key, str]:
-    """Return why machines are completed, and the outages of changes in place."""
-    there, whys = observed.named(VsphereMachine), {}
+def _outages(spec: VsphereSpec, parts: Iterable[Resource], observed: Observed) -> dict[Key, str]:
+    """Return the outage of each machine that changes in place; "" for none."""
+    there, found = observed.named(VsphereMachine), {}
     for item in parts:
         wanted, now = item.values, there.get(item.key.name)
         if not isinstance(wanted, VsphereMachine) or now is None or wanted == now:
             continue
         if not differences(wanted, now) & RECREATE:
-            reason = observed.unfinished.get(item.key, "")
-            texts = (reason, _outage(wanted, now, spec.shutdown))
-            whys[item.key] = "; ".join(filter(None, texts))
-    return whys
+            found[item.key] = _outage(wanted, now, spec.shutdown)
+    return found
 
 
 def rule_text(name: str, kind: str, *, enforced: bool) -> str:
@@ -274,7 +272,14 @@ def vsphere_machines(spec: VsphereSpec, _facts: Facts, observed: Observed) -> De
         machine = _machine(spec, host, node, addresses.get(name, DHCP), rules[name])
         parts.append((Kind.NODE, name, machine))
     made = tuple(part_of(spec, *part) for part in parts)
-    return Desired(made, tuple(_notes(spec)), IN_PLACE, _whys(spec, made, observed))
+    outages = _outages(spec, made, observed)
+    # With an outage also stands why a machine is completed.
+    whys = {
+        key: "; ".join(filter(None, (observed.unfinished.get(key, ""), text)))
+        for key, text in outages.items()
+    }
+    out = frozenset(key for key, text in outages.items() if text)
+    return Desired(made, tuple(_notes(spec)), IN_PLACE, whys, out)
 
 
 REGISTRATION = Registration(VsphereSpec, vsphere_machines)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of a cluster ends without a yes, and a saved plan holds only while nothing changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nearmetal.cli.cluster import as_lines
+from nearmetal.cli.main import main
+from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.diff import Plan, make_plan
+from nearmetal.cluster.resource import Desired, Key, Kind, Observed
+from nearmetal.cluster.saved import open_plan, plan_data, save_plan
+from nearmetal.cluster.spec import load_spec, parse_spec
+from nearmetal.cluster.store import Store
+from nearmetal.config import plan_file
+from nearmetal.config.plan_file import PlanFileError
+from nearmetal.core.errors import StateError
+from nearmetal.core.journal import Journal
+from tests.python.fake_backend import FakeBackend
+
+EXAMPLES = Path(__file__).parents[2] / "nearmetal/share/examples"
+SPECS = sorted(EXAMPLES.glob("*.yaml"))
+TWO_NODES = EXAMPLES / "two-nodes.yaml"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEARMETAL_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_saved_plan_holds_the_whole_spec(path: Path, tmp_path: Path) -> None:
+    spec = load_spec(path)
+    save_plan(tmp_path / "plan", spec, str(path), Plan(spec.name, ()))
+    saved = open_plan(tmp_path / "plan")
+    assert saved is not None
+    assert saved.spec == spec
+    assert saved.spec.canonical() == spec.canonical()
+
+
+def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan"
+    assert main(["plan", str(TWO_NODES), "--out", str(path)]) == 3
+    assert f"now `nearmetal up {path}`" in capsys.readouterr().out
+    assert main(["plan", str(TWO_NODES), "--out", str(path)]) == 2
+    assert main(["host", "apply", str(path), "--yes"]) == 1
+    assert "it is for `nearmetal up`" in capsys.readouterr().err
+    path.write_text(path.read_text().replace('"create"', '"delete"'))
+    assert main(["up", str(path)]) == 1
+    assert "damaged, or edited by hand" in capsys.readouterr().err
+
+
+def saved_for(path: Path, plan: Plan) -> Any:
+    save_plan(path, load_spec(TWO_NODES), "two.yaml", plan)
+    return open_plan(path)
+
+
+def test_a_plan_that_would_do_something_else_now_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state")
+    spec = load_spec(TWO_NODES)
+    cluster = Cluster(spec.name, FakeBackend(), store)
+    saved = saved_for(tmp_path / "plan", plan_up(cluster, spec))
+    up(cluster, spec, agree=saved.check)
+    up(cluster, spec, agree=saved.check)
+    cluster.backend.delete(Key(Kind.NODE, "n2"))
+    seen = len(Journal(store.cluster(spec.name)).read())
+    with pytest.raises(StateError, match="out of date, and nothing was changed: ") as caught:
+        up(cluster, spec, agree=saved.check)
+    assert "cluster two-nodes, network bridge, host h1" in caught.value.message
+    assert "nearmetal plan two.yaml --out" in caught.value.hint
+    assert len(Journal(store.cluster(spec.name)).read()) == seen
+
+
+def test_a_script_with_another_content_is_another_plan(tmp_path: Path) -> None:
+    script = tmp_path / "post.sh"
+    script.write_text("echo harmless\n")
+    text = TWO_NODES.read_text() + f"post: [{{script: {script}}}]\n"
+    spec = parse_spec(text)
+    cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
+    save_plan(tmp_path / "plan", spec, "two.yaml", plan_up(cluster, spec))
+    saved = open_plan(tmp_path / "plan")
+    assert saved is not None
+    assert saved.spec == spec
+    saved.check(plan_up(cluster, spec))
+    script.write_text("echo something else\n")
+    with pytest.raises(StateError, match=f"nothing was changed: script {script}"):
+        saved.check(plan_up(cluster, spec))
+
+
+def test_a_refusal_leaves_a_cluster_as_it_is(tmp_path: Path) -> None:
+    spec = load_spec(TWO_NODES)
+    cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
+    up(cluster, spec)
+    before = cluster.backend.observe()
+
+    def refuse(plan: Plan) -> None:
+        raise StateError(f"no {plan.cluster}")
+
+    with pytest.raises(StateError, match="no"):
+        down(cluster, agree=refuse)
+    assert cluster.backend.observe() == before
+    down(cluster)
+    down(cluster, agree=refuse)
+
+
+def test_what_ends_or_stops_is_asked_for_and_nothing_else() -> None:
+    spec = load_spec(TWO_NODES)
+    cluster = Cluster(spec.name, FakeBackend(), Store(Path("/nonexistent")))
+    first = plan_up(cluster, spec)
+    assert first.disruptive == ()
+    wanted = tuple(change.item for change in first.changes)
+    node = next(item for item in wanted if item.key.kind is Kind.NODE)
+    host = next(item for item in wanted if item.key.kind is Kind.HOST)
+
+    def keys(plan: Plan) -> set[Key]:
+        return {change.key for change in plan.disruptive}
+
+    there = Observed(wanted)
+    assert keys(make_plan("c", Desired(wanted), there)) == set()
+    less = tuple(item for item in wanted if item is not node)
+    assert keys(make_plan("c", Desired(less), there)) == {node.key}
+    dead = Observed(wanted, broken=frozenset({node.key}))
+    assert keys(make_plan("c", Desired(wanted), dead)) == set()
+    ground = Observed(wanted, broken=frozenset({host.key}))
+    above = {item.key for item in wanted if host.key in item.needs}
+    assert above
+    assert keys(make_plan("c", Desired(wanted), ground)) == above
+
+
+HOSTILE: list[tuple[str, Any, str]] = [
+    ("spec", {}, "damaged"),
+    ("spec", None, "damaged"),
+    ("changes", {}, "a part is missing"),
+    ("changes", [1], "a part is missing"),
+    ("changes", [{"kind": "node"}], "a part is missing"),
+    ("scripts", None, "a part is missing"),
+    ("scripts", [{"script": "/x"}], "a part is missing"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), HOSTILE)
+def test_a_hostile_plan_file_is_an_error(tmp_path: Path, key: str, value: Any, words: str) -> None:
+    path = tmp_path / "plan"
+    saved_for(path, Plan("c", ()))
+    document = json.loads(path.read_text())
+    document["content"][key] = value
+    document["sha256"] = plan_file.digest(document["content"])
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlanFileError, match=words):
+        open_plan(path)
+
+
+def test_rules_of_a_spec_hold_for_the_one_in_a_plan_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan"
+    saved_for(path, Plan("c", ()))
+    document = json.loads(path.read_text())
+    document["content"]["spec"]["hosts"][0]["nodes"] *= 2
+    document["sha256"] = plan_file.digest(document["content"])
+    path.write_text(json.dumps(document))
+    with pytest.raises(PlanFileError, match="same node"):
+        open_plan(path)
+
+
+def test_what_is_no_plan_file_is_left_to_other_readers(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    other = tmp_path / "other.json"
+    other.write_text('{"version": 1}')
+    assert [open_plan(p) for p in (fifo, other, tmp_path, tmp_path / "no", TWO_NODES)] == [None] * 5
+
+
+def test_the_data_and_the_lines_of_a_plan_name_the_same_resources() -> None:
+    spec = parse_spec(TWO_NODES.read_text())
+    plan = plan_up(Cluster(spec.name, FakeBackend(), Store(Path("/nonexistent"))), spec)
+    for change in plan_data(plan)["changes"]:
+        assert change["name"] in "\n".join(as_lines(plan))
+
+
+def test_images_are_removed_with_a_yes_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "cache/images/0123456789abcdef"
+    image.mkdir(parents=True)
+    words = ["image", "remove", "--all", "--cache", str(tmp_path / "cache")]
+    assert main(words) == 2
+    assert "would remove 0123456789abcdef from" in capsys.readouterr().err
+    assert image.exists()
+    assert main([*words, "--yes"]) == 0
+    assert not image.exists()
+    assert main(words) == 0
