@@ -73,6 +73,7 @@ what to use when:
   see what works here     `demo`
   run a job               `up`, `run`, `down`; `status`, `locality` and `top` show more
   measure one cluster     `bench`, then `report`
+  find what is wrong      `check`; `check collect` and `check analyse` do its two parts
   compare configurations  `study run` with a study file, or `study import` of existing logs;
                           then `study judge` or `study report`
 
@@ -107,6 +108,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of exiting."""
         raise UsageError(message, f"see `{self.prog} --help`")
+
+
+class MainParser(Parser):
+    """The parser of all verbs. `check collect` is one word of it: `check` is a verb as well."""
+
+    def parse_known_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Join the words of such a verb."""
+        words = sys.argv[1:] if args is None else list(args)
+        joined = " ".join(words[:2])
+        if joined in VERBS and VERBS[words[0]].module:
+            words[:2] = [joined]
+        return super().parse_known_args(words, namespace)
 
 
 class VerbParser(Parser):
@@ -164,7 +179,7 @@ class VerbParser(Parser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser; it imports the module of a verb when it parses that verb."""
-    parser = Parser(
+    parser = MainParser(
         prog="nearmetal",
         description=_DESCRIPTION,
         epilog=EPILOG,
@@ -174,6 +189,8 @@ def build_parser() -> argparse.ArgumentParser:
     groups = {"": _subparsers(parser, "verb")}
     for name, verb in VERBS.items():
         group, _, word = name.rpartition(" ")
+        if group and VERBS[group].module:
+            group, word = "", name
         codes = "".join(f"  {code:<8} {meaning}\n" for code, meaning in verb.codes().items())
         made = groups[group].add_parser(
             word,
