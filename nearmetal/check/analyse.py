@@ -9,7 +9,7 @@ from datetime import date
 
 from nearmetal.check.families import CHECKS
 from nearmetal.check.families.base import ANSWER
-from nearmetal.check.model import Analysis, Check, CheckFinding, Muted, Seen
+from nearmetal.check.model import Analysis, CheckFinding, HealthCheck, Muted, Spotted
 from nearmetal.check.profile import CheckProfile, Suppression
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -52,9 +52,9 @@ def analyse(
     return Analysis(profile.name, tuple(names), findings, muted, profile.checks, not_run)
 
 
-def _silence(why: str) -> Seen:
+def _silence(why: str) -> Spotted:
     reason, _, remedy = why.partition("|")
-    return Seen(
+    return Spotted(
         printable(reason)[:200],
         "an answer",
         "no facts of this node could be collected",
@@ -66,10 +66,10 @@ class _Findings:
     """Findings that agree become one of several nodes."""
 
     def __init__(self) -> None:
-        self._nodes: dict[tuple[Check, Seen], list[str]] = {}
+        self._nodes: dict[tuple[HealthCheck, Spotted], list[str]] = {}
         self.more = 0
 
-    def add(self, check: Check, seen: Seen, nodes: Iterable[str]) -> None:
+    def add(self, check: HealthCheck, seen: Spotted, nodes: Iterable[str]) -> None:
         """Take a finding of some nodes."""
         if (check, seen) not in self._nodes and len(self._nodes) >= _MOST_FINDINGS:
             self.more += 1

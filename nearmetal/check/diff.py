@@ -39,7 +39,7 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Difference:
+class NodeChange:
     """One change, the same on all of its nodes. `grown`: an error counter that grew."""
 
     place: str
@@ -49,7 +49,7 @@ class Difference:
     grown: bool = False
 
 
-def compare(before: Iterable[Snapshot], after: Iterable[Snapshot]) -> list[Difference]:
+def compare(before: Iterable[Snapshot], after: Iterable[Snapshot]) -> list[NodeChange]:
     """Return what changed, each change with its nodes, error counters first."""
     old = {node.name: node for node in before}
     found: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
@@ -65,7 +65,7 @@ def compare(before: Iterable[Snapshot], after: Iterable[Snapshot]) -> list[Diffe
         if name not in met:
             found[False, "node", "there", "absent"].append(name)
     changes = [
-        Difference(place, was, now, tuple(sorted(nodes)), grown)
+        NodeChange(place, was, now, tuple(sorted(nodes)), grown)
         for (grown, place, was, now), nodes in found.items()
     ]
     return sorted(changes, key=lambda change: (not change.grown, change.place, change.nodes))

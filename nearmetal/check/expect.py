@@ -51,7 +51,7 @@ def _bytes(value: Value) -> float:
 
 
 @dataclass(frozen=True)
-class Key:
+class Expected:
     """One expectation: how a profile writes it, its default, and the source of the default."""
 
     read: Callable[[Value], Value]
@@ -60,44 +60,50 @@ class Key:
     text: str
 
 
-KEYS: Mapping[str, Key] = {
-    "clock_s": Key(
+KEYS: Mapping[str, Expected] = {
+    "clock_s": Expected(
         _number, 1.0, OWN, "largest offset of a node's clock from the collector's, in seconds"
     ),
-    "memlock": Key(
+    "memlock": Expected(
         _bytes,
         float("inf"),
         "Open MPI, mailing list: a limit of 128 MiB hangs osu_bibw",
         "least limit of locked memory on nodes with RDMA",
     ),
-    "open_files": Key(_number, None, "", "least soft limit of open files"),
-    "services": Key(_words, None, "", "daemons that must run: sshd, slurmd, munged and others"),
-    "mounts": Key(_words, None, "", "mount points that must be there"),
-    "huge_pages": Key(_number, None, "", "least number of huge pages of the default size"),
-    "transparent": Key(
+    "open_files": Expected(_number, None, "", "least soft limit of open files"),
+    "services": Expected(
+        _words, None, "", "daemons that must run: sshd, slurmd, munged and others"
+    ),
+    "mounts": Expected(_words, None, "", "mount points that must be there"),
+    "huge_pages": Expected(_number, None, "", "least number of huge pages of the default size"),
+    "transparent": Expected(
         _words, ("always", "madvise"), TUNED_HPC, "modes of transparent huge pages to accept"
     ),
-    "numa_balancing": Key(
+    "numa_balancing": Expected(
         _words, ("0",), TUNED_HPC, "values of kernel.numa_balancing with several NUMA nodes"
     ),
-    "governors": Key(_words, ("performance",), TUNED_SPEED, "frequency governors to accept"),
-    "idle_latency_us": Key(_number, None, "", "highest latency of an enabled idle state"),
-    "memory_per_core_gib": Key(_number, None, "", "least memory for each core, in GiB"),
-    "link_gbit": Key(_number, None, "", "least rate of an active RDMA port, in Gbit/s"),
-    "mtu": Key(_number, None, "", "least MTU of interfaces of RDMA devices"),
-    "vfs": Key(_number, None, "", "least number of virtual functions of an adapter with SR-IOV"),
-    "clocks": Key(
+    "governors": Expected(_words, ("performance",), TUNED_SPEED, "frequency governors to accept"),
+    "idle_latency_us": Expected(_number, None, "", "highest latency of an enabled idle state"),
+    "memory_per_core_gib": Expected(_number, None, "", "least memory for each core, in GiB"),
+    "link_gbit": Expected(_number, None, "", "least rate of an active RDMA port, in Gbit/s"),
+    "mtu": Expected(_number, None, "", "least MTU of interfaces of RDMA devices"),
+    "vfs": Expected(
+        _number, None, "", "least number of virtual functions of an adapter with SR-IOV"
+    ),
+    "clocks": Expected(
         _words,
         ("tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "xen"),
         OWN,
         "clock sources to accept",
     ),
-    "steal_percent": Key(_number, 1.0, OWN, "highest share of stolen time since boot"),
-    "fill_percent": Key(_number, 95.0, OWN, "share of a file system that counts as full"),
-    "answer_s": Key(_number, 1.0, OWN, "longest answer of a file system to a query of its size"),
-    "shm_bytes": Key(_bytes, None, "", "least size of /dev/shm"),
-    "packages": Key(_table, None, "", "packages with their versions"),
-    "kernel": Key(_words, None, "", "releases of the kernel to accept"),
+    "steal_percent": Expected(_number, 1.0, OWN, "highest share of stolen time since boot"),
+    "fill_percent": Expected(_number, 95.0, OWN, "share of a file system that counts as full"),
+    "answer_s": Expected(
+        _number, 1.0, OWN, "longest answer of a file system to a query of its size"
+    ),
+    "shm_bytes": Expected(_bytes, None, "", "least size of /dev/shm"),
+    "packages": Expected(_table, None, "", "packages with their versions"),
+    "kernel": Expected(_words, None, "", "releases of the kernel to accept"),
 }
 
 

@@ -27,7 +27,7 @@ class Grade(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Spotted:
     """What a check has found wrong on one node, or on several at once.
 
     Findings that agree in all of it are one finding of several nodes. `about`: the part of the
@@ -44,21 +44,21 @@ class Seen:
     """Of this finding; None: that of the check."""
 
 
-Judge = Callable[["Snapshot", "Expectations"], Iterable[Seen]]
+Judge = Callable[["Snapshot", "Expectations"], Iterable[Spotted]]
 
 
-class Comparison(Protocol):
+class AcrossNodes(Protocol):
     """A check over all nodes: it takes one after the other and keeps little of each."""
 
     def add(self, node: Snapshot) -> None:
         """Take a node."""
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         """Return the findings, each with its nodes."""
 
 
 @dataclass(frozen=True)
-class Check:
+class HealthCheck:
     """One check. Its name never changes: suppressions and monitoring depend on it.
 
     Either `judge` looks at one node, or `compare` makes a comparison of all of them.
@@ -69,7 +69,7 @@ class Check:
     title: str
     source: str
     judge: Judge | None = None
-    compare: Callable[[Expectations], Comparison] | None = None
+    compare: Callable[[Expectations], AcrossNodes] | None = None
 
     @property
     def family(self) -> str:

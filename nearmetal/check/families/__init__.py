@@ -14,9 +14,11 @@ from nearmetal.check.families import (
     uniformity,
     virtual,
 )
-from nearmetal.check.model import Check
+from nearmetal.check.model import HealthCheck
 
 FAMILIES = (base, processor, memory, fabric, virtual, storage, software, uniformity, own)
 
-CHECKS: dict[str, Check] = {check.name: check for family in FAMILIES for check in family.CHECKS}
+CHECKS: dict[str, HealthCheck] = {
+    check.name: check for family in FAMILIES for check in family.CHECKS
+}
 """Every check by its name."""

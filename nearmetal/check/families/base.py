@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -25,10 +25,10 @@ def size(value: float) -> str:
     return f"{value:g} B"
 
 
-def _sources(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for source, why in node.unseen.items():
         if source != "storage" and not any(word in why for word in _PRIVILEGE):
-            yield Seen(
+            yield Spotted(
                 printable(why)[:200],
                 "an answer",
                 f"the agent could not read its source {source!r}, so checks of it did not run",
@@ -37,10 +37,10 @@ def _sources(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _privilege(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _privilege(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     hidden = sorted(s for s, why in node.unseen.items() if any(w in why for w in _PRIVILEGE))
     if hidden:
-        yield Seen(
+        yield Spotted(
             ", ".join(hidden),
             "all sources",
             "the agent ran as a user who may not read these sources",
@@ -48,13 +48,13 @@ def _privilege(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     if node.early is None or node.late is None:
         return
     limit = wanted.value("clock_s")
     offset = node.early if node.early > limit else node.late if node.late < -limit else 0
     if offset:
-        yield Seen(
+        yield Spotted(
             f"at least {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
             f"at most {limit:g} s",
             "its clock differs from the clock of the machine that collected the facts",
@@ -63,10 +63,10 @@ def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _time_service(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _time_service(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     services = node.table("services")
     if services and not node.text("services", "time") and not contained(node):
-        yield Seen(
+        yield Spotted(
             "none",
             "chronyd, ntpd, systemd-timesyncd, ptp4l or a hypervisor's agent",
             "no process keeps the clock right, so it drifts",
@@ -79,10 +79,10 @@ def contained(node: Snapshot) -> bool:
     return bool(node.text("virtual", "container"))
 
 
-def _resolution(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _resolution(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     error = node.text("names", "error")
     if error:
-        yield Seen(
+        yield Spotted(
             printable(error)[:120],
             "an address",
             "the node does not resolve its own name, and MPI launchers may need that",
@@ -90,13 +90,13 @@ def _resolution(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     limit = node.number("limits", "memlock", "soft")
     least = wanted.value("memlock")
     if limit is None or not node.table("fabric") or least is None:
         return
     if (math.inf if limit < 0 else limit) < least:
-        yield Seen(
+        yield Spotted(
             size(limit),
             f"at least {size(least)}",
             "RDMA locks its buffers in memory, and a job fails or hangs when it may lock no more",
@@ -105,10 +105,10 @@ def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     limit, least = node.number("limits", "nofile", "soft"), wanted.value("open_files")
     if limit is not None and least is not None and 0 <= limit < least:
-        yield Seen(
+        yield Spotted(
             f"{limit:g}",
             f"at least {least:g}",
             "each process of a large job opens many sockets and files",
@@ -117,11 +117,11 @@ def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _services(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _services(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     running = node.table("services")
     for name in wanted.value("services") or ():
         if running and name not in running:
-            yield Seen(
+            yield Spotted(
                 "not running",
                 "running",
                 "the profile names this daemon",
@@ -131,10 +131,10 @@ def _services(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
             )
 
 
-def _kernel(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _kernel(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     accepted, running = wanted.value("kernel"), node.text("system", "kernel")
     if accepted and running and running not in accepted:
-        yield Seen(
+        yield Spotted(
             running,
             ", ".join(accepted),
             "another kernel runs than the profile names",
@@ -143,10 +143,10 @@ def _kernel(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _balancing(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _balancing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     value, accepted = node.text("sysctl", "kernel.numa_balancing"), wanted.value("numa_balancing")
     if value and value not in accepted and len(node.table("memory", "nodes")) > 1:
-        yield Seen(
+        yield Spotted(
             value,
             ", ".join(accepted),
             "the kernel unmaps pages to find out who uses them, and MPI places memory itself",
@@ -155,11 +155,11 @@ def _balancing(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _swapped(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _swapped(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     total, free = node.number("memory", "SwapTotal"), node.number("memory", "SwapFree")
     memory = node.number("memory", "MemTotal")
     if total and free is not None and memory and total - free > memory / 100:
-        yield Seen(
+        yield Spotted(
             "more than 1 % of memory",
             "none",
             "pages of programs are on disk: an access to them takes milliseconds",
@@ -178,12 +178,12 @@ class _Hostnames:
         if name:
             self._names[name].append(node.name)
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         for name, nodes in self._names.items():
             if len(nodes) > 1:
                 yield (
                     nodes,
-                    Seen(
+                    Spotted(
                         printable(name)[:80],
                         "one name for each node",
                         "several nodes have the same host name",
@@ -192,21 +192,25 @@ class _Hostnames:
                 )
 
 
-ANSWER = Check("base.answer", Grade.FAULT, "the node answers", OWN)
+ANSWER = HealthCheck("base.answer", Grade.FAULT, "the node answers", OWN)
 """Its findings are made of the collection and not of a snapshot."""
 
 CHECKS = (
     ANSWER,
-    Check("base.sources", Grade.WARNING, "the agent reads all its sources", OWN, _sources),
-    Check("base.privilege", Grade.NOTE, "the agent may read all its sources", OWN, _privilege),
-    Check("base.clock", Grade.FAULT, "the clock is right", OWN, _clock),
-    Check("base.time_service", Grade.WARNING, "a process keeps the clock", OWN, _time_service),
-    Check("base.resolution", Grade.WARNING, "the node resolves its name", OWN, _resolution),
-    Check("base.hostname", Grade.FAULT, "host names are unique", OWN, compare=_Hostnames),
-    Check("base.memlock", Grade.FAULT, "processes may lock memory", "", _memlock),
-    Check("base.open_files", Grade.WARNING, "processes may open files", "", _open_files),
-    Check("base.services", Grade.FAULT, "daemons run", "", _services),
-    Check("base.kernel", Grade.WARNING, "an accepted kernel runs", "", _kernel),
-    Check("base.numa_balancing", Grade.WARNING, "no NUMA balancing", "", _balancing),
-    Check("base.swap", Grade.WARNING, "no memory on disk", OWN, _swapped),
+    HealthCheck("base.sources", Grade.WARNING, "the agent reads all its sources", OWN, _sources),
+    HealthCheck(
+        "base.privilege", Grade.NOTE, "the agent may read all its sources", OWN, _privilege
+    ),
+    HealthCheck("base.clock", Grade.FAULT, "the clock is right", OWN, _clock),
+    HealthCheck(
+        "base.time_service", Grade.WARNING, "a process keeps the clock", OWN, _time_service
+    ),
+    HealthCheck("base.resolution", Grade.WARNING, "the node resolves its name", OWN, _resolution),
+    HealthCheck("base.hostname", Grade.FAULT, "host names are unique", OWN, compare=_Hostnames),
+    HealthCheck("base.memlock", Grade.FAULT, "processes may lock memory", "", _memlock),
+    HealthCheck("base.open_files", Grade.WARNING, "processes may open files", "", _open_files),
+    HealthCheck("base.services", Grade.FAULT, "daemons run", "", _services),
+    HealthCheck("base.kernel", Grade.WARNING, "an accepted kernel runs", "", _kernel),
+    HealthCheck("base.numa_balancing", Grade.WARNING, "no NUMA balancing", "", _balancing),
+    HealthCheck("base.swap", Grade.WARNING, "no memory on disk", OWN, _swapped),
 )

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -37,14 +37,14 @@ def _ports(node: Snapshot) -> Iterator[tuple[str, tuple[str, ...]]]:
                 )
 
 
-def _state(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _state(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     ports = list(_ports(node))
     active = any(node.text(*path, "state") == "ACTIVE" for _, path in ports)
     for name, path in ports:
         state = node.text(*path, "state")
         if state and state != "ACTIVE":
             waits = state in ("INIT", "ARMED")
-            yield Seen(
+            yield Spotted(
                 printable(f"{state}, {node.text(*path, 'phys_state')}")[:60],
                 "ACTIVE",
                 "the link is up, and no subnet manager has configured the port"
@@ -57,12 +57,12 @@ def _state(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _manager(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _manager(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for name, path in _ports(node):
         active = node.text(*path, "state") == "ACTIVE"
         if active and node.text(*path, "link_layer") == "InfiniBand":
             if node.text(*path, "sm_lid") in ("0x0", "0x0000", "0"):
-                yield Seen(
+                yield Spotted(
                     "none",
                     "a subnet manager",
                     "the port knows no subnet manager, so new connections fail",
@@ -70,7 +70,7 @@ def _manager(node: Snapshot, _: Expectations) -> Iterator[Seen]:
                     name,
                 )
             if path and node.table(*path).get("pkeys") == "":
-                yield Seen(
+                yield Spotted(
                     "none",
                     "a partition key",
                     "the port is a member of no partition, so it cannot send",
@@ -79,11 +79,11 @@ def _manager(node: Snapshot, _: Expectations) -> Iterator[Seen]:
                 )
 
 
-def _guid(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _guid(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for device in sorted(node.table("fabric")):
         guid = node.text("fabric", device, "node_guid")
         if guid and not guid.strip("0:"):
-            yield Seen(
+            yield Spotted(
                 guid,
                 "a GUID that is not zero",
                 "a virtual function without a GUID gets no address from the subnet manager",
@@ -92,13 +92,13 @@ def _guid(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _rate(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _rate(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     least = wanted.value("link_gbit")
     for name, path in _ports(node):
         found = _RATE.match(node.text(*path, "rate"))
         active = node.text(*path, "state") == "ACTIVE"
         if least is not None and active and found and float(found[1]) < least:
-            yield Seen(
+            yield Spotted(
                 printable(node.text(*path, "rate"))[:60],
                 f"at least {least:g} Gb/s",
                 "the link is slower than the profile says: a cable, a port or a setting",
@@ -108,13 +108,13 @@ def _rate(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
             )
 
 
-def _mtu(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _mtu(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     least = wanted.value("mtu")
     for name, path in _ports(node):
         interface = node.text(*path, "netdev")
         mtu = node.number("net", interface, "mtu")
         if least is not None and mtu is not None and mtu < least:
-            yield Seen(
+            yield Spotted(
                 f"{mtu:g}",
                 f"at least {least:g}",
                 "the interface of the RDMA port sends smaller frames than the profile says",
@@ -124,11 +124,11 @@ def _mtu(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
             )
 
 
-def _counters(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _counters(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for name, path in _ports(node):
         counted = [c for c in _ERRORS if node.count(*path, "counters", c)]
         if counted:
-            yield Seen(
+            yield Spotted(
                 ", ".join(counted),
                 "none since the reset of the counters",
                 "the link had errors; `nearmetal check diff` shows whether the counters grow",
@@ -137,13 +137,13 @@ def _counters(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _roce(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _roce(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for name, path in _ports(node):
         ethernet = node.text(*path, "link_layer") == "Ethernet"
         active = node.text(*path, "state") == "ACTIVE"
         if ethernet and active and not node.count(*path, "gids", "RoCE v2"):
             interface = node.text(*path, "netdev") or "INTERFACE"
-            yield Seen(
+            yield Spotted(
                 "none",
                 "a GID of RoCE v2",
                 "the interface has no IP address, so RDMA messages cannot be routed",
@@ -152,7 +152,7 @@ def _roce(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _slot(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for address in sorted(node.table("pci")):
         place = ("pci", address)
         widths = [node.text(*place, f"{when}_link_width") for when in ("current", "max")]
@@ -167,7 +167,7 @@ def _slot(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             shown = [
                 f"x{w}, {s[1] if s else '?'} GT/s" for w, s in zip(widths, speeds, strict=True)
             ]
-            yield Seen(
+            yield Spotted(
                 printable(shown[0])[:40],
                 printable(shown[1])[:40],
                 "the adapter has fewer lanes or a lower speed than it can use: the slot, a riser "
@@ -197,12 +197,12 @@ class _Twice:
                 seen.add(mac)
                 self._macs[mac].append((node.name, name))
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         for what, found in (("GUID", self._guids), ("MAC address", self._macs)):
             for value, places in found.items():
                 if len(places) > 1:
                     shown = ", ".join(f"{node} {device}" for node, device in places[:8])
-                    seen = Seen(
+                    seen = Spotted(
                         printable(value)[:64],
                         f"one device for each {what}",
                         f"several devices have this {what}: {printable(shown)}",
@@ -215,15 +215,17 @@ class _Twice:
 
 
 CHECKS = (
-    Check("fabric.state", Grade.FAULT, "ports are active", _VMW_IB, _state),
-    Check("fabric.manager", Grade.FAULT, "a subnet manager and a partition", _ABI, _manager),
-    Check("fabric.guid", Grade.FAULT, "GUIDs are set", _VMW_IB, _guid),
-    Check("fabric.twice", Grade.FAULT, "GUIDs and MAC addresses are unique", OWN, compare=_Twice),
-    Check("fabric.rate", Grade.FAULT, "links have their rate", "", _rate),
-    Check("fabric.mtu", Grade.FAULT, "interfaces have their MTU", "", _mtu),
-    Check("fabric.counters", Grade.NOTE, "links have no errors", _ABI, _counters),
-    Check("fabric.roce", Grade.FAULT, "RoCE v2 has an address", _ABI, _roce),
-    Check(
+    HealthCheck("fabric.state", Grade.FAULT, "ports are active", _VMW_IB, _state),
+    HealthCheck("fabric.manager", Grade.FAULT, "a subnet manager and a partition", _ABI, _manager),
+    HealthCheck("fabric.guid", Grade.FAULT, "GUIDs are set", _VMW_IB, _guid),
+    HealthCheck(
+        "fabric.twice", Grade.FAULT, "GUIDs and MAC addresses are unique", OWN, compare=_Twice
+    ),
+    HealthCheck("fabric.rate", Grade.FAULT, "links have their rate", "", _rate),
+    HealthCheck("fabric.mtu", Grade.FAULT, "interfaces have their MTU", "", _mtu),
+    HealthCheck("fabric.counters", Grade.NOTE, "links have no errors", _ABI, _counters),
+    HealthCheck("fabric.roce", Grade.FAULT, "RoCE v2 has an address", _ABI, _roce),
+    HealthCheck(
         "fabric.slot",
         Grade.WARNING,
         "adapters use all lanes",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
 from nearmetal.check.families.base import size
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -17,12 +17,12 @@ _PROVIDER = "docs/design/provider.md"
 _CACHED = "write-back"
 
 
-def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     folders = node.table("nearmetal", "folders")
     if not node.table("nearmetal"):
         return
     if _SHM not in folders or not node.flag("nearmetal", "folders", _SHM, "writable"):
-        yield Seen(
+        yield Spotted(
             "missing or not writable",
             "writable by users",
             "MPIs and nearmetal keep their shared memory there",
@@ -31,7 +31,7 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         return
     room, least = node.number("nearmetal", "shm_bytes"), wanted.value("shm_bytes")
     if room is not None and least is not None and room < least:
-        yield Seen(
+        yield Spotted(
             size(room),
             f"at least {size(least)}",
             "jobs with many ranks have no room for their shared memory",
@@ -40,11 +40,11 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _rundir(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _rundir(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     folders = node.table("nearmetal", "folders")
     place = ("nearmetal", "folders", "/run/nearmetal")
     if "/run/nearmetal" in folders and not node.flag(*place, "writable"):
-        yield Seen(
+        yield Spotted(
             "not writable",
             "writable by the users of jobs",
             "endpoints cannot meet there, so messages between containers take the network",
@@ -52,11 +52,11 @@ def _rundir(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _segment(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _segment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for address in sorted(node.table("nearmetal", "segments")):
         kind = node.text("nearmetal", "segments", address, "memory_type")
         if kind and kind != _CACHED:
-            yield Seen(
+            yield Spotted(
                 printable(kind)[:40],
                 _CACHED,
                 "the guest maps shared memory without its caches: it is slow, and stores become "
@@ -66,10 +66,10 @@ def _segment(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _environment(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _environment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     provider = node.text("nearmetal", "environment", "FI_PROVIDER")
     if provider and "nearmetal" not in provider.split(","):
-        yield Seen(
+        yield Spotted(
             f"FI_PROVIDER={printable(provider)[:80]}",
             "unset",
             "the environment of logins chooses another provider, so jobs do not use nearmetal",
@@ -78,8 +78,10 @@ def _environment(node: Snapshot, _: Expectations) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("nearmetal.shared", Grade.FAULT, "shared memory works", _PROVIDER, _shared),
-    Check("nearmetal.rundir", Grade.WARNING, "endpoints can meet", _PROVIDER, _rundir),
-    Check("nearmetal.segment", Grade.FAULT, "segments are cached", _SEGMENT, _segment),
-    Check("nearmetal.environment", Grade.WARNING, "no other provider", _PROVIDER, _environment),
+    HealthCheck("nearmetal.shared", Grade.FAULT, "shared memory works", _PROVIDER, _shared),
+    HealthCheck("nearmetal.rundir", Grade.WARNING, "endpoints can meet", _PROVIDER, _rundir),
+    HealthCheck("nearmetal.segment", Grade.FAULT, "segments are cached", _SEGMENT, _segment),
+    HealthCheck(
+        "nearmetal.environment", Grade.WARNING, "no other provider", _PROVIDER, _environment
+    ),
 )

@@ -6,18 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
 
 
-def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     accepted = wanted.value("governors")
     for governor, cpus in sorted(node.table("processor", "governors").items()):
         if governor not in accepted:
-            yield Seen(
+            yield Spotted(
                 printable(governor)[:40],
                 " or ".join(accepted),
                 "the frequency follows the load, so the first microseconds of work are slow",
@@ -27,11 +27,11 @@ def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
             )
 
 
-def _frequency(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     highest = {int(k) for k in node.table("processor", "highest_khz") if k.isdigit()}
     for allowed, cpus in sorted(node.table("processor", "allowed_khz").items()):
         if highest and allowed.isdigit() and int(allowed) < min(highest):
-            yield Seen(
+            yield Spotted(
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",
                 "a limit of the frequency is set below that of the processor",
@@ -40,10 +40,10 @@ def _frequency(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _offline(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _offline(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     cpus = node.text("processor", "offline")
     if cpus and node.text("processor", "smt") not in ("off", "forceoff"):
-        yield Seen(
+        yield Spotted(
             f"CPUs {printable(cpus)[:60]}",
             "none",
             "processors are switched off, so jobs have fewer",
@@ -51,10 +51,10 @@ def _offline(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _quota(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _quota(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     quota, usable = node.number("processor", "quota"), node.number("processor", "usable")
     if quota is not None and usable is not None and quota < usable:
-        yield Seen(
+        yield Spotted(
             f"{quota:g} processors",
             f"{usable:g}",
             "a control group stops its processes when they have used their share of a period",
@@ -62,10 +62,10 @@ def _quota(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _microcode(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     versions = node.text("processor", "microcode")
     if ", " in versions:
-        yield Seen(
+        yield Spotted(
             printable(versions)[:100],
             "one version",
             "processors of one machine run different microcode",
@@ -73,9 +73,9 @@ def _microcode(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _old_microcode(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _old_microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     if node.text("processor", "vulnerabilities", "old_microcode") == "Vulnerable":
-        yield Seen(
+        yield Spotted(
             printable(node.text("processor", "microcode"))[:60],
             "a newer version",
             "the kernel knows a newer microcode of this processor",
@@ -83,9 +83,9 @@ def _old_microcode(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _throttled(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _throttled(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     if node.count("processor", "throttled"):
-        yield Seen(
+        yield Spotted(
             "throttled since boot",
             "never",
             "processors were too hot and slowed down",
@@ -93,13 +93,13 @@ def _throttled(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     highest = wanted.value("idle_latency_us")
     states = node.table("processor", "idle")
     for state in sorted(states):
         latency = node.number("processor", "idle", state)
         if highest is not None and latency is not None and latency > highest:
-            yield Seen(
+            yield Spotted(
                 f"{latency:g} µs",
                 f"at most {highest:g} µs",
                 "a sleeping processor needs this time to wake up",
@@ -110,24 +110,26 @@ def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("processor.governor", Grade.WARNING, "the frequency is high", "", _governor),
-    Check("processor.frequency", Grade.WARNING, "no frequency limit is set", _SYSFS, _frequency),
-    Check("processor.offline", Grade.WARNING, "all processors are on", OWN, _offline),
-    Check(
+    HealthCheck("processor.governor", Grade.WARNING, "the frequency is high", "", _governor),
+    HealthCheck(
+        "processor.frequency", Grade.WARNING, "no frequency limit is set", _SYSFS, _frequency
+    ),
+    HealthCheck("processor.offline", Grade.WARNING, "all processors are on", OWN, _offline),
+    HealthCheck(
         "processor.quota",
         Grade.FAULT,
         "no control group slows processes",
         "kernel, Documentation/admin-guide/cgroup-v2.rst, cpu.max",
         _quota,
     ),
-    Check("processor.microcode", Grade.FAULT, "one microcode in a machine", OWN, _microcode),
-    Check(
+    HealthCheck("processor.microcode", Grade.FAULT, "one microcode in a machine", OWN, _microcode),
+    HealthCheck(
         "processor.old_microcode",
         Grade.NOTE,
         "the microcode is current",
         "kernel, /sys/devices/system/cpu/vulnerabilities/old_microcode",
         _old_microcode,
     ),
-    Check("processor.throttled", Grade.WARNING, "processors are cool", OWN, _throttled),
-    Check("processor.idle", Grade.WARNING, "processors wake up quickly", "", _idle),
+    HealthCheck("processor.throttled", Grade.WARNING, "processors are cool", OWN, _throttled),
+    HealthCheck("processor.idle", Grade.WARNING, "processors wake up quickly", "", _idle),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -17,7 +17,7 @@ def _mounts(node: Snapshot) -> Iterator[tuple[str, str]]:
         yield point, printable(point)[:120]
 
 
-def _full(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     most = wanted.value("fill_percent")
     for point, shown in _mounts(node):
         if "ro" in node.text("storage", point, "options").split():
@@ -25,7 +25,7 @@ def _full(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         for all_, free, what in (("bytes", "free", "space"), ("inodes", "inodes_free", "inodes")):
             total, left = node.number("storage", point, all_), node.number("storage", point, free)
             if total and left is not None and 100 * (total - left) / total >= most:
-                yield Seen(
+                yield Spotted(
                     f"{most:g} % or more used",
                     f"less than {most:g} % of its {what}",
                     f"the file system has nearly no {what} left",
@@ -35,11 +35,11 @@ def _full(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
                 )
 
 
-def _broken(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for point, shown in _mounts(node):
         error = node.text("storage", point, "error")
         if error and error != "Permission denied":
-            yield Seen(
+            yield Spotted(
                 printable(error)[:80],
                 "its size",
                 "the file system is mounted, and does not work",
@@ -48,10 +48,10 @@ def _broken(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _silent(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _silent(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     why = node.unseen.get("storage", "")
     if why:
-        yield Seen(
+        yield Spotted(
             printable(why)[:200],
             "an answer",
             "a file system does not answer, and each program that touches it hangs",
@@ -59,12 +59,12 @@ def _silent(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     most = wanted.value("answer_s")
     for point, shown in _mounts(node):
         seconds = node.number("storage", point, "seconds")
         if seconds is not None and seconds > most:
-            yield Seen(
+            yield Spotted(
                 f"{seconds:.1f} s",
                 f"at most {most:g} s",
                 "the file system is slow to answer",
@@ -74,11 +74,11 @@ def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
             )
 
 
-def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     mounted = node.table("storage")
     for point in wanted.value("mounts") or ():
         if mounted and point not in mounted:
-            yield Seen(
+            yield Spotted(
                 "not mounted",
                 "mounted",
                 "the profile names this mount point",
@@ -89,9 +89,9 @@ def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
 
 
 CHECKS = (
-    Check("storage.full", Grade.FAULT, "file systems have space", "", _full),
-    Check("storage.broken", Grade.FAULT, "file systems work", OWN, _broken),
-    Check("storage.silent", Grade.FAULT, "file systems answer", OWN, _silent),
-    Check("storage.slow", Grade.WARNING, "file systems answer quickly", "", _slow),
-    Check("storage.mounts", Grade.FAULT, "file systems are mounted", "", _missing),
+    HealthCheck("storage.full", Grade.FAULT, "file systems have space", "", _full),
+    HealthCheck("storage.broken", Grade.FAULT, "file systems work", OWN, _broken),
+    HealthCheck("storage.silent", Grade.FAULT, "file systems answer", OWN, _silent),
+    HealthCheck("storage.slow", Grade.WARNING, "file systems answer quickly", "", _slow),
+    HealthCheck("storage.mounts", Grade.FAULT, "file systems are mounted", "", _missing),
 )

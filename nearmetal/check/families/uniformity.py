@@ -17,7 +17,7 @@ from typing import Any
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import contained
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
 
@@ -31,13 +31,17 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """Facts that should be equal: a table or a value, compared among nodes that agree in `by`."""
+    """Facts that should be equal: a table or a value, compared among nodes that agree in `by`.
+
+    `whole`: the source of the agent that says all of it; what is absent is then really absent.
+    """
 
     path: Path
     by: Path = ()
     grade: Grade = Grade.WARNING
     remedy: str = "nearmetal check diff GOOD BAD"
     tolerance: float = 0.0
+    whole: str = ""
 
 
 SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
@@ -45,7 +49,11 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "kernel"), remedy="systemctl reboot"),
         Subject(("system", "os")),
         Subject(("system", "architecture"), grade=Grade.FAULT),
-        Subject(("system", "boot_words"), remedy="grubby --update-kernel=ALL --args=ARGUMENTS"),
+        Subject(
+            ("system", "boot_words"),
+            remedy="grubby --update-kernel=ALL --args=ARGUMENTS",
+            whole="system",
+        ),
         Subject(("system", "selinux"), remedy="setenforce 1"),
         Subject(("system", "apparmor")),
     ),
@@ -174,13 +182,13 @@ class Uniform:
             variants[key] = _Variant(value)
         variants[key].nodes.append(node.name)
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         """Return what differs, place by place."""
         for group, variants in self._groups.items():
             if len(variants) > 1 and group not in self._full:
                 yield from self._differences(list(variants.values()))
 
-    def _differences(self, variants: list[_Variant]) -> Iterator[tuple[list[str], Seen]]:
+    def _differences(self, variants: list[_Variant]) -> Iterator[tuple[list[str], Spotted]]:
         places: dict[Path, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
         flat = [(dict(leaves(variant.value)), variant.nodes) for variant in variants]
         everywhere = {path for values, _ in flat for path in values}
@@ -196,7 +204,7 @@ class Uniform:
             others = [name for _, nodes in flat for name in nodes if nodes is not usual]
             yield (
                 sorted(others),
-                Seen(
+                Spotted(
                     f"{len(rest)} more differences",
                     "none",
                     f"more of {shown(self._subject.path)} differs",
@@ -208,7 +216,7 @@ class Uniform:
 
     def _of_place(
         self, path: Path, values: Mapping[Any, list[str]]
-    ) -> Iterator[tuple[list[str], Seen]]:
+    ) -> Iterator[tuple[list[str], Spotted]]:
         total = sum(map(len, values.values()))
         usual = max(values, key=lambda value: len(values[value]))
         most = len(values[usual])
@@ -223,7 +231,7 @@ class Uniform:
             )
             yield (
                 sorted(name for nodes in values.values() for name in nodes),
-                Seen(
+                Spotted(
                     listed[:400],
                     "one value",
                     "the nodes differ, and no value has a majority",
@@ -238,7 +246,7 @@ class Uniform:
                 continue
             yield (
                 sorted(nodes),
-                Seen(
+                Spotted(
                     _text(value),
                     f"{_text(usual)}, as {most} of {total} nodes",
                     "it differs from most nodes of its kind",
@@ -276,10 +284,12 @@ class _Subjects:
     def add(self, node: Snapshot) -> None:
         for subject, uniform in self._each:
             value = node.table(*subject.path[:-1]).get(subject.path[-1])
+            if value is None and subject.whole and subject.whole not in node.unseen:
+                value = {}
             by = node.text(*subject.by) if subject.by else ""
             uniform.add(node, value, by)
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         for _, uniform in self._each:
             yield from uniform.results()
 
@@ -294,24 +304,24 @@ class _Derived:
     def add(self, node: Snapshot) -> None:
         self._uniform.add(node, self._choose(node), "")
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         yield from self._uniform.results()
 
 
-def _subjects(name: str) -> Check:
+def _subjects(name: str) -> HealthCheck:
     def compare(_: Expectations) -> _Subjects:
         return _Subjects(SUBJECTS[name])
 
     title = f"{name.partition('.')[2]} is the same on all nodes"
-    return Check(name, Grade.WARNING, title, OWN, compare=compare)
+    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
 
 
-def _derived(name: str) -> Check:
+def _derived(name: str) -> HealthCheck:
     def compare(_: Expectations) -> _Derived:
         return _Derived(name)
 
     title = f"{name.partition('.')[2]} is the same on all nodes"
-    return Check(name, Grade.WARNING, title, OWN, compare=compare)
+    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
 
 
 CHECKS = (*map(_subjects, SUBJECTS), *map(_derived, DERIVED))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Check, Grade, Seen
+from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -17,10 +17,10 @@ _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
 
 
-def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     clock, accepted = node.text("virtual", "clock"), wanted.value("clocks")
     if clock and clock not in accepted:
-        yield Seen(
+        yield Spotted(
             printable(clock)[:40],
             " or ".join(accepted),
             "each reading of the clock leaves the processor, and in a machine the guest as well",
@@ -29,10 +29,10 @@ def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _steal(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _steal(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     stolen, most = node.number("virtual", "steal_percent"), wanted.value("steal_percent")
     if stolen is not None and stolen > most:
-        yield Seen(
+        yield Spotted(
             f"more than {most:g} % since boot",
             f"at most {most:g} %",
             "the host ran something else on the processors of this machine",
@@ -41,9 +41,9 @@ def _steal(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _balloon(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _balloon(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     if node.flag("virtual", "guest") and node.flag("virtual", "balloon"):
-        yield Seen(
+        yield Spotted(
             "a balloon device",
             "none",
             "the host may take memory from this machine while jobs run",
@@ -51,13 +51,13 @@ def _balloon(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
 
 
-def _placement(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _placement(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     if len(node.table("memory", "nodes")) < 2:  # noqa: PLR2004 - one NUMA node: no choice
         return
     for device in sorted(node.table("fabric")):
         numa = node.number("fabric", device, "numa")
         if numa == -1 and not node.flag("fabric", device, "software"):
-            yield Seen(
+            yield Spotted(
                 "not known",
                 "a NUMA node",
                 "programs cannot choose the processors near the adapter",
@@ -66,7 +66,7 @@ def _placement(node: Snapshot, _: Expectations) -> Iterator[Seen]:
             )
 
 
-def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
+def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     least = wanted.value("vfs")
     for address in sorted(node.table("pci")):
         possible = node.number("pci", address, "vfs_possible")
@@ -74,7 +74,7 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         if least is None or possible is None or made >= least:
             continue
         firmware = possible < least
-        yield Seen(
+        yield Spotted(
             f"{made} of {possible:g} that the firmware allows",
             f"at least {least:g}",
             "the firmware offers too few" if firmware else "the driver has made too few",
@@ -86,10 +86,10 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Seen]:
         )
 
 
-def _iommu(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     functions = sorted(a for a in node.table("pci") if node.text("pci", a, "physical"))
     if functions and node.number("virtual", "iommu_groups") == 0:
-        yield Seen(
+        yield Spotted(
             "off",
             "on",
             "without an IOMMU no machine can have a virtual function",
@@ -97,7 +97,7 @@ def _iommu(node: Snapshot, _: Expectations) -> Iterator[Seen]:
         )
     for address in functions:
         if node.count("pci", address, "group_size") > 1:
-            yield Seen(
+            yield Spotted(
                 "shared with other devices",
                 "a group of its own",
                 "devices of one IOMMU group go to one machine together",
@@ -127,13 +127,13 @@ def _machines(node: Snapshot) -> Iterator[tuple[str, str]]:
         yield uuid, printable(name)[:64]
 
 
-def _pins(node: Snapshot, _: Expectations) -> Iterator[Seen]:
+def _pins(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     owners: dict[int, set[str]] = defaultdict(set)
     for uuid, name in _machines(node):
         pins = {v: _cpus(c) for v, c in node.table("virtual", "guests", uuid, "pins").items()}
         loose = [v for v, cpus in pins.items() if len(cpus) > 1]
         if loose:
-            yield Seen(
+            yield Spotted(
                 "not pinned",
                 "one CPU for each vCPU",
                 "the host may move virtual processors, and run two on one CPU",
@@ -146,7 +146,7 @@ def _pins(node: Snapshot, _: Expectations) -> Iterator[Seen]:
     shared = sorted(cpu for cpu, names in owners.items() if len(names) > 1)
     if shared:
         names = sorted(set().union(*(owners[cpu] for cpu in shared)))
-        yield Seen(
+        yield Spotted(
             f"CPUs {', '.join(map(str, shared[:16]))}",
             "one machine for each CPU",
             f"several machines are pinned to the same CPUs: {', '.join(names[:8])}",
@@ -165,7 +165,7 @@ class _Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Host:
+class _Hosted:
     """What a host says about one of its machines."""
 
     name: str
@@ -179,7 +179,7 @@ class _Sides:
 
     def __init__(self, _: Expectations) -> None:
         self._guests: dict[str, _Guest] = {}
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: dict[str, _Hosted] = {}
 
     def add(self, node: Snapshot) -> None:
         uuid = node.text("virtual", "uuid")
@@ -191,15 +191,15 @@ class _Sides:
             place = ("virtual", "guests", key)
             held = max(node.count(*place, "locked_kib"), node.count(*place, "huge_kib"))
             vcpus = len(node.table(*place, "pins"))
-            self._hosts[key] = _Host(node.name, name, vcpus, held)
+            self._hosts[key] = _Hosted(node.name, name, vcpus, held)
 
-    def results(self) -> Iterator[tuple[list[str], Seen]]:
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
         for uuid in sorted(self._guests.keys() & self._hosts.keys()):
             guest, host = self._guests[uuid], self._hosts[uuid]
             if host.vcpus and guest.threads != host.vcpus:
                 yield (
                     [guest.name],
-                    Seen(
+                    Spotted(
                         f"{guest.threads} processors",
                         f"the {host.vcpus} of its host {host.name}",
                         "the guest uses another number of processors than the host gives it",
@@ -210,7 +210,7 @@ class _Sides:
             if guest.memory_kib and host.held_kib < guest.memory_kib * 0.95:
                 yield (
                     [guest.name],
-                    Seen(
+                    Spotted(
                         "not reserved",
                         f"locked or huge pages on its host {host.name}",
                         "the host may take pages of this machine, or move them to disk",
@@ -221,12 +221,12 @@ class _Sides:
 
 
 CHECKS = (
-    Check("virtual.clock", Grade.WARNING, "the clock source is fast", "", _clock),
-    Check("virtual.steal", Grade.WARNING, "the host gives its processors", "", _steal),
-    Check("virtual.balloon", Grade.NOTE, "no balloon takes memory", OWN, _balloon),
-    Check("virtual.placement", Grade.WARNING, "adapters have a NUMA node", OWN, _placement),
-    Check("virtual.functions", Grade.FAULT, "virtual functions are there", "", _functions),
-    Check("virtual.iommu", Grade.WARNING, "functions are isolated", OWN, _iommu),
-    Check("virtual.pins", Grade.WARNING, "virtual processors are pinned", _PINNED, _pins),
-    Check("virtual.sides", Grade.WARNING, "host and guest agree", OWN, compare=_Sides),
+    HealthCheck("virtual.clock", Grade.WARNING, "the clock source is fast", "", _clock),
+    HealthCheck("virtual.steal", Grade.WARNING, "the host gives its processors", "", _steal),
+    HealthCheck("virtual.balloon", Grade.NOTE, "no balloon takes memory", OWN, _balloon),
+    HealthCheck("virtual.placement", Grade.WARNING, "adapters have a NUMA node", OWN, _placement),
+    HealthCheck("virtual.functions", Grade.FAULT, "virtual functions are there", "", _functions),
+    HealthCheck("virtual.iommu", Grade.WARNING, "functions are isolated", OWN, _iommu),
+    HealthCheck("virtual.pins", Grade.WARNING, "virtual processors are pinned", _PINNED, _pins),
+    HealthCheck("virtual.sides", Grade.WARNING, "host and guest agree", OWN, compare=_Sides),
 )
