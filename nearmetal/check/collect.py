@@ -142,7 +142,7 @@ def _failure(done: Completed) -> str:
     words = printable((done.error_tail.splitlines() or ["no reason given"])[-1])[:200]
     words = words.replace("|", "/")
     if done.code == _NO_PYTHON:
-        return "it has no python3|apt-get install python3-minimal"
+        return "it has no python3|apt-get install python3"
     if done.code == NO_CONNECTION:
         return f"ssh: {words.removeprefix('ssh: ')}|ssh -v NODE true"
     return f"the agent failed: {words}|python3 -I -B - <nearmetal/share/check/agent.py"

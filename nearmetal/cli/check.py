@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.errors import BackendError, ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -188,9 +188,13 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
 
     at_once = _positive("--at-once", int(args.at_once))
     timeout_s = _positive("--timeout", float(args.timeout))
-    targets = _targets(args)
+    targets, silent = _targets(args)
     with view.steps("check: collect") as steps:
-        return collect(targets, LocalRunner(), at_once=at_once, timeout_s=timeout_s, progress=steps)
+        gathered = collect(
+            targets, LocalRunner(), at_once=at_once, timeout_s=timeout_s, progress=steps
+        )
+    gathered.silent |= silent
+    return gathered
 
 
 def _positive(option: str, value: Number) -> Number:
@@ -199,27 +203,44 @@ def _positive(option: str, value: Number) -> Number:
     return value
 
 
-def _targets(args: argparse.Namespace) -> dict[str, Command]:
-    from nearmetal.check.collect import agent_argv, here, over_ssh
+def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
+    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
+    from nearmetal.check.collect import here, over_ssh
     from nearmetal.check.node_pattern import expand
 
     if args.spec is not None and args.hosts is not None:
         raise UsageError("SPEC and --hosts contradict each other", "give one of them")
     if args.hosts is not None:
         try:
-            return over_ssh(expand(args.hosts, _MOST_HOSTS), args.user or "")
+            return over_ssh(expand(args.hosts, _MOST_HOSTS), args.user or ""), {}
         except ValueError as error:
             why, _, hint = str(error).partition("|")
             raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
     if args.spec is None:
-        return here(os.uname().nodename)
-    from nearmetal.cli.arguments import open_running
+        return here(os.uname().nodename), {}
+    return _of_cluster(args.spec, root=args.root)
 
-    cluster, spec = open_running(args.spec)
-    return {
-        node.name: cluster.backend.on_node(node.name, agent_argv(), root=args.root)
-        for _, node in spec.nodes
-    }
+
+def _of_cluster(text: str, *, root: bool) -> tuple[dict[str, Command], dict[str, str]]:
+    from nearmetal.check.collect import agent_argv
+    from nearmetal.cli.arguments import open_target
+
+    # A cluster with a dead node is not up as its spec says, and is just what a check is for.
+    cluster, spec = open_target(text)
+    commands: dict[str, Command] = {}
+    silent: dict[str, str] = {}
+    for _, node in spec.nodes:
+        try:
+            commands[node.name] = cluster.backend.on_node(node.name, agent_argv(), root=root)
+        except (BackendError, StateError) as error:
+            silent[node.name] = f"{error.message.replace('|', '/')}|{error.hint}"
+    if not commands:
+        raise StateError(
+            f"no node of cluster {cluster.name} can be entered: "
+            f"{next(iter(silent.values())).partition('|')[0]}",
+            f"run `nearmetal up {text}`",
+        )
+    return commands, silent
 
 
 def analyse_options(parser: VerbParser) -> None:

@@ -101,7 +101,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
 
 _OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
 _OF_PORTS = ("rate", "link_layer", "state")
-_OF_INTERFACES = ("mtu", "speed", "duplex", "driver")
+_OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
 _OF_MOUNTS = ("type", "options")
 
 
