@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -238,3 +239,23 @@ def test_virtual_processors_that_are_not_pinned_or_share_a_processor() -> None:
     shared = only(judged([node(9, ("virtual>guests", machines))]))
     assert (shared.value, shared.grade) == ("CPUs 2", Grade.FAULT)
     assert "vm1, vm2" in shared.reason
+
+
+def test_names_of_a_hostile_node_are_quoted_in_remedies() -> None:
+    evil = "x; rm -rf ~"
+    full = {"options": "rw", "bytes": 100, "free": 0, "seconds": 9.0}
+    down = dict(PORT, state="DOWN")
+    active = dict(PORT, link_layer="Ethernet", netdev=evil)
+    device = {"software": False, "node_guid": "1", "ports": {evil: down, "2": active}}
+    slot = {"vfs_possible": 1, "vfs": 0, "current_link_width": "1", "max_link_width": "2"}
+    odd = node(
+        1,
+        ("storage", {evil: full, f"{evil}2": {"error": "gone"}}),
+        ("fabric", {evil: device}),
+        ("net", {evil: {"mtu": 1}}),
+        ("pci", {evil: slot}),
+    )
+    profile = "name: s\nbase: health_extended\nexpect: {mtu: 9000, vfs: 8}\n"
+    remedies = [f.remedy for f in judged([odd], profile).findings]
+    assert sum(f"'{evil}" in remedy for remedy in remedies) >= 7
+    assert all(evil not in re.sub("'[^']*'", "", remedy) for remedy in remedies)

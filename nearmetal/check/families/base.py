@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -13,6 +14,11 @@ from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 _PRIVILEGE = ("only root", "for root only", "hidden")
+
+
+def word(name: str) -> str:
+    """Return a name of a node for a remedy, which people copy into a shell: quoted, in one line."""
+    return shlex.quote(printable(name)[:120])
 
 
 def size(value: float) -> str:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import word
 from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -51,7 +52,7 @@ def _state(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 if waits
                 else "the port has no link"
                 + ("; another port of the node is active" if active else ""),
-                "systemctl start opensm" if waits else f"ibstat {name.partition('/')[0]}",
+                "systemctl start opensm" if waits else f"ibstat {word(path[1])}",
                 name,
                 grade=Grade.NOTE if active and not waits else None,
             )
@@ -102,7 +103,7 @@ def _rate(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 printable(node.text(*path, "rate"))[:60],
                 f"at least {least:g} Gb/s",
                 "the link is slower than the profile says: a cable, a port or a setting",
-                f"ibportstate -D 0 {name.partition('/')[2]}",
+                f"ibportstate -D 0 {word(path[3])}",
                 name,
                 wanted.source("link_gbit"),
             )
@@ -118,7 +119,7 @@ def _mtu(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 f"{mtu:g}",
                 f"at least {least:g}",
                 "the interface of the RDMA port sends smaller frames than the profile says",
-                printable(f"ip link set {interface} mtu {least:g}"),
+                f"ip link set {word(interface)} mtu {least:g}",
                 name,
                 wanted.source("mtu"),
             )
@@ -132,7 +133,7 @@ def _counters(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 ", ".join(counted),
                 "none since the reset of the counters",
                 "the link had errors; `nearmetal check diff` shows whether the counters grow",
-                f"perfquery -x; ibqueryerrors -G {name.partition('/')[0]}",
+                "perfquery -x",
                 name,
             )
 
@@ -147,7 +148,7 @@ def _roce(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 "none",
                 "a GID of RoCE v2",
                 "the interface has no IP address, so RDMA messages cannot be routed",
-                printable(f"ip addr add ADDRESS dev {interface}"),
+                f"ip addr add ADDRESS dev {word(interface)}",
                 name,
             )
 
@@ -172,7 +173,7 @@ def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 printable(shown[1])[:40],
                 "the adapter has fewer lanes or a lower speed than it can use: the slot, a riser "
                 "or a bad contact",
-                f"lspci -vv -s {printable(address)[:16]}",
+                f"lspci -vv -s {word(address)}",
                 printable(address)[:16],
             )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import word
 from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -29,7 +30,7 @@ def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                     f"{most:g} % or more used",
                     f"less than {most:g} % of its {what}",
                     f"the file system has nearly no {what} left",
-                    f"du -xh --max-depth=1 {shown} | sort -h | tail",
+                    f"du -xh --max-depth=1 {word(point)} | sort -h | tail",
                     shown,
                     wanted.source("fill_percent"),
                 )
@@ -43,7 +44,7 @@ def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 printable(error)[:80],
                 "its size",
                 "the file system is mounted, and does not work",
-                f"umount -l {shown} && mount {shown}",
+                f"umount -l {word(point)} && mount {word(point)}",
                 shown,
             )
 
@@ -68,7 +69,7 @@ def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 f"{seconds:.1f} s",
                 f"at most {most:g} s",
                 "the file system is slow to answer",
-                f"time stat -f {shown}",
+                f"time stat -f {word(point)}",
                 shown,
                 wanted.source("answer_s"),
             )
@@ -82,7 +83,7 @@ def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 "not mounted",
                 "mounted",
                 "the profile names this mount point",
-                f"mount {point}",
+                f"mount {word(point)}",
                 point,
                 wanted.source("mounts"),
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import word
 from nearmetal.check.model import Grade, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -78,9 +79,9 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
             f"{made} of {possible:g} that the firmware allows",
             f"at least {least:g}",
             "the firmware offers too few" if firmware else "the driver has made too few",
-            f"mlxconfig -d {printable(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
+            f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
             if firmware
-            else f"echo {least:g} >/sys/bus/pci/devices/{printable(address)}/sriov_numvfs",
+            else f"echo {least:g} >/sys/bus/pci/devices/{word(address)}/sriov_numvfs",
             printable(address)[:16],
             wanted.source("vfs"),
         )
