@@ -74,6 +74,7 @@ what to use when:
   use your own mpirun     `doctor`, then `wrap` or `env`
   run a job               `up`, `run`, `down`; `status`, `locality` and `top` show more
   measure one cluster     `bench`, then `report`
+  find what is wrong      `check`; `check collect` and `check analyse` do its two parts
   compare configurations  `study run` with a study file, or `study import` of existing logs;
                           then `study judge` or `study report`
 
@@ -126,6 +127,19 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         for verb in self._iter_indented_subactions(action):
             width = len(self._format_action_invocation(verb)) + self._current_indent
             self._action_max_length = max(self._action_max_length, width)
+
+
+class MainParser(Parser):
+    """The parser of all verbs. `check collect` is one word of it: `check` is a verb as well."""
+    def parse_known_args(
+        self, args: Iterable[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Join the words of such a verb."""
+        words = sys.argv[1:] if args is None else list(args)
+        joined = " ".join(words[:2])
+        if joined in VERBS and VERBS[words[0]].module:
+            words[:2] = [joined]
+        return super().parse_known_args(words, namespace)
 
 
 class VerbParser(Parser):
@@ -196,7 +210,7 @@ _LOG_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser; it imports the module of a verb when it parses that verb."""
-    parser = Parser(
+    parser = MainParser(
         prog="nearmetal",
         description=_DESCRIPTION,
         epilog=EPILOG,
@@ -206,6 +220,8 @@ def build_parser() -> argparse.ArgumentParser:
     groups = {"": _subparsers(parser, "verb")}
     for name, verb in VERBS.items():
         group, _, word = name.rpartition(" ")
+        if group and VERBS[group].module:
+            group, word = "", name
         codes = "".join(f"  {code:<8} {meaning}\n" for code, meaning in verb.codes().items())
         made = groups[group].add_parser(
             word,

@@ -15,7 +15,9 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 MAX_LINES = 600
 
 # Files that may be longer than MAX_LINES, each with its reason.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "nearmetal/share/check/agent.py": "it travels to nodes as one file, on the input of Python",
+}
 
 # Folders whose tests set variables that do not exist, and the page that names former variables.
 MISSPELLED_ON_PURPOSE = ("tests/unit/", "tests/fuzz/", "tests/system/", "CHANGELOG.md")

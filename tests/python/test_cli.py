@@ -150,7 +150,18 @@ def test_the_lines_of_the_help_are_the_descriptions_of_the_verbs(group: str | No
 SLOW = ("pydantic", "duckdb", "rich", "jinja2", "yaml", "pyVmomi", "libvirt")
 
 
-QUICK = ("", "study", "host", "slurm", "plan", "run", "study run", "study report", "host vf")
+QUICK = (
+    "",
+    "study",
+    "host",
+    "slurm",
+    "plan",
+    "run",
+    "study run",
+    "study report",
+    "host vf",
+    "check",
+)
 
 
 @pytest.mark.parametrize("words", [line.split() for line in QUICK])

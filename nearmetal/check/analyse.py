@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From snapshots to findings. Pure, and one snapshot at a time: a cluster may have 10,000 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import date
+
+from nearmetal.check.families import CHECKS
+from nearmetal.check.families.base import ANSWER
+from nearmetal.check.model import Analysis, CheckFinding, HealthCheck, Muted, Spotted
+from nearmetal.check.profile import CheckProfile, Suppression
+from nearmetal.check.snapshot import Snapshot
+from nearmetal.core.text import printable
+
+_MOST_FINDINGS = 20_000
+
+
+def analyse(
+    snapshots: Iterable[Snapshot],
+    profile: CheckProfile,
+    *,
+    silent: Mapping[str, str],
+    today: date,
+) -> Analysis:
+    """Judge all nodes by a profile. `silent`: nodes that did not answer, with the reason."""
+    checks = [CHECKS[name] for name in profile.checks]
+    found = _Findings()
+    wanted = profile.expectations
+    each = [check for check in checks if check.judge is not None]
+    across = [(check, check.compare(wanted)) for check in checks if check.compare is not None]
+    names = list(silent)
+    for node in snapshots:
+        names.append(node.name)
+        for check in each:
+            assert check.judge is not None  # noqa: S101 - chosen above
+            for seen in check.judge(node, wanted):
+                found.add(check, seen, [node.name])
+        for _, comparison in across:
+            comparison.add(node)
+    for check, comparison in across:
+        for nodes, seen in comparison.results():
+            found.add(check, seen, nodes)
+    if ANSWER.name in profile.checks:
+        for node_name, why in silent.items():
+            found.add(ANSWER, _silence(why), [node_name])
+    findings, muted = _muted(found.folded(), profile.suppressions, today)
+    not_run = dict(profile.not_run)
+    if found.more:
+        not_run["findings"] = f"{found.more} more than the {_MOST_FINDINGS} that are shown"
+    return Analysis(profile.name, tuple(names), findings, muted, profile.checks, not_run)
+
+
+def _silence(why: str) -> Spotted:
+    reason, _, remedy = why.partition("|")
+    return Spotted(
+        printable(reason)[:200],
+        "an answer",
+        "no facts of this node could be collected",
+        remedy or "ssh -v NODE true",
+    )
+
+
+class _Findings:
+    """Findings that agree become one of several nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[HealthCheck, Spotted], list[str]] = {}
+        self.more = 0
+
+    def add(self, check: HealthCheck, seen: Spotted, nodes: Iterable[str]) -> None:
+        """Take a finding of some nodes."""
+        if (check, seen) not in self._nodes and len(self._nodes) >= _MOST_FINDINGS:
+            self.more += 1
+            return
+        self._nodes.setdefault((check, seen), []).extend(nodes)
+
+    def folded(self) -> list[CheckFinding]:
+        """Return the findings, the gravest first."""
+        found = []
+        for (check, seen), names in self._nodes.items():
+            nodes = tuple(dict.fromkeys(names))
+            found.append(
+                CheckFinding(
+                    check.name,
+                    check.grade if seen.grade is None else seen.grade,
+                    nodes,
+                    _fold(nodes),
+                    seen.about,
+                    seen.value,
+                    seen.expected,
+                    seen.source or check.source,
+                    seen.reason,
+                    seen.remedy,
+                )
+            )
+        found.sort(key=lambda f: (-f.grade, f.check, f.about, f.nodes))
+        return found
+
+
+def _muted(
+    findings: list[CheckFinding], suppressions: tuple[Suppression, ...], today: date
+) -> tuple[list[CheckFinding], list[Muted]]:
+    """Split findings by the suppressions that are in force; a finding keeps its other nodes."""
+    kept: list[CheckFinding] = []
+    muted: list[Muted] = []
+    for finding in findings:
+        left = finding
+        for suppression in suppressions:
+            hidden, left_nodes = suppression.split(left, today)
+            if hidden:
+                muted.append(
+                    Muted(_narrowed(left, hidden), suppression.reason, str(suppression.until))
+                )
+                if not left_nodes:
+                    break
+                left = _narrowed(left, left_nodes)
+        else:
+            kept.append(left)
+    return kept, muted
+
+
+def _narrowed(finding: CheckFinding, nodes: tuple[str, ...]) -> CheckFinding:
+    return replace(finding, nodes=nodes, folded=_fold(nodes))
+
+
+def _fold(nodes: tuple[str, ...]) -> str:
+    if len(nodes) == 1:
+        return nodes[0]
+    from nearmetal.host.hosts_file import fold  # noqa: PLC0415 - slow to load, and for clusters
+
+    return fold(list(nodes))

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family `base`: answers, clock, names, services, limits, kernel settings. Pure."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+
+from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.snapshot import Snapshot
+from nearmetal.core.text import printable
+
+_PRIVILEGE = ("only root", "for root only", "hidden")
+
+
+def word(name: str) -> str:
+    """Return a name of a node for a remedy, which people copy into a shell: quoted, in one line."""
+    return shlex.quote(printable(name)[:120])
+
+
+def size(value: float) -> str:
+    """Return bytes for people."""
+    if math.isinf(value) or value < 0:
+        return "unlimited"
+    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if value >= 1 << shift:
+            return f"{value / (1 << shift):.4g} {unit}"
+    return f"{value:g} B"
+
+
+def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    for source, why in node.unseen.items():
+        if source != "storage" and not any(word in why for word in _PRIVILEGE):
+            yield Spotted(
+                printable(why)[:200],
+                "an answer",
+                f"the agent could not read its source {source!r}, so checks of it did not run",
+                "python3 -I -B - <nearmetal/share/check/agent.py",
+                source,
+            )
+
+
+def _privilege(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    hidden = sorted(s for s, why in node.unseen.items() if any(w in why for w in _PRIVILEGE))
+    if hidden:
+        yield Spotted(
+            ", ".join(hidden),
+            "all sources",
+            "the agent ran as a user who may not read these sources",
+            "nearmetal check collect --root",
+        )
+
+
+def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    if node.early is None or node.late is None:
+        return
+    limit = wanted.value("clock_s")
+    offset = node.early if node.early > limit else node.late if node.late < -limit else 0
+    if offset:
+        yield Spotted(
+            f"at least {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
+            f"at most {limit:g} s",
+            "its clock differs from the clock of the machine that collected the facts",
+            "chronyc makestep",
+            source=wanted.source("clock_s"),
+        )
+
+
+def _time_service(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    services = node.table("services")
+    if services and not node.text("services", "time") and not contained(node):
+        yield Spotted(
+            "none",
+            "chronyd, ntpd, systemd-timesyncd, ptp4l or a hypervisor's agent",
+            "no process keeps the clock right, so it drifts",
+            "apt-get install chrony && systemctl enable --now chrony",
+        )
+
+
+def contained(node: Snapshot) -> bool:
+    """Whether the node is a container, which has the clock and kernel of its host."""
+    return bool(node.text("virtual", "container"))
+
+
+def _resolution(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    error = node.text("names", "error")
+    if error:
+        yield Spotted(
+            printable(error)[:120],
+            "an address",
+            "the node does not resolve its own name, and MPI launchers may need that",
+            "getent hosts $(hostname)",
+        )
+
+
+def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    limit = node.number("limits", "memlock", "soft")
+    least = wanted.value("memlock")
+    if limit is None or not node.table("fabric") or least is None:
+        return
+    if (math.inf if limit < 0 else limit) < least:
+        yield Spotted(
+            size(limit),
+            f"at least {size(least)}",
+            "RDMA locks its buffers in memory, and a job fails or hangs when it may lock no more",
+            "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf",
+            source=wanted.source("memlock"),
+        )
+
+
+def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    limit, least = node.number("limits", "nofile", "soft"), wanted.value("open_files")
+    if limit is not None and least is not None and 0 <= limit < least:
+        yield Spotted(
+            f"{limit:g}",
+            f"at least {least:g}",
+            "each process of a large job opens many sockets and files",
+            f"echo '* - nofile {least:g}' >/etc/security/limits.d/files.conf",
+            source=wanted.source("open_files"),
+        )
+
+
+def _services(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    running = node.table("services")
+    for name in wanted.value("services") or ():
+        if running and name not in running:
+            yield Spotted(
+                "not running",
+                "running",
+                "the profile names this daemon",
+                f"systemctl restart {name}",
+                name,
+                wanted.source("services"),
+            )
+
+
+def _kernel(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    accepted, running = wanted.value("kernel"), node.text("system", "kernel")
+    if accepted and running and running not in accepted:
+        yield Spotted(
+            running,
+            ", ".join(accepted),
+            "another kernel runs than the profile names",
+            "systemctl reboot",
+            source=wanted.source("kernel"),
+        )
+
+
+def _balancing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    value, accepted = node.text("sysctl", "kernel.numa_balancing"), wanted.value("numa_balancing")
+    if value and value not in accepted and len(node.table("memory", "nodes")) > 1:
+        yield Spotted(
+            value,
+            ", ".join(accepted),
+            "the kernel unmaps pages to find out who uses them, and MPI places memory itself",
+            f"sysctl -w kernel.numa_balancing={accepted[0]}",
+            source=wanted.source("numa_balancing"),
+        )
+
+
+def _swapped(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    total, free = node.number("memory", "SwapTotal"), node.number("memory", "SwapFree")
+    memory = node.number("memory", "MemTotal")
+    if total and free is not None and memory and total - free > memory / 100:
+        yield Spotted(
+            "more than 1 % of memory",
+            "none",
+            "pages of programs are on disk: an access to them takes milliseconds",
+            "swapoff -a && swapon -a",
+        )
+
+
+class _Hostnames:
+    """Two nodes with one host name."""
+
+    def __init__(self, _: Expectations) -> None:
+        self._names: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, node: Snapshot) -> None:
+        name = node.text("system", "hostname")
+        if name:
+            self._names[name].append(node.name)
+
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
+        for name, nodes in self._names.items():
+            if len(nodes) > 1:
+                yield (
+                    nodes,
+                    Spotted(
+                        printable(name)[:80],
+                        "one name for each node",
+                        "several nodes have the same host name",
+                        "hostnamectl set-hostname NAME",
+                    ),
+                )
+
+
+ANSWER = HealthCheck("base.answer", Grade.FAULT, "the node answers", OWN)
+"""Its findings are made of the collection and not of a snapshot."""
+
+CHECKS = (
+    ANSWER,
+    HealthCheck("base.sources", Grade.WARNING, "the agent reads all its sources", OWN, _sources),
+    HealthCheck(
+        "base.privilege", Grade.NOTE, "the agent may read all its sources", OWN, _privilege
+    ),
+    HealthCheck("base.clock", Grade.FAULT, "the clock is right", OWN, _clock),
+    HealthCheck(
+        "base.time_service", Grade.WARNING, "a process keeps the clock", OWN, _time_service
+    ),
+    HealthCheck("base.resolution", Grade.WARNING, "the node resolves its name", OWN, _resolution),
+    HealthCheck("base.hostname", Grade.FAULT, "host names are unique", OWN, compare=_Hostnames),
+    HealthCheck("base.memlock", Grade.FAULT, "processes may lock memory", "", _memlock),
+    HealthCheck("base.open_files", Grade.WARNING, "processes may open files", "", _open_files),
+    HealthCheck("base.services", Grade.FAULT, "daemons run", "", _services),
+    HealthCheck("base.kernel", Grade.WARNING, "an accepted kernel runs", "", _kernel),
+    HealthCheck("base.numa_balancing", Grade.WARNING, "no NUMA balancing", "", _balancing),
+    HealthCheck("base.swap", Grade.WARNING, "no memory on disk", OWN, _swapped),
+)

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family `processor`: frequency, idle states, quota, microcode, missing processors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.snapshot import Snapshot
+from nearmetal.core.text import printable
+
+_SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
+
+
+def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    accepted = wanted.value("governors")
+    for governor, cpus in sorted(node.table("processor", "governors").items()):
+        if governor not in accepted:
+            yield Spotted(
+                printable(governor)[:40],
+                " or ".join(accepted),
+                "the frequency follows the load, so the first microseconds of work are slow",
+                f"cpupower frequency-set -g {accepted[0]}",
+                f"CPUs {printable(str(cpus))[:60]}",
+                wanted.source("governors"),
+            )
+
+
+def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    highest = {int(k) for k in node.table("processor", "highest_khz") if k.isdigit()}
+    for allowed, cpus in sorted(node.table("processor", "allowed_khz").items()):
+        if highest and allowed.isdigit() and int(allowed) < min(highest):
+            yield Spotted(
+                f"{int(allowed) / 1e6:.2f} GHz",
+                f"{min(highest) / 1e6:.2f} GHz",
+                "a limit of the frequency is set below that of the processor",
+                f"cpupower frequency-set -u {min(highest)}",
+                f"CPUs {printable(str(cpus))[:60]}",
+            )
+
+
+def _offline(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    cpus = node.text("processor", "offline")
+    if cpus and node.text("processor", "smt") not in ("off", "forceoff"):
+        yield Spotted(
+            f"CPUs {printable(cpus)[:60]}",
+            "none",
+            "processors are switched off, so jobs have fewer",
+            "for f in /sys/devices/system/cpu/cpu*/online; do echo 1 >$f; done",
+        )
+
+
+def _quota(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    quota, usable = node.number("processor", "quota"), node.number("processor", "usable")
+    if quota is not None and usable is not None and quota < usable:
+        yield Spotted(
+            f"{quota:g} processors",
+            f"{usable:g}",
+            "a control group stops its processes when they have used their share of a period",
+            "systemctl set-property --runtime UNIT CPUQuota=",
+        )
+
+
+def _microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    versions = node.text("processor", "microcode")
+    if ", " in versions:
+        yield Spotted(
+            printable(versions)[:100],
+            "one version",
+            "processors of one machine run different microcode",
+            "update-initramfs -u && systemctl reboot",
+        )
+
+
+def _old_microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    if node.text("processor", "vulnerabilities", "old_microcode") == "Vulnerable":
+        yield Spotted(
+            printable(node.text("processor", "microcode"))[:60],
+            "a newer version",
+            "the kernel knows a newer microcode of this processor",
+            "apt-get install intel-microcode && systemctl reboot",
+        )
+
+
+def _throttled(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    if node.count("processor", "throttled"):
+        yield Spotted(
+            "throttled since boot",
+            "never",
+            "processors were too hot and slowed down",
+            "grep . /sys/devices/system/cpu/cpu*/thermal_throttle/core_throttle_count",
+        )
+
+
+def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    highest = wanted.value("idle_latency_us")
+    states = node.table("processor", "idle")
+    for state in sorted(states):
+        latency = node.number("processor", "idle", state)
+        if highest is not None and latency is not None and latency > highest:
+            yield Spotted(
+                f"{latency:g} µs",
+                f"at most {highest:g} µs",
+                "a sleeping processor needs this time to wake up",
+                "cpupower idle-set -D 1",
+                printable(state)[:40],
+                wanted.source("idle_latency_us"),
+            )
+
+
+CHECKS = (
+    HealthCheck("processor.governor", Grade.WARNING, "the frequency is high", "", _governor),
+    HealthCheck(
+        "processor.frequency", Grade.WARNING, "no frequency limit is set", _SYSFS, _frequency
+    ),
+    HealthCheck("processor.offline", Grade.WARNING, "all processors are on", OWN, _offline),
+    HealthCheck(
+        "processor.quota",
+        Grade.FAULT,
+        "no control group slows processes",
+        "kernel, Documentation/admin-guide/cgroup-v2.rst, cpu.max",
+        _quota,
+    ),
+    HealthCheck("processor.microcode", Grade.FAULT, "one microcode in a machine", OWN, _microcode),
+    HealthCheck(
+        "processor.old_microcode",
+        Grade.NOTE,
+        "the microcode is current",
+        "kernel, /sys/devices/system/cpu/vulnerabilities/old_microcode",
+        _old_microcode,
+    ),
+    HealthCheck("processor.throttled", Grade.WARNING, "processors are cool", OWN, _throttled),
+    HealthCheck("processor.idle", Grade.WARNING, "processors wake up quickly", "", _idle),
+)

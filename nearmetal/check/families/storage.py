@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family `storage`: full, slow, silent and missing file systems. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import word
+from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.snapshot import Snapshot
+from nearmetal.core.text import printable
+
+
+def _mounts(node: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield each mount point, as a key and as text."""
+    for point in sorted(node.table("storage")):
+        yield point, printable(point)[:120]
+
+
+def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    most = wanted.value("fill_percent")
+    for point, shown in _mounts(node):
+        if "ro" in node.text("storage", point, "options").split():
+            continue
+        for all_, free, what in (("bytes", "free", "space"), ("inodes", "inodes_free", "inodes")):
+            total, left = node.number("storage", point, all_), node.number("storage", point, free)
+            if total and left is not None and 100 * (total - left) / total >= most:
+                yield Spotted(
+                    f"{most:g} % or more used",
+                    f"less than {most:g} % of its {what}",
+                    f"the file system has nearly no {what} left",
+                    f"du -xh --max-depth=1 {word(point)} | sort -h | tail",
+                    shown,
+                    wanted.source("fill_percent"),
+                )
+
+
+def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    for point, shown in _mounts(node):
+        error = node.text("storage", point, "error")
+        if error and error != "Permission denied":
+            yield Spotted(
+                printable(error)[:80],
+                "its size",
+                "the file system is mounted, and does not work",
+                f"umount -l {word(point)} && mount {word(point)}",
+                shown,
+            )
+
+
+def _silent(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    why = node.unseen.get("storage", "")
+    if why:
+        yield Spotted(
+            printable(why)[:200],
+            "an answer",
+            "a file system does not answer, and each program that touches it hangs",
+            "umount -f MOUNT_POINT",
+        )
+
+
+def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    most = wanted.value("answer_s")
+    for point, shown in _mounts(node):
+        seconds = node.number("storage", point, "seconds")
+        if seconds is not None and seconds > most:
+            yield Spotted(
+                f"{seconds:.1f} s",
+                f"at most {most:g} s",
+                "the file system is slow to answer",
+                f"time stat -f {word(point)}",
+                shown,
+                wanted.source("answer_s"),
+            )
+
+
+def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    mounted = node.table("storage")
+    for point in wanted.value("mounts") or ():
+        if mounted and point not in mounted:
+            yield Spotted(
+                "not mounted",
+                "mounted",
+                "the profile names this mount point",
+                f"mount {word(point)}",
+                point,
+                wanted.source("mounts"),
+            )
+
+
+CHECKS = (
+    HealthCheck("storage.full", Grade.FAULT, "file systems have space", "", _full),
+    HealthCheck("storage.broken", Grade.FAULT, "file systems work", OWN, _broken),
+    HealthCheck("storage.silent", Grade.FAULT, "file systems answer", OWN, _silent),
+    HealthCheck("storage.slow", Grade.WARNING, "file systems answer quickly", "", _slow),
+    HealthCheck("storage.mounts", Grade.FAULT, "file systems are mounted", "", _missing),
+)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family `uniformity`: the node that differs from most others, without any expectation. Pure.
+
+A value is compared within a group of nodes: those of one kind (host, guest, container), and for
+some facts those of one model. If more than half of at least three nodes agree, the others are
+named. If no majority exists, one note lists the values, and no node is blamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import contained
+from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
+from nearmetal.core.text import printable
+
+_LEAST = 3
+_MOST_VARIANTS = 64
+_MOST_PLACES = 16
+_SHOWN = 80
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Facts that should be equal: a table or a value, compared among nodes that agree in `by`.
+
+    `whole`: the source of the agent that says all of it; what is absent is then really absent.
+    """
+
+    path: Path
+    by: Path = ()
+    grade: Grade = Grade.WARNING
+    remedy: str = "nearmetal check diff GOOD BAD"
+    tolerance: float = 0.0
+    whole: str = ""
+
+
+SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
+    "uniformity.kernel": (
+        Subject(("system", "kernel"), remedy="systemctl reboot"),
+        Subject(("system", "os")),
+        Subject(("system", "architecture"), grade=Grade.FAULT),
+        Subject(
+            ("system", "boot_words"),
+            remedy="grubby --update-kernel=ALL --args=ARGUMENTS",
+            whole="system",
+        ),
+        Subject(("system", "selinux"), remedy="setenforce 1"),
+        Subject(("system", "apparmor")),
+    ),
+    "uniformity.settings": (
+        Subject(("sysctl",), remedy="sysctl --system"),
+        Subject(("memory", "transparent")),
+        Subject(("memory", "HugePages_Total"), remedy="sysctl -w vm.nr_hugepages=N"),
+    ),
+    "uniformity.limits": (Subject(("limits",), remedy="cat /etc/security/limits.d/*"),),
+    "uniformity.services": (Subject(("services",), remedy="systemctl restart SERVICE"),),
+    "uniformity.processor": (
+        Subject(("processor", "model")),
+        Subject(("processor", "packages"), grade=Grade.FAULT),
+        Subject(("processor", "cores"), grade=Grade.FAULT),
+        Subject(("processor", "threads"), grade=Grade.FAULT),
+        Subject(("processor", "smt"), remedy="echo on >/sys/devices/system/cpu/smt/control"),
+        Subject(("processor", "features")),
+        Subject(("processor", "microcode"), by=("processor", "model")),
+        Subject(("processor", "governors"), remedy="cpupower frequency-set -g GOVERNOR"),
+        Subject(("processor", "preference"), remedy="cpupower set --epp PREFERENCE"),
+        Subject(("processor", "no_turbo")),
+        Subject(("processor", "boost")),
+        Subject(("processor", "allowed_khz"), by=("processor", "model")),
+        Subject(("processor", "vulnerabilities"), by=("processor", "model")),
+        Subject(("virtual", "clock")),
+    ),
+    "uniformity.memory": (
+        Subject(("memory", "MemTotal"), grade=Grade.FAULT, tolerance=0.01),
+        Subject(("memory", "modules")),
+        Subject(("memory", "slots")),
+    ),
+    "uniformity.firmware": (
+        Subject(("system", "dmi", "bios_version"), by=("system", "dmi", "product_name")),
+        Subject(("system", "dmi", "product_name")),
+    ),
+    "uniformity.machine": (Subject(("system", "dmi", "product_version"), by=("virtual", "guest")),),
+    "uniformity.software": (
+        Subject(("software", "packages"), remedy="apt-get install PACKAGE=VERSION"),
+        Subject(("software", "libraries")),
+        Subject(("software", "modules")),
+        Subject(("software", "programs")),
+    ),
+}
+"""The facts of each check that are compared as they are."""
+
+_OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
+_OF_PORTS = ("rate", "link_layer", "state")
+_OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
+_OF_MOUNTS = ("type", "options")
+
+
+def _fabric(node: Snapshot) -> Facts:
+    found: dict[str, Any] = {}
+    for device in node.table("fabric"):
+        place = ("fabric", device)
+        found[device] = {key: node.table(*place).get(key) for key in _OF_DEVICES}
+        for port in node.table(*place, "ports"):
+            ports = node.table(*place, "ports", port)
+            found[f"{device}/{port}"] = {key: ports.get(key) for key in _OF_PORTS}
+    return found
+
+
+def _interfaces(node: Snapshot) -> Facts:
+    return {
+        name: {key: node.table("net", name).get(key) for key in _OF_INTERFACES}
+        for name in node.table("net")
+        if node.number("net", name, "kind") in (1, 32)
+        and not name.startswith(("veth", "tap", "vnet", "docker", "virbr", "br-"))
+    }
+
+
+def _mounts(node: Snapshot) -> Facts:
+    return {
+        point: {key: node.table("storage", point).get(key) for key in _OF_MOUNTS}
+        for point in node.table("storage")
+        if not point.startswith(("/run/user/", "/proc", "/sys"))
+    }
+
+
+DERIVED = {
+    "uniformity.fabric": (_fabric, "fabric", "ibstat", Grade.WARNING),
+    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU", Grade.WARNING),
+    "uniformity.mounts": (_mounts, "storage", "mount -a", Grade.WARNING),
+}
+"""Checks of facts that are chosen first."""
+
+
+def kind_of(node: Snapshot) -> str:
+    """Return the kind of a node: nodes of different kinds are not compared."""
+    if contained(node):
+        return "container"
+    if node.flag("virtual", "guest"):
+        return "guest"
+    return "host" if node.table("virtual", "guests") else "machine"
+
+
+@dataclass
+class _Variant:
+    """One value of a subject, and the nodes that have it."""
+
+    value: Any
+    nodes: list[str] = field(default_factory=list)
+
+
+class Uniform:
+    """Keeps each different value of a subject once, with the names of its nodes."""
+
+    def __init__(self, subject: Subject, check_grade: Grade) -> None:
+        """`check_grade`: that of the check, for a value without a majority below it."""
+        self._subject = subject
+        self._grade = max(subject.grade, check_grade)
+        self._groups: dict[str, dict[bytes, _Variant]] = defaultdict(dict)
+        self._full: set[str] = set()
+
+    def add(self, node: Snapshot, value: Any, by: str) -> None:
+        """Take the value of a node; None: the node does not say."""
+        if value is None:
+            return
+        group = f"{kind_of(node)} {by}"
+        variants = self._groups[group]
+        key = _key(value)
+        if key not in variants:
+            if len(variants) >= _MOST_VARIANTS:
+                self._full.add(group)
+                return
+            variants[key] = _Variant(value)
+        variants[key].nodes.append(node.name)
+
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
+        """Return what differs, place by place."""
+        for group, variants in self._groups.items():
+            if len(variants) > 1 and group not in self._full:
+                yield from self._differences(list(variants.values()))
+
+    def _differences(self, variants: list[_Variant]) -> Iterator[tuple[list[str], Spotted]]:
+        places: dict[Path, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
+        flat = [(dict(leaves(variant.value)), variant.nodes) for variant in variants]
+        everywhere = {path for values, _ in flat for path in values}
+        for path in everywhere:
+            for values, nodes in flat:
+                places[path][_hashable(values.get(path))] += nodes
+        differing = [path for path in sorted(places) if len(places[path]) > 1]
+        for path in differing[:_MOST_PLACES]:
+            yield from self._of_place((*self._subject.path, *path), places[path])
+        rest = differing[_MOST_PLACES:]
+        if rest:
+            usual = max(flat, key=lambda entry: len(entry[1]))[1]
+            others = [name for _, nodes in flat for name in nodes if nodes is not usual]
+            yield (
+                sorted(others),
+                Spotted(
+                    f"{len(rest)} more differences",
+                    "none",
+                    f"more of {shown(self._subject.path)} differs",
+                    self._subject.remedy,
+                    shown(self._subject.path),
+                    grade=self._grade,
+                ),
+            )
+
+    def _of_place(
+        self, path: Path, values: Mapping[Any, list[str]]
+    ) -> Iterator[tuple[list[str], Spotted]]:
+        total = sum(map(len, values.values()))
+        usual = max(values, key=lambda value: len(values[value]))
+        most = len(values[usual])
+        if self._subject.tolerance and all(
+            _close(value, usual, self._subject.tolerance) for value in values
+        ):
+            return
+        if total < _LEAST or most * 2 <= total:
+            listed = "; ".join(
+                f"{_text(value)}: {len(nodes)} nodes"
+                for value, nodes in sorted(values.items(), key=lambda item: -len(item[1]))[:8]
+            )
+            yield (
+                sorted(name for nodes in values.values() for name in nodes),
+                Spotted(
+                    listed[:400],
+                    "one value",
+                    "the nodes differ, and no value has a majority",
+                    self._subject.remedy,
+                    shown(path),
+                    grade=Grade.NOTE,
+                ),
+            )
+            return
+        for value, nodes in values.items():
+            if value == usual or _close(value, usual, self._subject.tolerance):
+                continue
+            yield (
+                sorted(nodes),
+                Spotted(
+                    _text(value),
+                    f"{_text(usual)}, as {most} of {total} nodes",
+                    "it differs from most nodes of its kind",
+                    self._subject.remedy,
+                    shown(path),
+                    grade=self._grade,
+                ),
+            )
+
+
+def _key(value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _hashable(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list) else value
+
+
+def _close(value: Any, usual: Any, tolerance: float) -> bool:
+    numbers = isinstance(value, int | float) and isinstance(usual, int | float)
+    return bool(tolerance and numbers and abs(value - usual) <= tolerance * abs(usual))
+
+
+def _text(value: Any) -> str:
+    return "absent" if value in (None, "") else printable(str(value))[:_SHOWN]
+
+
+class _Subjects:
+    """The comparison of one check of SUBJECTS."""
+
+    def __init__(self, subjects: tuple[Subject, ...]) -> None:
+        self._each = [(subject, Uniform(subject, Grade.NOTE)) for subject in subjects]
+
+    def add(self, node: Snapshot) -> None:
+        for subject, uniform in self._each:
+            value = node.table(*subject.path[:-1]).get(subject.path[-1])
+            if value is None and subject.whole and subject.whole not in node.unseen:
+                value = {}
+            by = node.text(*subject.by) if subject.by else ""
+            uniform.add(node, value, by)
+
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
+        for _, uniform in self._each:
+            yield from uniform.results()
+
+
+class _Derived:
+    """The comparison of one check of DERIVED."""
+
+    def __init__(self, name: str) -> None:
+        self._choose, place, remedy, grade = DERIVED[name]
+        self._uniform = Uniform(Subject((place,), remedy=remedy, grade=grade), grade)
+
+    def add(self, node: Snapshot) -> None:
+        self._uniform.add(node, self._choose(node), "")
+
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
+        yield from self._uniform.results()
+
+
+def _subjects(name: str) -> HealthCheck:
+    def compare(_: Expectations) -> _Subjects:
+        return _Subjects(SUBJECTS[name])
+
+    title = f"{name.partition('.')[2]} is the same on all nodes"
+    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
+
+
+def _derived(name: str) -> HealthCheck:
+    def compare(_: Expectations) -> _Derived:
+        return _Derived(name)
+
+    title = f"{name.partition('.')[2]} is the same on all nodes"
+    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
+
+
+CHECKS = (*map(_subjects, SUBJECTS), *map(_derived, DERIVED))

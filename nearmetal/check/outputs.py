@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An analysis as text, JSON, JUnit and a Prometheus textfile. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from nearmetal.check.families import CHECKS
+from nearmetal.check.model import Analysis, CheckFinding, Grade
+
+_MOST_NODES = 64
+
+
+def lines(analysis: Analysis) -> Iterator[str]:
+    """Yield the analysis for people: the findings by severity, then what is hidden and not run."""
+    for finding in analysis.findings:
+        where = f" {finding.about}" if finding.about else ""
+        yield f"{finding.grade.word}  {finding.check}{where}  [{finding.folded}]"
+        yield f"  found     {finding.value}"
+        yield f"  expected  {finding.expected}{_by(finding)}"
+        yield f"  reason    {finding.reason}"
+        yield f"  remedy    {finding.remedy}"
+    for muted in analysis.muted:
+        finding = muted.finding
+        yield f"suppressed until {muted.until}: {finding.key} [{finding.folded}]: {muted.reason}"
+    for part, why in analysis.not_run.items():
+        yield f"not run: {part}: {why}"
+    counts = {
+        grade: sum(finding.grade == grade for finding in analysis.findings) for grade in Grade
+    }
+    total = ", ".join(
+        f"{counts[grade]} {grade.word}{'' if counts[grade] == 1 else 's'}"
+        for grade in sorted(Grade, reverse=True)
+    )
+    yield (
+        f"{len(analysis.nodes)} nodes, {len(analysis.checks)} checks of {analysis.profile}: {total}"
+    )
+
+
+def _by(finding: CheckFinding) -> str:
+    return f"  (source: {finding.source})" if finding.source else ""
+
+
+def data(analysis: Analysis) -> dict[str, Any]:
+    """Return the analysis as a JSON object."""
+    return {
+        "profile": analysis.profile,
+        "nodes": list(analysis.nodes),
+        "checks": list(analysis.checks),
+        "findings": [_finding(finding) for finding in analysis.findings],
+        "suppressed": [
+            _finding(muted.finding) | {"suppressed": muted.reason, "until": muted.until}
+            for muted in analysis.muted
+        ],
+        "not_run": analysis.not_run,
+    }
+
+
+def _finding(finding: CheckFinding) -> dict[str, Any]:
+    return {
+        "check": finding.check,
+        "severity": finding.grade.word,
+        "about": finding.about,
+        "nodes": list(finding.nodes),
+        "folded": finding.folded,
+        "value": finding.value,
+        "expected": finding.expected,
+        "source": finding.source,
+        "reason": finding.reason,
+        "remedy": finding.remedy,
+    }
+
+
+def junit(analysis: Analysis, least: Grade) -> str:
+    """Return a JUnit report: a suite for each family, a case for each check."""
+    by_check: dict[str, list[CheckFinding]] = defaultdict(list)
+    for finding in analysis.findings:
+        by_check[finding.check].append(finding)
+    root = ET.Element("testsuites", name=f"nearmetal check {analysis.profile}")
+    suites: dict[str, ET.Element] = {}
+    for name in analysis.checks:
+        family = CHECKS[name].family
+        suite = suites.get(family)
+        if suite is None:
+            suite = suites[family] = ET.SubElement(root, "testsuite", name=family)
+        case = ET.SubElement(suite, "testcase", classname=family, name=name)
+        for finding in by_check[name]:
+            text = f"{finding.reason}: {finding.value}, expected {finding.expected}"
+            if finding.grade >= least:
+                failure = ET.SubElement(
+                    case, "failure", type=finding.grade.word, message=f"{finding.folded}: {text}"
+                )
+                failure.text = f"{finding.about}\nremedy: {finding.remedy}"
+            else:
+                out = ET.SubElement(case, "system-out")
+                out.text = f"{finding.grade.word}: {finding.folded} {finding.about}: {text}"
+    for suite in suites.values():
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(sum(case.find("failure") is not None for case in suite)))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def prometheus(analysis: Analysis, taken: float) -> str:
+    """Return a textfile for the collector of node_exporter."""
+    rows = [
+        "# HELP nearmetal_check_finding A finding of nearmetal check.",
+        "# TYPE nearmetal_check_finding gauge",
+    ]
+    for finding in analysis.findings:
+        for node in finding.nodes[:_MOST_NODES] if finding.grade is Grade.NOTE else finding.nodes:
+            labels = {
+                "check": finding.check,
+                "severity": finding.grade.word,
+                "node": node,
+                "about": finding.about,
+            }
+            shown = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
+            rows.append(f"nearmetal_check_finding{{{shown}}} 1")
+    rows += [
+        "# HELP nearmetal_check_nodes Nodes of the last check.",
+        "# TYPE nearmetal_check_nodes gauge",
+        f"nearmetal_check_nodes {len(analysis.nodes)}",
+        "# HELP nearmetal_check_time_seconds Time of the last check.",
+        "# TYPE nearmetal_check_time_seconds gauge",
+        f"nearmetal_check_time_seconds {taken:.3f}",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

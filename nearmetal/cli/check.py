@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of health: check, check collect, check analyse and check diff."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from nearmetal.core.errors import BackendError, ExitCode, StateError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from nearmetal.check.collect import Gathered
+    from nearmetal.check.model import Analysis, CheckFinding, Grade
+    from nearmetal.check.snapshot import Snapshot
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+    from nearmetal.core.process import Command
+
+    Number = TypeVar("Number", int, float)
+
+_GRADES = ["fault", "warning", "note"]
+_MOST_HOSTS = 20_000
+_QUICK_S = 20.0
+
+_TARGETS = """\
+Without SPEC and --hosts, the node is this machine. The agent is one Python file that is sent to
+each node and reads only; nodes need Python 3.6 or later, and nothing of nearmetal."""
+
+
+def _add_targets(parser: VerbParser) -> None:
+    from nearmetal.cli.arguments import add_spec
+
+    parser.add_argument_group("nodes", _TARGETS)
+    add_spec(parser, optional="; its nodes are checked")
+    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
+    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
+    parser.option(
+        "--root", "enter the machines of a cluster as root, who sees more (default: user of jobs)"
+    )
+    parser.option(
+        "--at-once N", "number of nodes that are asked at the same time (default: 16)", default=16
+    )
+    parser.option(
+        "--timeout SECONDS",
+        "time after which a node is silent (default: 60)",
+        default=60,
+        type=float,
+    )
+
+
+def _add_judging(parser: VerbParser) -> None:
+    parser.option(
+        "--profile PROFILE",
+        "health_base, health_extended, hpc_platform, simulation, or the path of a YAML file "
+        "(default: health_extended)",
+    )
+    parser.option(
+        "--fail-at",
+        "least severity of a finding that makes the check fail (default: fault)",
+        choices=_GRADES,
+        default="fault",
+    )
+    parser.option("--junit FILE", "write a JUnit report to FILE")
+    parser.option("--prometheus FILE", "write FILE for the textfile collector of node_exporter")
+
+
+def check_options(parser: VerbParser) -> None:
+    """Add the arguments of `check`."""
+    _add_targets(parser)
+    _add_judging(parser)
+    parser.option("--output DIR", "keep the collection of snapshots in the new directory DIR")
+    parser.option("--list", "show the checks of the profile, and do nothing else")
+    parser.option(
+        "--drain",
+        "for HealthCheckProgram of Slurm: check this machine quickly by health_base, print only "
+        "faults, and drain its node with the words of the first fault",
+    )
+
+
+def on_check(args: argparse.Namespace, view: View) -> int:
+    """Collect and analyse; exit code 4 if a finding is as grave as --fail-at."""
+    if args.list:
+        return _list(args, view)
+    if args.drain:
+        return _drain(args, view)
+    if args.output is not None:
+        _refuse_existing(args.output)
+    gathered = _gather(args, view)
+    if args.output is not None:
+        gathered.write(args.output)
+    return _judge(args, view, gathered.snapshots(), gathered.silent, gathered.taken)
+
+
+def _list(args: argparse.Namespace, view: View) -> int:
+    from nearmetal.check.families import CHECKS
+    from nearmetal.check.profile import load_profile
+
+    profile = load_profile(args.profile or "health_extended")
+    checks = [CHECKS[name] for name in profile.checks]
+    view.table(
+        ("check", "severity", "healthy if", "source"),
+        [[c.name, c.grade.word, c.title, c.source or "the expectation"] for c in checks],
+    )
+    view.result(
+        {
+            "profile": profile.name,
+            "checks": [
+                {"check": c.name, "severity": c.grade.word, "title": c.title, "source": c.source}
+                for c in checks
+            ],
+        }
+    )
+    return ExitCode.DONE
+
+
+def _drain(args: argparse.Namespace, view: View) -> int:
+    from nearmetal.check.model import Grade
+
+    if args.spec is not None or args.hosts is not None:
+        raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
+    gathered = _here(quick=True, timeout_s=min(args.timeout, _QUICK_S))
+    args.profile = args.profile or "health_base"
+    analysis = _analysis(args, gathered.snapshots(), gathered.silent)
+    faults = [f for f in analysis.findings if f.grade is Grade.FAULT]
+    view.result(
+        {"faults": [f"{f.key}: {f.value}" for f in faults]},
+        [f"{f.key}: {f.reason}: {f.value}, expected {f.expected}" for f in faults],
+    )
+    if faults:
+        _drain_node(faults[0])
+    return ExitCode.CHECKS_FAILED if faults else ExitCode.DONE
+
+
+def _drain_node(fault: CheckFinding) -> None:
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.slurm.queue import drain
+
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    drain(LocalRunner(), node, f"{fault.key}: {fault.value}")
+
+
+def _here(*, quick: bool, timeout_s: float) -> Gathered:
+    from nearmetal.check.collect import collect, here
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.core.progress import Silent
+
+    targets = here(os.uname().nodename, quick=quick)
+    return collect(targets, LocalRunner(), timeout_s=timeout_s, progress=Silent())
+
+
+def collect_options(parser: VerbParser) -> None:
+    """Add the arguments of `check collect`."""
+    _add_targets(parser)
+    parser.option("--output DIR", "new directory of the snapshots; required", required=True)
+
+
+def on_collect(args: argparse.Namespace, view: View) -> int:
+    """Write a collection; exit code 4 if nodes were silent."""
+    _refuse_existing(args.output)
+    gathered = _gather(args, view)
+    gathered.write(args.output)
+    silent = {name: why.partition("|") for name, why in gathered.silent.items()}
+    for name, (why, _, remedy) in silent.items():
+        view.warn(f"node {name}: {why}", remedy)
+    view.result(
+        {
+            "output": str(args.output),
+            "nodes": list(gathered.contents),
+            "silent": {name: why for name, (why, _, _) in silent.items()},
+        },
+        [f"{len(gathered.contents)} snapshots in {args.output}, {len(silent)} silent nodes"],
+    )
+    return ExitCode.CHECKS_FAILED if silent else ExitCode.DONE
+
+
+def _refuse_existing(output: Path) -> None:
+    if output.exists():
+        raise UsageError(f"{output} exists", "a collection is written once: give another name")
+
+
+def _gather(args: argparse.Namespace, view: View) -> Gathered:
+    from nearmetal.check.collect import collect
+    from nearmetal.core.process import LocalRunner
+
+    at_once = _positive("--at-once", int(args.at_once))
+    timeout_s = _positive("--timeout", float(args.timeout))
+    targets, silent = _targets(args)
+    with view.steps("check: collect") as steps:
+        gathered = collect(
+            targets, LocalRunner(), at_once=at_once, timeout_s=timeout_s, progress=steps
+        )
+    gathered.silent |= silent
+    return gathered
+
+
+def _positive(option: str, value: Number) -> Number:
+    if not value > 0:
+        raise UsageError(f"{option} {value:g}: more than 0")
+    return value
+
+
+def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
+    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
+    from nearmetal.check.collect import here, over_ssh
+    from nearmetal.check.node_pattern import expand
+
+    if args.spec is not None and args.hosts is not None:
+        raise UsageError("SPEC and --hosts contradict each other", "give one of them")
+    if args.hosts is not None:
+        try:
+            return over_ssh(expand(args.hosts, _MOST_HOSTS), args.user or ""), {}
+        except ValueError as error:
+            why, _, hint = str(error).partition("|")
+            raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
+    if args.spec is None:
+        return here(os.uname().nodename), {}
+    return _of_cluster(args.spec, root=args.root)
+
+
+def _of_cluster(text: str, *, root: bool) -> tuple[dict[str, Command], dict[str, str]]:
+    from nearmetal.check.collect import agent_argv
+    from nearmetal.cli.arguments import open_target
+
+    # A cluster with a dead node is not up as its spec says, and is just what a check is for.
+    cluster, spec = open_target(text)
+    commands: dict[str, Command] = {}
+    silent: dict[str, str] = {}
+    for _, node in spec.nodes:
+        try:
+            commands[node.name] = cluster.backend.on_node(node.name, agent_argv(), root=root)
+        except (BackendError, StateError) as error:
+            silent[node.name] = f"{error.message.replace('|', '/')}|{error.hint}"
+    if not commands:
+        raise StateError(
+            f"no node of cluster {cluster.name} can be entered: "
+            f"{next(iter(silent.values())).partition('|')[0]}",
+            f"run `nearmetal up {text}`",
+        )
+    return commands, silent
+
+
+def analyse_options(parser: VerbParser) -> None:
+    """Add the arguments of `check analyse`."""
+    parser.option(
+        "paths PATH",
+        "directory of `check collect`, or a snapshot; several are one cluster",
+        nargs="+",
+        type=Path,
+    )
+    _add_judging(parser)
+
+
+def on_analyse(args: argparse.Namespace, view: View) -> int:
+    """Judge collections; exit code 4 if a finding is as grave as --fail-at."""
+    snapshots, silent, taken = _read(args.paths)
+    return _judge(args, view, snapshots, silent, taken)
+
+
+def _read(paths: Iterable[Path]) -> tuple[Iterable[Snapshot], dict[str, str], float]:
+    from itertools import chain
+
+    from nearmetal.check.collection import Collection, open_collection
+
+    sources: list[Iterable[Snapshot]] = []
+    silent: dict[str, str] = {}
+    taken = 0.0
+    for path in paths:
+        found = open_collection(path)
+        if isinstance(found, Collection):
+            sources.append(found.snapshots())
+            silent |= found.silent
+        else:
+            sources.append([found])
+        taken = max(taken, found.taken)
+    return chain.from_iterable(sources), silent, taken
+
+
+def _analysis(
+    args: argparse.Namespace, snapshots: Iterable[Snapshot], silent: Mapping[str, str]
+) -> Analysis:
+    from datetime import UTC, datetime
+
+    from nearmetal.check.analyse import analyse
+    from nearmetal.check.profile import load_profile
+
+    profile = load_profile(args.profile or "health_extended")
+    return analyse(snapshots, profile, silent=silent, today=datetime.now(UTC).date())
+
+
+def _judge(
+    args: argparse.Namespace,
+    view: View,
+    snapshots: Iterable[Snapshot],
+    silent: Mapping[str, str],
+    taken: float,
+) -> int:
+    from nearmetal.check import outputs
+    from nearmetal.check.model import Grade
+    from nearmetal.core.files import replace_file
+
+    analysis = _analysis(args, snapshots, silent)
+    least: Grade = Grade[args.fail_at.upper()]
+    if args.junit is not None:
+        replace_file(Path(args.junit), outputs.junit(analysis, least), mode=0o644)
+    if args.prometheus is not None:
+        replace_file(Path(args.prometheus), outputs.prometheus(analysis, taken), mode=0o644)
+    view.result(outputs.data(analysis), list(outputs.lines(analysis)))
+    return ExitCode.CHECKS_FAILED if analysis.fails(least) else ExitCode.DONE
+
+
+def diff_options(parser: VerbParser) -> None:
+    """Add the arguments of `check diff`."""
+    text = "directory of `check collect`, or a snapshot"
+    parser.option("before BEFORE", text, type=Path)
+    parser.option("after AFTER", f"{text}, taken later", type=Path)
+
+
+def on_diff(args: argparse.Namespace, view: View) -> int:
+    """Print what changed; exit code 4 if an error counter grew."""
+    from dataclasses import asdict
+
+    from nearmetal.check.diff import compare
+    from nearmetal.host.hosts_file import fold
+
+    (before, _, _), (after, _, _) = _read([args.before]), _read([args.after])
+    changes = compare(before, after)
+    view.table(
+        ("place", "before", "after", "nodes"),
+        [
+            [f"{c.place}{' (errors)' if c.grown else ''}", c.before, c.after, fold(list(c.nodes))]
+            for c in changes
+        ],
+    )
+    closing = [] if changes else ["nothing changed"]
+    view.result({"changes": [asdict(change) for change in changes]}, closing)
+    return ExitCode.CHECKS_FAILED if any(c.grown for c in changes) else ExitCode.DONE

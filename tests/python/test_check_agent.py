@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: one file for old Pythons that reads within limits and changes nothing."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from nearmetal.check.snapshot import MAX_BYTES, Snapshot, parse_snapshot
+
+AGENT = Path(__file__).parents[2] / "nearmetal/share/check/agent.py"
+OLD_MODULES = {"json", "os", "re", "resource", "select", "signal", "socket", "stat", "struct"}
+OLD_MODULES |= {"sys", "time", "typing"}
+
+
+def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Snapshot:
+    done = subprocess.run(
+        [*prefix, python, "-I", "-S", "-B", "-", *options],
+        input=AGENT.read_bytes(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == b""
+    return parse_snapshot(done.stdout, "here", "here")
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> ModuleType:
+    """The agent as a module, on an empty root."""
+    spec = importlib.util.spec_from_file_location("check_agent", AGENT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.ROOT = str(tmp_path)  # type: ignore[attr-defined]
+    return module
+
+
+def put(root: Path, files: dict[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def facts(agent: ModuleType, source: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for place, value in getattr(agent, source)():
+        agent.put(found, place, value)
+    return found
+
+
+def test_it_is_python_3_6_of_the_standard_library() -> None:
+    tree = ast.parse(AGENT.read_text(), feature_version=(3, 6))
+    imported = set()
+    for each in ast.walk(tree):
+        assert not isinstance(each, ast.NamedExpr | ast.Match)
+        if isinstance(each, ast.Import):
+            imported |= {alias.name for alias in each.names}
+        elif isinstance(each, ast.ImportFrom):
+            imported.add(str(each.module))
+        elif isinstance(each, ast.FunctionDef):
+            assert not each.args.posonlyargs
+            for argument in each.args.args:
+                assert "|" not in ast.unparse(argument.annotation or ast.Constant(None))
+    assert imported <= OLD_MODULES
+
+
+OPENS = re.compile(r"\b(open|openat|openat2|creat)\((.*)")
+CHANGES = (
+    "mkdir mkdirat rename renameat renameat2 unlink unlinkat rmdir link linkat symlink symlinkat \
+truncate ftruncate chmod fchmod fchmodat chown fchown lchown fchownat mknod mknodat mount umount2 \
+setxattr utimensat init_module finit_module execve settimeofday clock_settime sethostname reboot"
+)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("options", [(), ("--quick",)])
+def test_it_opens_no_file_to_write_and_starts_nothing(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    log = tmp_path / "trace"
+    calls = f"open,openat,openat2,creat,{','.join(CHANGES.split())}"
+    known = f"trace={','.join('?' + call for call in calls.split(','))}"
+    snapshot = run(*options, prefix=("strace", "-f", "-qq", "-o", str(log), "-e", known))
+    assert snapshot.text("system", "kernel") == os.uname().release
+    lines = log.read_text().splitlines()
+    opened = [line for line in lines if OPENS.search(line)]
+    assert len(opened) > 100
+    for line in opened:
+        assert not re.search(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND|\bcreat\(", line), line
+    changed = [line for line in lines if not OPENS.search(line) and "+++" not in line]
+    changed = [line for line in changed if not line.endswith("--- ") and " --- " not in line]
+    # strace itself starts the Python.
+    assert [line for line in changed if "execve(" not in line] == []
+    assert sum("execve(" in line for line in changed) == 1
+
+
+def test_it_runs_as_a_user_and_says_what_it_did_not_see() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the tests do not run as root")
+    user = ("setpriv", "--reuid=64321", "--regid=64321", "--clear-groups")
+    found = run(prefix=user, python="/usr/bin/python3")
+    assert not found.root
+    if Path("/sys/class/dmi/id/product_uuid").exists():
+        assert found.unseen["uuid"] == "only root may read it"
+    assert found.text("system", "kernel")
+
+
+def test_a_snapshot_of_this_machine_is_within_the_limits() -> None:
+    found = run()
+    assert found.count("processor", "threads") == os.cpu_count()
+    assert found.table("storage")
+    assert found.seconds < 45
+    assert abs(found.taken - time.time()) < 60
+    quick = run("--quick")
+    assert quick.quick
+    assert not quick.table("software", "packages")
+
+
+def hanging() -> Iterator[tuple[str, Any]]:
+    yield "a.b", 1
+    time.sleep(60)
+
+
+def failing() -> Iterator[tuple[str, Any]]:
+    yield "a.b", 1
+    raise ValueError("a\x1b[31mb")
+
+
+def endless() -> Iterator[tuple[str, Any]]:
+    while True:
+        yield "a.b", "x" * 1000
+
+
+def dying() -> Iterator[tuple[str, Any]]:
+    yield "a.b", 1
+    os._exit(1)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (hanging, "no answer in 0.5 s after a.b"),
+        (failing, "ValueError: a [31mb"),
+        (dying, "it ended early after a.b"),
+    ],
+)
+def test_a_source_that_fails_keeps_its_first_facts(
+    agent: ModuleType, source: Any, why: str
+) -> None:
+    rows, reason = agent.read_source(source, 0.5)
+    assert (rows, reason) == ([["a.b", 1]], why)
+
+
+def test_an_endless_source_is_stopped(agent: ModuleType) -> None:
+    begin = time.monotonic()
+    rows, reason = agent.read_source(endless, 30)
+    assert reason.startswith(f"more than {agent.MOST_BYTES} bytes")
+    assert len(rows) * 1000 < MAX_BYTES
+    assert time.monotonic() - begin < 20
+
+
+def test_secrets_of_the_command_line_stay_there(agent: ModuleType, tmp_path: Path) -> None:
+    put(tmp_path, {"proc/cmdline": "root=/dev/sda rd.iscsi.password=hush mitigations=off nosmt"})
+    assert facts(agent, "system")["system"]["boot_words"] == {"mitigations": "off", "nosmt": "set"}
+
+
+def test_a_fifo_and_a_link_to_a_device_are_never_waited_for(
+    agent: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "proc").mkdir()
+    os.mkfifo(tmp_path / "proc/cmdline")
+    (tmp_path / "proc/meminfo").symlink_to("/dev/zero")
+    assert agent.whole("proc/cmdline") == ""
+    assert agent.whole("proc/meminfo") == ""
+
+
+GUID = "0002:c903:0000:00aa"
+
+
+def test_rdma_devices_of_a_faked_sysfs(agent: ModuleType, tmp_path: Path) -> None:
+    device = "sys/devices/pci0000:00/0000:17:00.0"
+    port = f"{device}/infiniband/mlx5_0/ports/1"
+    put(
+        tmp_path,
+        {
+            f"{device}/numa_node": "1\n",
+            f"{device}/infiniband/mlx5_0/node_guid": f"{GUID}\n",
+            f"{device}/infiniband/mlx5_0/fw_ver": "20.31.1014\n",
+            f"{port}/state": "4: ACTIVE\n",
+            f"{port}/phys_state": "5: LinkUp\n",
+            f"{port}/rate": "100 Gb/sec (4X EDR)\n",
+            f"{port}/sm_lid": "0x1\n",
+            f"{port}/counters/link_downed": "3\n",
+            f"{port}/pkeys/0": "0xffff\n",
+            f"{port}/pkeys/1": "0x0000\n",
+            f"{port}/gid_attrs/types/0": "IB/RoCE v1\n",
+            f"{port}/gids/0": "fe80:0000:0000:0000:0002:c903:0000:00aa\n",
+            f"{port}/gids/1": "0000:0000:0000:0000:0000:0000:0000:0000\n",
+            f"{port}/gid_attrs/types/1": "RoCE v2\n",
+        },
+    )
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    place = tmp_path / device / "infiniband/mlx5_0"
+    (place / "device").symlink_to("../..")
+    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(place)
+    found = facts(agent, "fabric")["fabric"]["mlx5_0"]
+    assert (found["node_guid"], found["numa"], found["software"]) == (GUID, 1, False)
+    assert found["ports"]["1"]["state"] == "ACTIVE"
+    assert found["ports"]["1"]["counters"] == {"link_downed": 3}
+    assert found["ports"]["1"]["pkeys"] == "0xffff"
+    assert found["ports"]["1"]["gids"] == {"IB/RoCE v1": 1}
+
+
+def test_quotas_of_control_groups(agent: ModuleType, tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/slurm/job_1/step_0\n",
+            "sys/fs/cgroup/slurm/job_1/step_0/cpu.max": "max 100000\n",
+            "sys/fs/cgroup/slurm/job_1/cpu.max": "50000 100000\n",
+        },
+    )
+    assert facts(agent, "quota") == {"processor": {"quota": 0.5}}
+    put(
+        tmp_path,
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/job\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "150000\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+        },
+    )
+    assert facts(agent, "quota") == {"processor": {"quota": 1.5}}
+
+
+def module(size: int, speed: int, running: int, locator: str) -> bytes:
+    """Return a structure of type 17 of SMBIOS 2.7 and its texts."""
+    body = bytearray(0x22)
+    struct.pack_into("<BBH", body, 0, 17, 0x22, 0x1100)
+    struct.pack_into("<H", body, 0x0C, size)
+    body[0x10] = 1
+    struct.pack_into("<H", body, 0x15, speed)
+    struct.pack_into("<H", body, 0x20, running)
+    return bytes(body) + locator.encode() + b"\0SERIAL\0\0"
+
+
+def test_modules_of_memory_without_serial_numbers(agent: ModuleType, tmp_path: Path) -> None:
+    table = module(16384, 3200, 2933, "DIMM_A1") + module(0, 0, 0, "DIMM_A2")
+    put(tmp_path, {"sys/firmware/dmi/tables/DMI": table + bytes([127, 4, 0, 0, 0, 0])})
+    assert facts(agent, "modules_of_memory")["memory"] == {
+        "modules": {"DIMM_A1": "16384 MiB, 2933 MT/s of 3200"},
+        "slots": {"all": 2, "empty": 1},
+    }
+
+
+@pytest.mark.parametrize("length", range(0, 80, 3))
+def test_a_damaged_table_of_firmware_ends(agent: ModuleType, tmp_path: Path, length: int) -> None:
+    put(tmp_path, {"sys/firmware/dmi/tables/DMI": module(1, 1, 1, "A")[:length]})
+    facts(agent, "modules_of_memory")
+
+
+def test_the_processes_of_qemu(agent: ModuleType, tmp_path: Path) -> None:
+    uuid = "4c4c4544-0000-1000-8000-00000000000A"
+    words = ["qemu-system-x86_64", "-name", "guest=vm1,debug-threads=on", "-uuid", uuid]
+    words += ["-machine", "pc-q35-7.2,accel=kvm", "-m", "4096", "-object", "secret,data=hush"]
+    put(
+        tmp_path,
+        {
+            "proc/7/comm": "qemu-system-x86\n",
+            "proc/7/cmdline": "\0".join([*words, "-overcommit", "mem-lock=on"]) + "\0",
+            "proc/7/status": "VmLck:\t 4194304 kB\nVmRSS:\t 100 kB\n",
+            "proc/7/task/8/comm": "CPU 0/KVM\n",
+            "proc/7/task/8/status": "Cpus_allowed_list:\t3\n",
+            "proc/7/task/9/comm": "CPU 1/KVM\n",
+            "proc/7/task/9/status": "Cpus_allowed_list:\t0-3\n",
+            "proc/9/comm": "bash\n",
+        },
+    )
+    found = facts(agent, "machines")
+    (machine,) = found["virtual"]["guests"].items()
+    assert machine == (
+        uuid.lower(),
+        {
+            "name": "vm1",
+            "machine": "pc-q35-7.2",
+            "locked_kib": 4 << 20,
+            "resident_kib": 100,
+            "memory_locked": True,
+            "pins": {"0": "3", "1": "0-3"},
+        },
+    )
+    assert "hush" not in json.dumps(found)
+
+
+def test_installed_packages_only(agent: ModuleType, tmp_path: Path) -> None:
+    status = "Package: a\nStatus: install ok installed\nVersion: 1:2.0-1\n\n"
+    status += "Package: b\nStatus: deinstall ok config-files\nVersion: 3\n"
+    put(tmp_path, {"var/lib/dpkg/status": status})
+    assert facts(agent, "packages") == {"software": {"packages": {"a": "1:2.0-1"}}}
+
+
+def test_names_with_dots_and_hostile_names_keep_their_place(agent: ModuleType) -> None:
+    found: dict[str, Any] = {}
+    agent.put(found, "sysctl." + agent.key("vm.swappiness"), "1")
+    agent.put(found, "net." + agent.key("e\x1bth.0") + ".mtu", 9000)
+    agent.put(found, "sysctl.vm|swappiness.more", 1)
+    assert found == {"sysctl": {"vm.swappiness": "1"}, "net": {"e th.0": {"mtu": 9000}}}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collection: several nodes at a time, silent ones as findings; and the verbs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nearmetal.check.collect import agent_argv, collect, here, over_ssh
+from nearmetal.check.collection import Collection, open_collection
+from nearmetal.cli.main import main
+from nearmetal.core.errors import CommandError
+from nearmetal.core.process import Command, Completed, LocalRunner, Runner
+from nearmetal.core.progress import Silent
+from nearmetal.core.resources import share
+from tests.python.check_nodes import content_of, facts_of, judged, only
+
+
+class Answers:
+    """A runner whose nodes answer as the test says; it counts how many run at a time."""
+
+    def __init__(self, answers: dict[str, Any], seconds: float = 0.0) -> None:
+        self._answers, self._seconds = answers, seconds
+        self._lock, self._now = threading.Lock(), 0
+        self.most = 0
+        self.inputs: set[bytes] = set()
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        with self._lock:
+            self._now += 1
+            self.most = max(self.most, self._now)
+            self.inputs.add(command.stdin)
+        time.sleep(self._seconds)
+        with self._lock:
+            self._now -= 1
+        answer = self._answers[command.argv[0]]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            return Completed(command, -9, b"", b"", timeout_s, timed_out=True)
+        code, out, err = answer
+        return Completed(command, code, out, err, 0.1)
+
+
+def gathered(answers: dict[str, Any], **options: Any) -> Any:
+    runner = Answers(answers, options.pop("seconds", 0.0))
+    targets = {name: Command((name,)) for name in answers}
+    found = collect(targets, cast(Runner, runner), progress=Silent(), **options)
+    return found, runner
+
+
+GOOD = (0, content_of(facts_of(1)), b"")
+
+
+def test_each_way_to_be_silent_has_its_reason() -> None:
+    found, runner = gathered(
+        {
+            "good": GOOD,
+            "late": None,
+            "bare": (127, b"", b""),
+            "gone": (255, b"", b"ssh: connect to host gone port 22: No route to host\n"),
+            "broken": (1, b"", b"Traceback\nMemoryError\x1b[31m\n"),
+            "chatty": (0, b"Welcome!\n" + GOOD[1], b""),
+            "endless": CommandError("more than 1048576 bytes of output: ssh endless"),
+        }
+    )
+    assert list(found.contents) == ["good"]
+    assert {name: why.partition("|")[0] for name, why in found.silent.items()} == {
+        "late": "no answer in 60 s",
+        "bare": "it has no python3",
+        "gone": "ssh: connect to host gone port 22: No route to host",
+        "broken": "the agent failed: MemoryError\\x1b[31m",
+        "chatty": "chatty:1: not valid JSON: Expecting value: line 1 column 1 (char 0)",
+        "endless": "more than 1048576 bytes of output: ssh endless",
+    }
+    assert runner.inputs == {share("check", "agent.py").read_bytes()}
+    silent = judged(found.snapshots(), silent=found.silent).findings
+    assert {name for f in silent if f.check == "base.answer" for name in f.nodes} == set(
+        found.silent
+    )
+
+
+def test_nodes_are_asked_side_by_side_up_to_the_limit() -> None:
+    begin = time.monotonic()
+    _, runner = gathered({f"n{i}": GOOD for i in range(24)}, at_once=8, seconds=0.1)
+    assert 2 < runner.most <= 8
+    assert time.monotonic() - begin < 24 * 0.1
+
+
+def test_ssh_asks_nothing_and_goes_to_the_named_host() -> None:
+    command = over_ssh(["node-1"], "probe")["node-1"]
+    assert ("-o", "BatchMode=yes") in zip(command.argv, command.argv[1:], strict=False)
+    assert command.argv[-3:-1] == ("--", "node-1")
+    assert ("-l", "probe") in zip(command.argv, command.argv[1:], strict=False)
+    # What ssh hands to the login shell there is the same command as elsewhere.
+    shell = Command(("sh", "-c", command.argv[-1]))
+    found = collect({"n": shell}, LocalRunner(), progress=Silent())
+    assert not found.silent
+    assert found.snapshots()[0].text("system", "hostname") == os.uname().nodename
+
+
+def test_a_node_whose_clock_is_five_seconds_ahead_is_found(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python3"
+    wrapper.write_text(
+        "#!/bin/sh\nexec /usr/bin/python3 -I -B -c 'import sys, time\n"
+        "real = time.time\ntime.time = lambda: real() + 5\n"
+        'exec(compile(sys.stdin.read(), "agent", "exec"))\' "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    targets = {"right": here("right")["right"], "fast": Command(tuple(agent_argv()), env=env)}
+    found = collect(targets, LocalRunner(), progress=Silent())
+    assert not found.silent
+    profile = "name: clock\nchecks: [base.clock]\n"
+    finding = only(judged(found.snapshots(), profile))
+    assert (finding.folded, finding.check) == ("fast", "base.clock")
+    assert finding.value.endswith("s ahead")
+
+
+def test_a_collection_names_each_snapshot_by_its_content(tmp_path: Path) -> None:
+    found, _ = gathered({"a": GOOD, "b": GOOD, "c": None})
+    found.write(tmp_path / "tuesday")
+    read = open_collection(tmp_path / "tuesday")
+    assert isinstance(read, Collection)
+    assert [s.name for s in read.snapshots()] == ["a", "b"]
+    assert read.silent == {"c": "no answer in 60 s"}
+    # Equal contents are one file.
+    assert len(list((tmp_path / "tuesday").iterdir())) == 2
+
+
+def test_the_verbs_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert main(["check", "collect", "--output", one]) == 0
+    assert "1 snapshots" in capsys.readouterr().out
+    assert main(["check", "collect", "--output", one]) == 2
+    capsys.readouterr()
+    report, metrics = tmp_path / "r.xml", tmp_path / "m.prom"
+    words = ["check", "analyse", one, "--json", "--profile", "health_base"]
+    code = main([*words, "--junit", str(report), "--prometheus", str(metrics)])
+    data = json.loads(capsys.readouterr().out)
+    assert code == (4 if any(f["severity"] == "fault" for f in data["findings"]) else 0)
+    assert data["nodes"] == [os.uname().nodename]
+    assert report.read_text().startswith("<?xml")
+    assert "nearmetal_check_nodes 1" in metrics.read_text()
+    main(["check", "--output", two, "--fail-at", "note"])
+    capsys.readouterr()
+    main(["check", "diff", one, two, "--json"])
+    assert "changes" in json.loads(capsys.readouterr().out)
+    assert main(["check", "--list", "--profile", "health_base"]) == 0
+    assert "base.clock" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["check", "x.yaml", "--hosts", "n1"], "contradict each other"),
+        (["check", "--hosts", "n[1-"], "is not a set of nodes"),
+        (["check", "--hosts", "n[1-99999999]"], "names more than 20000 nodes"),
+        (["check", "--at-once", "0"], "--at-once 0: more than 0"),
+        (["check", "--timeout", "0"], "--timeout 0: more than 0"),
+        (["check", "--profile", "nowhere"], "no profile 'nowhere'"),
+        (["check", "--drain", "--hosts", "n1"], "--drain is for this machine"),
+        (["check", "collect"], "required: --output"),
+    ],
+)
+def test_wrong_usage(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert problem in capsys.readouterr().err
+
+
+SCRIPT = '#!/bin/sh\necho "$(basename $0) $*" >>"$(dirname $0)/calls"\n[ $(basename $0) = scontrol ] || echo idle\n'
+
+
+def test_slurm_drains_the_node_with_the_words_of_the_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("sinfo", "scontrol"):
+        (tmp_path / name).write_text(SCRIPT)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURMD_NODENAME", "c7")
+    site = tmp_path / "site.yaml"
+    site.write_text("name: site\nchecks: [base.services]\nexpect: {services: [no-such-daemon]}\n")
+    assert main(["check", "--drain", "--profile", str(site)]) == 4
+    assert "no-such-daemon: the profile names this daemon" in capsys.readouterr().out
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[-1] == (
+        "scontrol update NodeName=c7 State=DRAIN "
+        "Reason=nearmetal: base.services no-such-daemon: not running"
+    )
+    (tmp_path / "calls").unlink()
+    site.write_text("name: site\nchecks: [nearmetal.shared]\n")
+    assert main(["check", "--drain", "--profile", str(site)]) == 0
+    assert not (tmp_path / "calls").exists()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each injected fault is found, it is named, and no other node is blamed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from nearmetal.check.families import CHECKS
+from nearmetal.check.model import Grade
+from tests.python.check_nodes import PORT, cluster, judged, named, node, only
+
+FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
+    ("base.memlock", [("limits>memlock>soft", 8 << 20)], "8 MiB", "fault"),
+    ("base.time_service", [("services>time", "")], "none", "warning"),
+    ("base.resolution", [("names", {"error": "Name or service not known"})], "Name", "warning"),
+    ("base.numa_balancing", [("sysctl>kernel.numa_balancing", "1")], "1", "warning"),
+    ("base.swap", [("memory>SwapTotal", 8 << 20), ("memory>SwapFree", 1 << 20)], "more", "warning"),
+    ("processor.governor", [("processor>governors", {"powersave": "0-7"})], "powersave", "warning"),
+    ("processor.frequency", [("processor>allowed_khz", {"2000000": "0-7"})], "2.00", "warning"),
+    ("processor.offline", [("processor>offline", "7")], "CPUs 7", "warning"),
+    ("processor.quota", [("processor>quota", 0.5)], "0.5 processors", "fault"),
+    ("processor.microcode", [("processor>microcode", "0x2a, 0x2b")], "0x2a, 0x2b", "fault"),
+    ("processor.throttled", [("processor>throttled", 12)], "throttled", "warning"),
+    (
+        "processor.old_microcode",
+        [("processor>vulnerabilities", {"old_microcode": "Vulnerable"})],
+        "0x2b",
+        "note",
+    ),
+    ("memory.uncorrected", [("memory>edac>mc0>ue", 1)], "errors", "fault"),
+    ("memory.corrected", [("memory>edac>mc0>ce", 9)], "errors", "warning"),
+    ("memory.poisoned", [("memory>HardwareCorrupted", 4)], "4 KiB", "fault"),
+    (
+        "memory.speed",
+        [("memory>modules>A1", "32768 MiB, 2666 MT/s of 3200")],
+        "2666 MT/s",
+        "note",
+    ),
+    (
+        "memory.sizes",
+        [("memory>modules>A1", "16384 MiB, 3200 MT/s of 3200")],
+        "16 GiB, 32 GiB",
+        "warning",
+    ),
+    ("memory.empty_node", [("memory>nodes>1>MemTotal", 0)], "no memory", "warning"),
+    ("memory.transparent", [("memory>transparent>enabled", "never")], "never", "warning"),
+    ("fabric.state", [("fabric>mlx5_0>ports>1>state", "DOWN")], "DOWN, LinkUp", "fault"),
+    ("fabric.state", [("fabric>mlx5_0>ports>1>state", "INIT")], "INIT, LinkUp", "fault"),
+    ("fabric.manager", [("fabric>mlx5_0>ports>1>sm_lid", "0x0")], "none", "fault"),
+    ("fabric.manager", [("fabric>mlx5_0>ports>1>pkeys", "")], "none", "fault"),
+    ("fabric.guid", [("fabric>mlx5_0>node_guid", "0000:0000:0000:0000")], "0000", "fault"),
+    ("fabric.twice", [("fabric>mlx5_0>node_guid", "0002:c903:0000:0002")], "0002:c903", "fault"),
+    (
+        "fabric.counters",
+        [("fabric>mlx5_0>ports>1>counters>symbol_error", 77)],
+        "symbol_error",
+        "note",
+    ),
+    ("fabric.roce", [("fabric>mlx5_0>ports>1>link_layer", "Ethernet")], "none", "fault"),
+    ("fabric.slot", [("pci>0000:17:00.0>current_link_width", "8")], "x8", "warning"),
+    ("virtual.clock", [("virtual>clock", "acpi_pm")], "acpi_pm", "warning"),
+    ("virtual.steal", [("virtual>steal_percent", 7.5)], "more than 1 %", "warning"),
+    (
+        "virtual.iommu",
+        [("pci>0000:17:00.1", {"physical": "0000:17:00.0", "group_size": 3})],
+        "",
+        "",
+    ),
+    ("storage.full", [("storage>/>free", 1 << 30)], "95 % or more", "fault"),
+    ("storage.full", [("storage>/>inodes_free", 3)], "95 % or more", "fault"),
+    ("storage.broken", [("storage>/data", {"error": "Stale file handle"})], "Stale", "fault"),
+    ("storage.slow", [("storage>/>seconds", 4.2)], "4.2 s", "warning"),
+    ("software.kernel", [("system>kernel", "6.1.0-17-amd64")], "6.1.0-17", "warning"),
+    ("software.verbs", [("software>modules", {})], "not loaded", "fault"),
+    ("nearmetal.shared", [("nearmetal>folders>/dev/shm>writable", False)], "missing", "fault"),
+    (
+        "nearmetal.rundir",
+        [("nearmetal>folders>/run/nearmetal", {"writable": False})],
+        "not writable",
+        "warning",
+    ),
+    (
+        "nearmetal.segment",
+        [("nearmetal>segments>0000:00:05.0>memory_type", "uncached-minus")],
+        "uncached-minus",
+        "fault",
+    ),
+    ("nearmetal.environment", [("nearmetal>environment>FI_PROVIDER", "tcp")], "tcp", "warning"),
+]
+
+
+def test_a_healthy_cluster_has_no_finding() -> None:
+    assert named(judged(cluster())) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "value", "severity"), FAULTS, ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_a_fault_is_found_and_only_its_node_is_named(
+    check: str, changes: list[tuple[str, Any]], value: str, severity: str
+) -> None:
+    analysis = judged(cluster(node(4, *changes)))
+    found = [f for f in analysis.findings if f.check == check]
+    assert len(found) == 1
+    assert value in found[0].value
+    assert found[0].grade.word == (severity or "warning")
+    assert found[0].reason
+    assert found[0].remedy
+    assert found[0].source or CHECKS[check].source
+    blamed = {name for f in analysis.findings for name in f.nodes}
+    twin = {"compute-01"} if check == "fabric.twice" else set()
+    assert blamed == {"compute-04"} | twin
+
+
+def test_every_check_of_one_node_has_a_fault_above_or_needs_an_expectation() -> None:
+    injected = {check for check, *_ in FAULTS}
+    expected = {check for check, *_ in EXPECTED}
+    special = {"base.sources", "base.privilege", "base.clock", "storage.silent"}
+    special |= {"virtual.balloon", "virtual.placement", "virtual.pins"}
+    each = {name for name, check in CHECKS.items() if check.judge is not None}
+    assert each <= injected | expected | special
+
+
+EXPECTED = [
+    ("base.open_files", "open_files: 100000", "65536"),
+    ("base.services", "services: [slurmd]", "not running"),
+    ("base.kernel", "kernel: [6.1.0-19-amd64]", "6.1.0-18"),
+    ("processor.idle", "idle_latency_us: 1", "2 µs"),
+    ("memory.per_core", "memory_per_core_gib: 16", "8.0 GiB"),
+    ("memory.huge_pages", "huge_pages: 512", "0"),
+    ("fabric.rate", "link_gbit: 200", "100 Gb/sec"),
+    ("fabric.mtu", "mtu: 9000", "4092"),
+    ("virtual.functions", "vfs: 32", "16 of 16"),
+    ("storage.mounts", "mounts: [/home]", "not mounted"),
+    ("software.packages", "packages: {libfabric1: 2.1.0-1}", "1.17.0-3"),
+    ("nearmetal.shared", "shm_bytes: 64 GiB", "32 GiB"),
+]
+
+
+@pytest.mark.parametrize(("check", "line", "value"), EXPECTED)
+def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, value: str) -> None:
+    profile = f"name: site\nchecks: ['{check}']\nexpect:\n  {line}\n"
+    finding = only(judged(cluster(), profile))
+    assert (finding.check, finding.source) == (check, "site.yaml:4")
+    assert finding.value.startswith(value)
+    assert finding.folded == "compute-[01-06]"
+
+
+def test_a_second_port_without_a_cable_is_a_note() -> None:
+    down = dict(PORT, state="DOWN", phys_state="Polling")
+    finding = only(judged([node(1, ("fabric>mlx5_0>ports>2", down))]))
+    assert (finding.check, finding.grade, finding.about) == ("fabric.state", Grade.NOTE, "mlx5_0/2")
+
+
+def test_clocks_count_only_when_the_offset_is_certain() -> None:
+    late = node(2, clock=(-5.3, -4.9))
+    early = node(3, clock=(4.9, 5.2))
+    unsure = node(4, clock=(-5.0, 5.0))
+    unknown = node(5, clock=None)
+    found = judged(cluster(late, early, unsure, unknown)).findings
+    assert [(f.check, f.folded, f.value) for f in found] == [
+        ("base.clock", "compute-02", "at least 5 s behind"),
+        ("base.clock", "compute-03", "at least 5 s ahead"),
+    ]
+
+
+def test_what_the_agent_could_not_see_is_said() -> None:
+    unseen = {
+        "dmi": "only root may read it",
+        "fabric": "no answer in 5 s after fabric.mlx5_0.node_guid",
+        "storage": "no answer in 5 s after storage./data.remote",
+    }
+    assert named(judged([node(1, unseen=unseen)])) == [
+        ("storage.silent", "fault", "compute-01"),
+        ("base.sources", "warning", "compute-01"),
+        ("base.privilege", "note", "compute-01"),
+    ]
+
+
+def test_silent_nodes_are_one_finding_for_each_reason() -> None:
+    silent = {f"gone-{i}": "no answer in 60 s|ssh NODE uptime" for i in range(3)}
+    finding = only(judged(cluster(), silent=silent))
+    assert (finding.check, finding.folded) == ("base.answer", "gone-[0-2]")
+    assert (finding.value, finding.remedy) == ("no answer in 60 s", "ssh NODE uptime")
+
+
+UUID = "4c4c4544-0000-1000-8000-000000000001"
+
+
+def guest(number: int, *changes: tuple[str, Any]) -> Any:
+    return node(
+        number,
+        ("virtual>guest", True),
+        ("virtual>uuid", UUID),
+        ("system>dmi>product_version", "pc-q35-7.2"),
+        *changes,
+    )
+
+
+def host(**machine: Any) -> Any:
+    pins = {str(i): str(i + 2) for i in range(8)}
+    facts = {"name": "vm1", "pins": pins, "locked_kib": 64 << 20, "huge_kib": 0} | machine
+    return node(9, (f"virtual>guests>{UUID}", facts))
+
+
+def test_a_machine_whose_sides_agree_has_no_finding() -> None:
+    assert named(judged([guest(1), host()])) == []
+
+
+def test_a_guest_with_fewer_processors_than_its_host_gives() -> None:
+    found = judged([guest(1, ("processor>threads", 7)), host()]).findings
+    assert [(f.check, f.folded, f.value) for f in found] == [
+        ("virtual.sides", "compute-01", "7 processors")
+    ]
+
+
+def test_a_guest_whose_memory_is_not_reserved() -> None:
+    finding = only(judged([guest(1), host(locked_kib=0, huge_kib=1 << 20)]))
+    assert (finding.check, finding.value) == ("virtual.sides", "not reserved")
+    assert finding.source.startswith("VMW-IB")
+
+
+def test_a_balloon_and_an_adapter_without_a_place_in_a_guest() -> None:
+    odd = guest(1, ("virtual>balloon", True), ("fabric>mlx5_0>numa", -1))
+    assert named(judged([odd])) == [
+        ("virtual.placement", "warning", "compute-01"),
+        ("virtual.balloon", "note", "compute-01"),
+    ]
+
+
+def test_virtual_processors_that_are_not_pinned_or_share_a_processor() -> None:
+    loose = only(judged([host(pins={"0": "0-7", "1": "0-7"})]))
+    assert (loose.check, loose.about, loose.value) == ("virtual.pins", "vm1", "not pinned")
+    other = {"name": "vm2", "pins": {"0": "2"}, "locked_kib": 1}
+    machines = {UUID: {"name": "vm1", "pins": {"0": "2"}, "locked_kib": 1}, "u2": other}
+    shared = only(judged([node(9, ("virtual>guests", machines))]))
+    assert (shared.value, shared.grade) == ("CPUs 2", Grade.FAULT)
+    assert "vm1, vm2" in shared.reason
+
+
+def test_names_of_a_hostile_node_are_quoted_in_remedies() -> None:
+    evil = "x; rm -rf ~"
+    full = {"options": "rw", "bytes": 100, "free": 0, "seconds": 9.0}
+    down = dict(PORT, state="DOWN")
+    active = dict(PORT, link_layer="Ethernet", netdev=evil)
+    device = {"software": False, "node_guid": "1", "ports": {evil: down, "2": active}}
+    slot = {"vfs_possible": 1, "vfs": 0, "current_link_width": "1", "max_link_width": "2"}
+    odd = node(
+        1,
+        ("storage", {evil: full, f"{evil}2": {"error": "gone"}}),
+        ("fabric", {evil: device}),
+        ("net", {evil: {"mtu": 1}}),
+        ("pci", {evil: slot}),
+    )
+    profile = "name: s\nbase: health_extended\nexpect: {mtu: 9000, vfs: 8}\n"
+    remedies = [f.remedy for f in judged([odd], profile).findings]
+    assert sum(f"'{evil}" in remedy for remedy in remedies) >= 7
+    assert all(evil not in re.sub("'[^']*'", "", remedy) for remedy in remedies)

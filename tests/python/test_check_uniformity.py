@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The odd node out is found without any expectation, and a mixed cluster blames no node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nearmetal.check.model import Grade
+from tests.python.check_nodes import PORT, cluster, judged, named, node, only
+
+ODD: list[tuple[str, str, Any, str]] = [
+    ("uniformity.kernel", "system>boot_words", {"mitigations": "off"}, "system.boot_words"),
+    ("uniformity.settings", "sysctl>vm.swappiness", "60", "sysctl[vm.swappiness]"),
+    ("uniformity.limits", "limits>nofile>soft", 1024, "limits.nofile.soft"),
+    ("uniformity.services", "services>slurmd", "runs", "services.slurmd"),
+    ("uniformity.processor", "processor>microcode", "0x2a", "processor.microcode"),
+    ("uniformity.processor", "processor>model", "Model Q", "processor.model"),
+    ("uniformity.memory", "memory>MemTotal", 48 << 20, "memory.MemTotal"),
+    ("uniformity.firmware", "system>dmi>bios_version", "1.9", "system.dmi.bios_version"),
+    ("uniformity.fabric", "fabric>mlx5_0>fw_ver", "20.28.2006", "fabric.mlx5_0.fw_ver"),
+    ("uniformity.fabric", "fabric>mlx5_0>ports>1>rate", "50 Gb/sec (2X EDR)", "rate"),
+    ("uniformity.interfaces", "net>ib0>mtu", 2044, "net.ib0.mtu"),
+    ("uniformity.mounts", "storage>/home", {"type": "nfs4", "options": "rw"}, "storage[/home]"),
+    ("uniformity.software", "software>packages>libfabric1", "1.18.0-1", "libfabric1"),
+]
+
+
+@pytest.mark.parametrize(("check", "path", "value", "place"), ODD)
+def test_the_odd_node_is_named(check: str, path: str, value: Any, place: str) -> None:
+    findings = judged(cluster(node(5, (path, value)), size=9)).findings
+    assert findings
+    assert {f.check for f in findings} == {check}
+    assert all(f.folded == "compute-05" for f in findings)
+    assert any(place in f.about for f in findings)
+    assert all("as 8 of 9 nodes" in f.expected for f in findings)
+
+
+def test_less_than_a_percent_of_memory_is_no_difference() -> None:
+    assert named(judged(cluster(node(2, ("memory>MemTotal", (64 << 20) - 4000))))) == []
+
+
+def test_two_nodes_have_no_majority() -> None:
+    finding = only(judged([node(1), node(2, ("sysctl>vm.swappiness", "60"))]))
+    assert (finding.grade, finding.folded) == (Grade.NOTE, "compute-[01-02]")
+    assert "10: 1 nodes" in finding.value
+
+
+def test_a_cluster_of_two_halves_blames_no_node() -> None:
+    half = [node(i, ("processor>model", "Q"), ("processor>microcode", "0x9")) for i in (4, 5, 6)]
+    finding = only(judged(cluster(*half)))
+    assert (finding.check, finding.grade) == ("uniformity.processor", Grade.NOTE)
+
+
+def test_guests_and_machines_are_not_compared() -> None:
+    guests = [node(i, ("virtual>guest", True), ("processor>threads", 4)) for i in (5, 6)]
+    assert named(judged(cluster(*guests))) == []
+
+
+def test_a_node_that_lacks_a_device_is_named() -> None:
+    finding = judged(cluster(node(3, ("fabric", {}), ("software>modules", {})))).findings
+    assert {(f.check, f.folded) for f in finding} == {
+        ("uniformity.fabric", "compute-03"),
+        ("uniformity.software", "compute-03"),
+    }
+
+
+def test_many_differences_of_one_table_are_cut() -> None:
+    packages = {f"package-{i}": "1" for i in range(400)}
+    findings = judged(cluster(node(3, ("software>packages", packages)))).findings
+    assert {f.folded for f in findings if f.check.startswith("uniformity")} == {"compute-03"}
+    assert len(findings) < 25
+    assert any(f.value.endswith("more differences") for f in findings)
+
+
+def test_a_table_that_differs_everywhere_is_left_out() -> None:
+    nodes = [node(i, ("services>own", str(i))) for i in range(1, 80)]
+    assert named(judged(nodes)) == []
+
+
+def test_a_port_that_is_down_on_one_node_only() -> None:
+    two = [node(i, ("fabric>mlx5_0>ports>2", PORT)) for i in range(1, 6)]
+    down = dict(PORT, state="DOWN", phys_state="Disabled")
+    findings = judged([*two, node(6, ("fabric>mlx5_0>ports>2", down))]).findings
+    assert {(f.check, f.grade, f.folded) for f in findings} == {
+        ("uniformity.fabric", Grade.WARNING, "compute-06"),
+        ("fabric.state", Grade.NOTE, "compute-06"),
+    }
