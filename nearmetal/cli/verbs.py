@@ -131,6 +131,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 class MainParser(Parser):
     """The parser of all verbs. `check collect` is one word of it: `check` is a verb as well."""
+
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
