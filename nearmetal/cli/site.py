@@ -106,16 +106,16 @@ def doctor_options(parser: VerbParser) -> None:
 
 def on_doctor(args: argparse.Namespace, view: View) -> int:
     """Print the diagnoses; exit code 4 if one failed."""
-    from nearmetal.job.site.diagnoses import Grade
+    from nearmetal.job.site.diagnoses import Rating
     from nearmetal.job.site.doctor import examine
 
     report = examine(args.mpi, LocalRunner(), run=not args.no_run)
     title = report.mpi.title if report.mpi else "the MPI"
-    failed = [one.id for one in report.found if one.grade is Grade.FAIL]
+    failed = [one.id for one in report.found if one.grade is Rating.FAIL]
     lines = []
     for one in report.found:
         lines.append(f"{one.grade.value:<5} {one.id:<16} {one.words}")
-        if one.remedy and one.grade is not Grade.OK:
+        if one.remedy and one.grade is not Rating.OK:
             lines.append(f"{'':<6}{'fix:':<16} {one.remedy}")
     verdict = f"{title} will use nearmetal here, with `nearmetal env` or `nearmetal wrap`"
     if failed:

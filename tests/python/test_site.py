@@ -20,7 +20,7 @@ from nearmetal.core.process import LocalRunner
 from nearmetal.job.mpi import Installation, Mpi
 from nearmetal.job.site import diagnoses as say
 from nearmetal.job.site.container import ENGINES, container_words
-from nearmetal.job.site.diagnoses import Grade
+from nearmetal.job.site.diagnoses import Rating
 from nearmetal.job.site.exported import Exported, Form, exported, written
 from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi
 from nearmetal.job.site.machine import MachineFacts, Usable
@@ -92,7 +92,7 @@ def test_an_mpi_without_libfabric_is_refused_with_its_device() -> None:
     with pytest.raises(LaunchError, match=r"cannot use libfabric \(device ch4:ucx\)"):
         exported(ucx, LIBRARY, {})
     diagnosis = say.of_ofi(ucx, "")
-    assert (diagnosis.id, diagnosis.grade) == ("mpi-ofi", Grade.FAIL)
+    assert (diagnosis.id, diagnosis.grade) == ("mpi-ofi", Rating.FAIL)
     assert "ch4:ucx" in diagnosis.words
 
 
@@ -124,9 +124,9 @@ def test_the_variables_change_an_environment_once() -> None:
     assert "FI_PROVIDER" not in first
     assert first["HOME"] == "/h"
     assert found.applied(first) == first
-    assert say.of_environment(found, first, "").grade is Grade.OK
+    assert say.of_environment(found, first, "").grade is Rating.OK
     warned = say.of_environment(found, {"FI_PROVIDER": "tcp"}, " impi")
-    assert warned.grade is Grade.WARN
+    assert warned.grade is Rating.WARN
     assert "with FI_PROVIDER, which must not be set" in warned.words
     assert warned.remedy == 'eval "$(nearmetal env impi)"'
 
@@ -234,26 +234,26 @@ def test_the_diagnoses_of_a_sound_machine_are_good() -> None:
         say.of_libfabric(seen),
         say.of_loading(seen, "", LIBRARY),
     ]
-    assert {one.grade for one in found} == {Grade.OK}
+    assert {one.grade for one in found} == {Rating.OK}
     assert not [one.remedy for one in found if one.remedy]
 
 
 WORSE = (
-    ("rundir", say.of_rundir, {"rundir_usable": NO}, Grade.FAIL),
-    ("window", say.of_window, {"window": NO}, Grade.FAIL),
-    ("shm", say.of_shm, {"shm_free": 1 << 20}, Grade.WARN),
-    ("shm", say.of_shm, {"shm_free": None}, Grade.FAIL),
-    ("cma", say.of_cma, {"cma": NO, "yama": 2}, Grade.WARN),
-    ("segment", say.of_segment, {"shared_devices": ("/dev/dax0.0",)}, Grade.WARN),
-    ("memlock", say.of_memlock, {"rdma": ("mlx5_0",)}, Grade.WARN),
-    ("user-namespaces", say.of_user_namespaces, {"user_namespaces": NO}, Grade.WARN),
-    ("tuning", say.of_tuning, {"tuning": NO, "tuning_file": "/etc/t"}, Grade.WARN),
+    ("rundir", say.of_rundir, {"rundir_usable": NO}, Rating.FAIL),
+    ("window", say.of_window, {"window": NO}, Rating.FAIL),
+    ("shm", say.of_shm, {"shm_free": 1 << 20}, Rating.WARN),
+    ("shm", say.of_shm, {"shm_free": None}, Rating.FAIL),
+    ("cma", say.of_cma, {"cma": NO, "yama": 2}, Rating.WARN),
+    ("segment", say.of_segment, {"shared_devices": ("/dev/dax0.0",)}, Rating.WARN),
+    ("memlock", say.of_memlock, {"rdma": ("mlx5_0",)}, Rating.WARN),
+    ("user-namespaces", say.of_user_namespaces, {"user_namespaces": NO}, Rating.WARN),
+    ("tuning", say.of_tuning, {"tuning": NO, "tuning_file": "/etc/t"}, Rating.WARN),
 )
 
 
 @pytest.mark.parametrize(("name", "check", "change", "grade"), WORSE)
 def test_each_defect_has_its_grade_its_reason_and_a_fix(
-    name: str, check: object, change: dict[str, object], grade: Grade
+    name: str, check: object, change: dict[str, object], grade: Rating
 ) -> None:
     assert callable(check)
     found = check(replace(FACTS, **change))  # type: ignore[arg-type]
@@ -266,26 +266,26 @@ def test_each_defect_has_its_grade_its_reason_and_a_fix(
 def test_locked_memory_is_counted_in_peers() -> None:
     facts = replace(FACTS, rdma=("mlx5_0",), memlock=(9 << 20) + 5 * (2 << 20))
     assert "enough for 5 peers" in say.of_memlock(facts).words
-    assert say.of_memlock(replace(facts, memlock=None)).grade is Grade.OK
+    assert say.of_memlock(replace(facts, memlock=None)).grade is Rating.OK
 
 
 def test_the_network_under_the_provider_is_judged() -> None:
-    assert say.of_network(fabric((2, 5), "nearmetal"), FACTS).grade is Grade.FAIL
+    assert say.of_network(fabric((2, 5), "nearmetal"), FACTS).grade is Rating.FAIL
     over = replace(FACTS, rdma=("mlx5_0",))
-    assert say.of_network(fabric((2, 5), "tcp"), over).grade is Grade.WARN
+    assert say.of_network(fabric((2, 5), "tcp"), over).grade is Rating.WARN
     good = say.of_network(fabric((2, 5), "tcp", "verbs;ofi_rxm"), over)
-    assert (good.grade, "verbs;ofi_rxm" in good.words) == (Grade.OK, True)
+    assert (good.grade, "verbs;ofi_rxm" in good.words) == (Rating.OK, True)
 
 
 def test_a_libfabric_that_does_not_fit_is_reported() -> None:
-    assert say.of_libfabric(None).grade is Grade.FAIL
-    assert say.of_libfabric(fabric((1, 16))).grade is Grade.FAIL
-    assert say.of_libfabric(fabric((2, 6))).grade is Grade.WARN
+    assert say.of_libfabric(None).grade is Rating.FAIL
+    assert say.of_libfabric(fabric((1, 16))).grade is Rating.FAIL
+    assert say.of_libfabric(fabric((2, 6))).grade is Rating.WARN
     unloaded = replace(fabric((2, 5), "tcp"), nearmetal="")
     assert "it said so" in say.of_loading(unloaded, "it said so", LIBRARY).words
-    assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Grade.FAIL
+    assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Rating.FAIL
     other = replace(fabric((2, 5), "nearmetal"), nearmetal="/other/libnearmetal-fi.so")
-    assert say.of_loading(other, "", LIBRARY).grade is Grade.WARN
+    assert say.of_loading(other, "", LIBRARY).grade is Rating.WARN
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ _SHM_ENOUGH = 64 << 20
 _NODE_PEERS = 64
 
 
-class Grade(Enum):
+class Rating(Enum):
     """How good it is."""
 
     OK = "ok"
@@ -41,20 +41,20 @@ class Diagnosis:
     """One finding: its identifier, grade, sentence, and a command that helps ("" for none)."""
 
     id: str
-    grade: Grade
+    grade: Rating
     words: str
     remedy: str = ""
 
 
 def _ok(name: str, words: str) -> Diagnosis:
-    return Diagnosis(name, Grade.OK, words)
+    return Diagnosis(name, Rating.OK, words)
 
 
 def of_mpi(mpi: FoundMpi) -> Diagnosis:
     """Say which MPI is examined."""
     if mpi.launcher is None:
         words = f"{mpi.title}, by {mpi.source}; {'; '.join(mpi.unknown)}"
-        return Diagnosis("mpi", Grade.WARN, words, f"nearmetal doctor {mpi.installation.prefix}")
+        return Diagnosis("mpi", Rating.WARN, words, f"nearmetal doctor {mpi.installation.prefix}")
     return _ok("mpi", f"{mpi.title}, by {mpi.source}")
 
 
@@ -71,7 +71,7 @@ def of_ofi(mpi: FoundMpi, again: str) -> Diagnosis:
         fix = f"use an Open MPI that is configured with --with-ofi: {again}"
     if mpi.ofi:
         return _ok(name, f"{mpi.title} can use libfabric: {kind}")
-    return Diagnosis(name, Grade.FAIL, f"{mpi.title} cannot use libfabric: {kind}", fix)
+    return Diagnosis(name, Rating.FAIL, f"{mpi.title} cannot use libfabric: {kind}", fix)
 
 
 def of_provider(library: Path, *, everyone: bool) -> Diagnosis:
@@ -79,7 +79,7 @@ def of_provider(library: Path, *, everyone: bool) -> Diagnosis:
     if everyone:
         return _ok("provider", f"{library}")
     words = f"{library} is not readable for other users, so their jobs cannot load it"
-    return Diagnosis("provider", Grade.WARN, words, f"chmod o+r {shlex.quote(str(library))}")
+    return Diagnosis("provider", Rating.WARN, words, f"chmod o+r {shlex.quote(str(library))}")
 
 
 def of_libfabric(libfabric: Libfabric | None) -> Diagnosis:
@@ -87,15 +87,15 @@ def of_libfabric(libfabric: Libfabric | None) -> Diagnosis:
     name = "libfabric"
     if libfabric is None:
         words = "the libfabric that this MPI loads was not found"
-        return Diagnosis(name, Grade.FAIL, words, "ldd LIBMPI; load the module of libfabric")
+        return Diagnosis(name, Rating.FAIL, words, "ldd LIBMPI; load the module of libfabric")
     whose = "the MPI's own" if libfabric.own else "the system's"
     words = f"{libfabric.title}, {whose}: {libfabric.path}"
     if libfabric.version < _OLDEST:
         words = f"{words}: it is too old, the provider needs 1.17"
-        return Diagnosis(name, Grade.FAIL, words, "use an MPI with libfabric 1.17 or newer")
+        return Diagnosis(name, Rating.FAIL, words, "use an MPI with libfabric 1.17 or newer")
     if libfabric.version > _NEWEST:
         words = f"{words}: newer than 2.5, which the provider was not tried with"
-        return Diagnosis(name, Grade.WARN, words, "nearmetal doctor (without --no-run)")
+        return Diagnosis(name, Rating.WARN, words, "nearmetal doctor (without --no-run)")
     return _ok(name, words)
 
 
@@ -104,15 +104,15 @@ def of_loading(seen: Libfabric | None, said: str, library: Path) -> Diagnosis:
     name = "provider-loads"
     if seen is None or not seen.nearmetal:
         words = "libfabric does not load the provider" + (f": {said}" if said else "")
-        return Diagnosis(name, Grade.FAIL, words, "FI_LOG_LEVEL=info nearmetal doctor --no-run")
+        return Diagnosis(name, Rating.FAIL, words, "FI_LOG_LEVEL=info nearmetal doctor --no-run")
     if "nearmetal" not in seen.providers:
         words = "libfabric loads the provider, which offers no endpoints" + (
             f": {said}" if said else ""
         )
-        return Diagnosis(name, Grade.FAIL, words, "NEARMETAL_LOG=info nearmetal doctor --no-run")
+        return Diagnosis(name, Rating.FAIL, words, "NEARMETAL_LOG=info nearmetal doctor --no-run")
     if Path(seen.nearmetal).resolve() != library.resolve():
         words = f"libfabric loads another provider: {seen.nearmetal}"
-        return Diagnosis(name, Grade.WARN, words, f"NEARMETAL_PROVIDER_LIB={seen.nearmetal}")
+        return Diagnosis(name, Rating.WARN, words, f"NEARMETAL_PROVIDER_LIB={seen.nearmetal}")
     return _ok(name, f"{seen.title} offers nearmetal with the variables of `nearmetal env`")
 
 
@@ -127,13 +127,15 @@ def of_environment(found: Exported, env: Mapping[str, str], again: str) -> Diagn
     parts = [f"without {', '.join(lacking)}"] if lacking else []
     parts += [f"with {', '.join(wrong)}, which must not be set"] if wrong else []
     words = f"this shell is {' and '.join(parts)}: the MPI selects another way by itself"
-    return Diagnosis(name, Grade.WARN, words, f'eval "$(nearmetal env{again})"')
+    return Diagnosis(name, Rating.WARN, words, f'eval "$(nearmetal env{again})"')
 
 
 def of_info() -> Diagnosis:
     """Say that the machine could not be examined."""
     words = "nearmetal-info is missing or does not answer, so this machine is not examined"
-    return Diagnosis("machine", Grade.FAIL, words, "nearmetal-info; set NEARMETAL_INFO to its path")
+    return Diagnosis(
+        "machine", Rating.FAIL, words, "nearmetal-info; set NEARMETAL_INFO to its path"
+    )
 
 
 def of_rundir(facts: MachineFacts) -> Diagnosis:
@@ -142,25 +144,25 @@ def of_rundir(facts: MachineFacts) -> Diagnosis:
     if facts.rundir_usable.good:
         return _ok("rundir", words)
     fix = "export NEARMETAL_RUNDIR=DIR, with DIR of mode 0700, owned by the user of the ranks"
-    return Diagnosis("rundir", Grade.FAIL, words, fix)
+    return Diagnosis("rundir", Rating.FAIL, words, fix)
 
 
 def of_window(facts: MachineFacts) -> Diagnosis:
     """Say whether shared memory can be made."""
     if facts.window.good:
         return _ok("window", facts.window.reason)
-    return Diagnosis("window", Grade.FAIL, facts.window.reason, "ulimit -f unlimited -v unlimited")
+    return Diagnosis("window", Rating.FAIL, facts.window.reason, "ulimit -f unlimited -v unlimited")
 
 
 def of_shm(facts: MachineFacts) -> Diagnosis:
     """Say whether /dev/shm has room: for the rundir, and for the MPI's own files."""
     name, fix = "shm", f"mount -o remount,size=1g {SHM}; for a container: --shm-size=1g"
     if facts.shm_free is None:
-        return Diagnosis(name, Grade.FAIL, f"{SHM} is missing or not writable", fix)
+        return Diagnosis(name, Rating.FAIL, f"{SHM} is missing or not writable", fix)
     free = f"{SHM} has {facts.shm_free >> 20} MiB free"
     if facts.shm_free < _SHM_ENOUGH:
         words = f"{free}: MPIs keep their own files there, and stop if it is full"
-        return Diagnosis(name, Grade.WARN, words, fix)
+        return Diagnosis(name, Rating.WARN, words, fix)
     return _ok(name, free)
 
 
@@ -174,7 +176,7 @@ def of_memlock(facts: MachineFacts) -> Diagnosis:
         return _ok(name, f"{limit} of locked memory for {', '.join(facts.rdma)}")
     peers = max(0, (facts.memlock - _ENDPOINT_LOCKED) // _PEER_LOCKED)
     words = f"{limit} of locked memory: over verbs, that is enough for {peers} peers of a rank"
-    return Diagnosis(name, Grade.WARN, words, "ulimit -l unlimited")
+    return Diagnosis(name, Rating.WARN, words, "ulimit -l unlimited")
 
 
 def of_cma(facts: MachineFacts) -> Diagnosis:
@@ -186,7 +188,7 @@ def of_cma(facts: MachineFacts) -> Diagnosis:
     fix = "for a container: --cap-add=SYS_PTRACE"
     if facts.yama:
         fix = "sysctl -w kernel.yama.ptrace_scope=0"
-    return Diagnosis(name, Grade.WARN, words, fix)
+    return Diagnosis(name, Rating.WARN, words, fix)
 
 
 def of_user_namespaces(facts: MachineFacts) -> Diagnosis:
@@ -196,7 +198,7 @@ def of_user_namespaces(facts: MachineFacts) -> Diagnosis:
         return _ok(name, "processes may make user namespaces, so users can run containers")
     words = f"users cannot make containers without root: {facts.user_namespaces.reason}"
     fix = "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
-    return Diagnosis(name, Grade.WARN, words, fix)
+    return Diagnosis(name, Rating.WARN, words, fix)
 
 
 def of_segment(facts: MachineFacts) -> Diagnosis:
@@ -206,7 +208,7 @@ def of_segment(facts: MachineFacts) -> Diagnosis:
         return _ok(name, f"virtual machines of this host share memory: {facts.segment.reason}")
     if facts.shared_devices:
         words = f"{', '.join(facts.shared_devices)} may be shared memory: {facts.segment.reason}"
-        return Diagnosis(name, Grade.WARN, words, "nearmetal-guest segment")
+        return Diagnosis(name, Rating.WARN, words, "nearmetal-guest segment")
     return _ok(name, "no device for memory that virtual machines share")
 
 
@@ -215,7 +217,7 @@ def of_tuning(facts: MachineFacts) -> Diagnosis:
     name = "tuning"
     if facts.tuning_file and not facts.tuning.good:
         words = f"{facts.tuning_file} is refused: {facts.tuning.reason}"
-        return Diagnosis(name, Grade.WARN, words, "nearmetal tune")
+        return Diagnosis(name, Rating.WARN, words, "nearmetal tune")
     return _ok(name, ": ".join(filter(None, (facts.tuning_file, facts.tuning.reason))))
 
 
@@ -230,11 +232,11 @@ def of_network(seen: Libfabric | None, facts: MachineFacts) -> Diagnosis:
     name, inner = "network", inner_network(seen)
     if not inner:
         words = "libfabric offers neither tcp nor verbs: ranks on other hosts cannot be reached"
-        return Diagnosis(name, Grade.FAIL, words, "fi_info; add tcp to FI_PROVIDER")
+        return Diagnosis(name, Rating.FAIL, words, "fi_info; add tcp to FI_PROVIDER")
     if facts.rdma and not inner.startswith("verbs"):
         words = f"other hosts are reached by {inner}, although there is {', '.join(facts.rdma)}"
         fix = "ibv_devinfo; for verbs add it to FI_PROVIDER: FI_PROVIDER=nearmetal,verbs,tcp"
-        return Diagnosis(name, Grade.WARN, words, fix)
+        return Diagnosis(name, Rating.WARN, words, fix)
     return _ok(name, f"other hosts are reached by {inner}")
 
 
@@ -244,7 +246,7 @@ def of_meeting(facts: MachineFacts, seen: Libfabric | None) -> Diagnosis:
     inner = inner_network(seen) or "nothing"
     if not (facts.rundir_usable.good and facts.window.good):
         words = f"ranks of this host do not meet in memory; all messages go by {inner}"
-        return Diagnosis(name, Grade.FAIL, words, "nearmetal-info")
+        return Diagnosis(name, Rating.FAIL, words, "nearmetal-info")
     segment = "meet in the segment" if facts.segment.good else f"are reached by {inner}"
     words = (
         f"ranks of user {facts.uid} that see {facts.rundir} meet in shared memory; "

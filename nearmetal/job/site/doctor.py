@@ -19,7 +19,7 @@ from nearmetal.core.text import printable
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.job.mpi import Family
 from nearmetal.job.site import diagnoses as say
-from nearmetal.job.site.diagnoses import Diagnosis, Grade
+from nearmetal.job.site.diagnoses import Diagnosis, Rating
 from nearmetal.job.site.exported import Exported, exported
 from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi, look_again
 from nearmetal.job.site.hello import RANKS
@@ -44,7 +44,7 @@ class Examination:
     @property
     def good(self) -> bool:
         """Whether the MPI will use the provider: nothing failed."""
-        return all(one.grade is not Grade.FAIL for one in self.found)
+        return all(one.grade is not Rating.FAIL for one in self.found)
 
 
 def examine(text: str | None, runner: Runner, *, run: bool = True) -> Examination:
@@ -79,7 +79,7 @@ def _or_say(found: list[Diagnosis], name: str, get: Callable[[], _T]) -> _T | No
     try:
         return get()
     except NearmetalError as error:
-        found.append(Diagnosis(name, Grade.FAIL, error.message, error.hint))
+        found.append(Diagnosis(name, Rating.FAIL, error.message, error.hint))
         return None
 
 
@@ -127,25 +127,25 @@ def say_hello(mpi: FoundMpi, settings: Exported, runner: Runner) -> Diagnosis:
         try:
             done = runner.run(command, timeout_s=_HELLO_S)
         except NearmetalError as error:
-            return Diagnosis("hello", Grade.FAIL, error.message, error.hint)
+            return Diagnosis("hello", Rating.FAIL, error.message, error.hint)
         stats = read_stats(Path(place))
     retry = f"NEARMETAL_LOG=info nearmetal wrap --mpi {shlex.quote(str(mpi.launcher))} -- {command}"
     if done.timed_out or done.code != 0:
         how = f"did not end in {_HELLO_S:.0f} s" if done.timed_out else f"failed ({done.code})"
         last = printable(done.error_tail.strip().rpartition("\n")[2])
-        return Diagnosis("hello", Grade.FAIL, f"two ranks {how}: {last or 'no message'}", retry)
+        return Diagnosis("hello", Rating.FAIL, f"two ranks {how}: {last or 'no message'}", retry)
     return _of_channels(stats, retry)
 
 
 def _of_channels(stats: Sequence[dict[str, Any]], retry: str) -> Diagnosis:
     proof = judge(stats, RANKS)
     if proof.verdict is not JobVerdict.PROVEN:
-        return Diagnosis("hello", Grade.FAIL, f"two ranks ran, but {proof.reason}", retry)
+        return Diagnosis("hello", Rating.FAIL, f"two ranks ran, but {proof.reason}", retry)
     between = {name: count for name, count in proof.messages.items() if name != SELF}
     words = ", ".join(f"{name} {count} messages" for name, count in sorted(between.items()))
     if set(between) <= {NETWORK}:
         reasons = {str(p.get("reason")) for one in stats for p in one["peers"]} - {""}
         why = f": {printable(min(reasons))}" if reasons else ""
         words = f"two ranks of this machine used the network ({words or 'no messages'}){why}"
-        return Diagnosis("hello", Grade.WARN, words, retry)
-    return Diagnosis("hello", Grade.OK, f"two ranks exchanged data by nearmetal: {words}")
+        return Diagnosis("hello", Rating.WARN, words, retry)
+    return Diagnosis("hello", Rating.OK, f"two ranks exchanged data by nearmetal: {words}")
