@@ -87,12 +87,13 @@ class _Findings:
                     check.grade if seen.grade is None else seen.grade,
                     nodes,
                     _fold(nodes),
-                    seen.about,
-                    seen.value,
-                    seen.expected,
+                    # Families keep to printable texts; a fact that they missed ends here.
+                    printable(seen.about),
+                    printable(seen.value),
+                    printable(seen.expected),
                     seen.source or check.source,
-                    seen.reason,
-                    seen.remedy,
+                    printable(seen.reason),
+                    printable(seen.remedy),
                 )
             )
         found.sort(key=lambda f: (-f.grade, f.check, f.about, f.nodes))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nearmetal.check.snapshot import Snapshot
 
 
-class Grade(IntEnum):
+class Gravity(IntEnum):
     """The severity of a finding; an analysis fails from one of them on."""
 
     NOTE = 0
@@ -40,7 +40,7 @@ class Spotted:
     remedy: str
     about: str = ""
     source: str = ""
-    grade: Grade | None = None
+    grade: Gravity | None = None
     """Of this finding; None: that of the check."""
 
 
@@ -65,7 +65,7 @@ class HealthCheck:
     """
 
     name: str
-    grade: Grade
+    grade: Gravity
     title: str
     source: str
     judge: Judge | None = None
@@ -82,7 +82,7 @@ class CheckFinding:
     """A finding: one check, the same on all of its nodes."""
 
     check: str
-    grade: Grade
+    grade: Gravity
     nodes: tuple[str, ...]
     folded: str
     about: str
@@ -120,6 +120,6 @@ class Analysis:
     not_run: dict[str, str] = field(default_factory=dict)
     """Parts of the profile that did not run, with the reason."""
 
-    def fails(self, least: Grade) -> bool:
+    def fails(self, least: Gravity) -> bool:
         """Whether a finding has at least this grade."""
         return any(finding.grade >= least for finding in self.findings)

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from nearmetal.check.families import CHECKS
-from nearmetal.check.model import Analysis, CheckFinding, Grade
+from nearmetal.check.model import Analysis, CheckFinding, Gravity
 
 _MOST_NODES = 64
 
@@ -29,11 +29,11 @@ def lines(analysis: Analysis) -> Iterator[str]:
     for part, why in analysis.not_run.items():
         yield f"not run: {part}: {why}"
     counts = {
-        grade: sum(finding.grade == grade for finding in analysis.findings) for grade in Grade
+        grade: sum(finding.grade == grade for finding in analysis.findings) for grade in Gravity
     }
     total = ", ".join(
         f"{counts[grade]} {grade.word}{'' if counts[grade] == 1 else 's'}"
-        for grade in sorted(Grade, reverse=True)
+        for grade in sorted(Gravity, reverse=True)
     )
     yield (
         f"{len(analysis.nodes)} nodes, {len(analysis.checks)} checks of {analysis.profile}: {total}"
@@ -74,7 +74,7 @@ def _finding(finding: CheckFinding) -> dict[str, Any]:
     }
 
 
-def junit(analysis: Analysis, least: Grade) -> str:
+def junit(analysis: Analysis, least: Gravity) -> str:
     """Return a JUnit report: a suite for each family, a case for each check."""
     by_check: dict[str, list[CheckFinding]] = defaultdict(list)
     for finding in analysis.findings:
@@ -111,7 +111,7 @@ def prometheus(analysis: Analysis, taken: float) -> str:
         "# TYPE nearmetal_check_finding gauge",
     ]
     for finding in analysis.findings:
-        for node in finding.nodes[:_MOST_NODES] if finding.grade is Grade.NOTE else finding.nodes:
+        for node in finding.nodes[:_MOST_NODES] if finding.grade is Gravity.NOTE else finding.nodes:
             labels = {
                 "check": finding.check,
                 "severity": finding.grade.word,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of health: check, check collect, check analyse and check diff."""
+"""The verbs of health: check run, collect, analyse and diff."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nearmetal.check.collect import Gathered
-    from nearmetal.check.model import Analysis, CheckFinding, Grade
+    from nearmetal.check.model import Analysis, CheckFinding, Gravity
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
@@ -68,8 +68,8 @@ def _add_judging(parser: VerbParser) -> None:
     parser.option("--prometheus FILE", "write FILE for the textfile collector of node_exporter")
 
 
-def check_options(parser: VerbParser) -> None:
-    """Add the arguments of `check`."""
+def run_options(parser: VerbParser) -> None:
+    """Add the arguments of `check run`."""
     _add_targets(parser)
     _add_judging(parser)
     parser.option("--output DIR", "keep the collection of snapshots in the new directory DIR")
@@ -81,7 +81,7 @@ def check_options(parser: VerbParser) -> None:
     )
 
 
-def on_check(args: argparse.Namespace, view: View) -> int:
+def on_run(args: argparse.Namespace, view: View) -> int:
     """Collect and analyse; exit code 4 if a finding is as grave as --fail-at."""
     if args.list:
         return _list(args, view)
@@ -118,14 +118,14 @@ def _list(args: argparse.Namespace, view: View) -> int:
 
 
 def _drain(args: argparse.Namespace, view: View) -> int:
-    from nearmetal.check.model import Grade
+    from nearmetal.check.model import Gravity
 
     if args.spec is not None or args.hosts is not None:
         raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
     gathered = _here(quick=True, timeout_s=min(args.timeout, _QUICK_S))
     args.profile = args.profile or "health_base"
     analysis = _analysis(args, gathered.snapshots(), gathered.silent)
-    faults = [f for f in analysis.findings if f.grade is Grade.FAULT]
+    faults = [f for f in analysis.findings if f.grade is Gravity.FAULT]
     view.result(
         {"faults": [f"{f.key}: {f.value}" for f in faults]},
         [f"{f.key}: {f.reason}: {f.value}, expected {f.expected}" for f in faults],
@@ -299,11 +299,11 @@ def _judge(
     taken: float,
 ) -> int:
     from nearmetal.check import outputs
-    from nearmetal.check.model import Grade
+    from nearmetal.check.model import Gravity
     from nearmetal.core.files import replace_file
 
     analysis = _analysis(args, snapshots, silent)
-    least: Grade = Grade[args.fail_at.upper()]
+    least: Gravity = Gravity[args.fail_at.upper()]
     if args.junit is not None:
         replace_file(Path(args.junit), outputs.junit(analysis, least), mode=0o644)
     if args.prometheus is not None:

@@ -48,6 +48,9 @@ _ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitl
 VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 """Every verb of verbs.csv; a verb of a group follows its group."""
 
+_USUAL = {"check": "run"}
+"""Groups with a verb that may be left out."""
+
 _TYPES = {"N": int, "BYTES": int, "FILE": Path, "PLAN": Path, "DIR": Path, "STUDY": Path}
 
 _DESCRIPTION = """\
@@ -130,16 +133,17 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class MainParser(Parser):
-    """The parser of all verbs. `check collect` is one word of it: `check` is a verb as well."""
+    """The parser of all verbs. `check SPEC` means `check run SPEC`."""
 
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """Join the words of such a verb."""
+        """Insert the verb of a group that may be left out."""
         words = sys.argv[1:] if args is None else list(args)
-        joined = " ".join(words[:2])
-        if joined in VERBS and VERBS[words[0]].module:
-            words[:2] = [joined]
+        usual = _USUAL.get(words[0]) if words else None
+        following = " ".join(words[:2])
+        if usual and following not in VERBS and words[1:2] not in (["-h"], ["--help"]):
+            words.insert(1, usual)
         return super().parse_known_args(words, namespace)
 
 
@@ -221,8 +225,6 @@ def build_parser() -> argparse.ArgumentParser:
     groups = {"": _subparsers(parser, "verb")}
     for name, verb in VERBS.items():
         group, _, word = name.rpartition(" ")
-        if group and VERBS[group].module:
-            group, word = "", name
         codes = "".join(f"  {code:<8} {meaning}\n" for code, meaning in verb.codes().items())
         made = groups[group].add_parser(
             word,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearmetal.check.families import CHECKS
-from nearmetal.check.model import Grade
+from nearmetal.check.model import Gravity
 from tests.python.check_nodes import PORT, cluster, judged, named, node, only
 
 FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
@@ -152,7 +152,11 @@ def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, 
 def test_a_second_port_without_a_cable_is_a_note() -> None:
     down = dict(PORT, state="DOWN", phys_state="Polling")
     finding = only(judged([node(1, ("fabric>mlx5_0>ports>2", down))]))
-    assert (finding.check, finding.grade, finding.about) == ("fabric.state", Grade.NOTE, "mlx5_0/2")
+    assert (finding.check, finding.grade, finding.about) == (
+        "fabric.state",
+        Gravity.NOTE,
+        "mlx5_0/2",
+    )
 
 
 def test_clocks_count_only_when_the_offset_is_certain() -> None:
@@ -237,7 +241,7 @@ def test_virtual_processors_that_are_not_pinned_or_share_a_processor() -> None:
     other = {"name": "vm2", "pins": {"0": "2"}, "locked_kib": 1}
     machines = {UUID: {"name": "vm1", "pins": {"0": "2"}, "locked_kib": 1}, "u2": other}
     shared = only(judged([node(9, ("virtual>guests", machines))]))
-    assert (shared.value, shared.grade) == ("CPUs 2", Grade.FAULT)
+    assert (shared.value, shared.grade) == ("CPUs 2", Gravity.FAULT)
     assert "vm1, vm2" in shared.reason
 
 

@@ -15,7 +15,7 @@ from nearmetal.check import outputs
 from nearmetal.check.analyse import analyse
 from nearmetal.check.expect import KEYS
 from nearmetal.check.families import CHECKS, FAMILIES
-from nearmetal.check.model import Grade
+from nearmetal.check.model import Gravity
 from nearmetal.check.node_pattern import expand, node_pattern
 from nearmetal.check.profile import BUILT_IN, load_profile, parse_profile
 from nearmetal.core.errors import SpecError, UsageError
@@ -147,7 +147,7 @@ def test_outputs_have_all_findings() -> None:
     analysis = judged(cluster(odd))
     data = json.loads(json.dumps(outputs.data(analysis)))
     assert [f["severity"] for f in data["findings"]][:1] == ["fault"]
-    root = ET.fromstring(outputs.junit(analysis, Grade.FAULT))  # noqa: S314 - our own text
+    root = ET.fromstring(outputs.junit(analysis, Gravity.FAULT))  # noqa: S314 - our own text
     assert len(root.findall(".//testcase")) == len(CHECKS)
     (failed,) = [
         case.get("name") for case in root.iter("testcase") if case.find("failure") is not None
@@ -157,15 +157,15 @@ def test_outputs_have_all_findings() -> None:
     rows = [row for row in text.splitlines() if row.startswith("nearmetal_check_finding{")]
     assert len(rows) == sum(len(f.nodes) for f in analysis.findings)
     assert all(re.fullmatch(r'\w+\{(\w+="(\\.|[^"\\\n])*",?){4}\} 1', row) for row in rows)
-    assert "\x1b" not in text + outputs.junit(analysis, Grade.FAULT) + "".join(
+    assert "\x1b" not in text + outputs.junit(analysis, Gravity.FAULT) + "".join(
         outputs.lines(analysis)
     )
 
 
 def test_an_analysis_fails_from_a_severity_on() -> None:
     analysis = judged(cluster(node(3, ("processor>throttled", 1))))
-    assert not analysis.fails(Grade.FAULT)
-    assert analysis.fails(Grade.WARNING)
+    assert not analysis.fails(Gravity.FAULT)
+    assert analysis.fails(Gravity.WARNING)
 
 
 def test_names_of_checks_begin_with_their_family_and_stand_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nearmetal.check.model import Grade
+from nearmetal.check.model import Gravity
 from tests.python.check_nodes import PORT, cluster, judged, named, node, only
 
 ODD: list[tuple[str, str, Any, str]] = [
@@ -43,14 +43,14 @@ def test_less_than_a_percent_of_memory_is_no_difference() -> None:
 
 def test_two_nodes_have_no_majority() -> None:
     finding = only(judged([node(1), node(2, ("sysctl>vm.swappiness", "60"))]))
-    assert (finding.grade, finding.folded) == (Grade.NOTE, "compute-[01-02]")
+    assert (finding.grade, finding.folded) == (Gravity.NOTE, "compute-[01-02]")
     assert "10: 1 nodes" in finding.value
 
 
 def test_a_cluster_of_two_halves_blames_no_node() -> None:
     half = [node(i, ("processor>model", "Q"), ("processor>microcode", "0x9")) for i in (4, 5, 6)]
     finding = only(judged(cluster(*half)))
-    assert (finding.check, finding.grade) == ("uniformity.processor", Grade.NOTE)
+    assert (finding.check, finding.grade) == ("uniformity.processor", Gravity.NOTE)
 
 
 def test_guests_and_machines_are_not_compared() -> None:
@@ -84,6 +84,6 @@ def test_a_port_that_is_down_on_one_node_only() -> None:
     down = dict(PORT, state="DOWN", phys_state="Disabled")
     findings = judged([*two, node(6, ("fabric>mlx5_0>ports>2", down))]).findings
     assert {(f.check, f.grade, f.folded) for f in findings} == {
-        ("uniformity.fabric", Grade.WARNING, "compute-06"),
-        ("fabric.state", Grade.NOTE, "compute-06"),
+        ("uniformity.fabric", Gravity.WARNING, "compute-06"),
+        ("fabric.state", Gravity.NOTE, "compute-06"),
     }

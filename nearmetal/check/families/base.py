@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -198,25 +198,25 @@ class _Hostnames:
                 )
 
 
-ANSWER = HealthCheck("base.answer", Grade.FAULT, "the node answers", OWN)
+ANSWER = HealthCheck("base.answer", Gravity.FAULT, "the node answers", OWN)
 """Its findings are made of the collection and not of a snapshot."""
 
 CHECKS = (
     ANSWER,
-    HealthCheck("base.sources", Grade.WARNING, "the agent reads all its sources", OWN, _sources),
+    HealthCheck("base.sources", Gravity.WARNING, "the agent reads all its sources", OWN, _sources),
     HealthCheck(
-        "base.privilege", Grade.NOTE, "the agent may read all its sources", OWN, _privilege
+        "base.privilege", Gravity.NOTE, "the agent may read all its sources", OWN, _privilege
     ),
-    HealthCheck("base.clock", Grade.FAULT, "the clock is right", OWN, _clock),
+    HealthCheck("base.clock", Gravity.FAULT, "the clock is right", OWN, _clock),
     HealthCheck(
-        "base.time_service", Grade.WARNING, "a process keeps the clock", OWN, _time_service
+        "base.time_service", Gravity.WARNING, "a process keeps the clock", OWN, _time_service
     ),
-    HealthCheck("base.resolution", Grade.WARNING, "the node resolves its name", OWN, _resolution),
-    HealthCheck("base.hostname", Grade.FAULT, "host names are unique", OWN, compare=_Hostnames),
-    HealthCheck("base.memlock", Grade.FAULT, "processes may lock memory", "", _memlock),
-    HealthCheck("base.open_files", Grade.WARNING, "processes may open files", "", _open_files),
-    HealthCheck("base.services", Grade.FAULT, "daemons run", "", _services),
-    HealthCheck("base.kernel", Grade.WARNING, "an accepted kernel runs", "", _kernel),
-    HealthCheck("base.numa_balancing", Grade.WARNING, "no NUMA balancing", "", _balancing),
-    HealthCheck("base.swap", Grade.WARNING, "no memory on disk", OWN, _swapped),
+    HealthCheck("base.resolution", Gravity.WARNING, "the node resolves its name", OWN, _resolution),
+    HealthCheck("base.hostname", Gravity.FAULT, "host names are unique", OWN, compare=_Hostnames),
+    HealthCheck("base.memlock", Gravity.FAULT, "processes may lock memory", "", _memlock),
+    HealthCheck("base.open_files", Gravity.WARNING, "processes may open files", "", _open_files),
+    HealthCheck("base.services", Gravity.FAULT, "daemons run", "", _services),
+    HealthCheck("base.kernel", Gravity.WARNING, "an accepted kernel runs", "", _kernel),
+    HealthCheck("base.numa_balancing", Gravity.WARNING, "no NUMA balancing", "", _balancing),
+    HealthCheck("base.swap", Gravity.WARNING, "no memory on disk", OWN, _swapped),
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -54,7 +54,7 @@ def _state(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 + ("; another port of the node is active" if active else ""),
                 "systemctl start opensm" if waits else f"ibstat {word(path[1])}",
                 name,
-                grade=Grade.NOTE if active and not waits else None,
+                grade=Gravity.NOTE if active and not waits else None,
             )
 
 
@@ -216,19 +216,21 @@ class _Twice:
 
 
 CHECKS = (
-    HealthCheck("fabric.state", Grade.FAULT, "ports are active", _VMW_IB, _state),
-    HealthCheck("fabric.manager", Grade.FAULT, "a subnet manager and a partition", _ABI, _manager),
-    HealthCheck("fabric.guid", Grade.FAULT, "GUIDs are set", _VMW_IB, _guid),
+    HealthCheck("fabric.state", Gravity.FAULT, "ports are active", _VMW_IB, _state),
     HealthCheck(
-        "fabric.twice", Grade.FAULT, "GUIDs and MAC addresses are unique", OWN, compare=_Twice
+        "fabric.manager", Gravity.FAULT, "a subnet manager and a partition", _ABI, _manager
     ),
-    HealthCheck("fabric.rate", Grade.FAULT, "links have their rate", "", _rate),
-    HealthCheck("fabric.mtu", Grade.FAULT, "interfaces have their MTU", "", _mtu),
-    HealthCheck("fabric.counters", Grade.NOTE, "links have no errors", _ABI, _counters),
-    HealthCheck("fabric.roce", Grade.FAULT, "RoCE v2 has an address", _ABI, _roce),
+    HealthCheck("fabric.guid", Gravity.FAULT, "GUIDs are set", _VMW_IB, _guid),
+    HealthCheck(
+        "fabric.twice", Gravity.FAULT, "GUIDs and MAC addresses are unique", OWN, compare=_Twice
+    ),
+    HealthCheck("fabric.rate", Gravity.FAULT, "links have their rate", "", _rate),
+    HealthCheck("fabric.mtu", Gravity.FAULT, "interfaces have their MTU", "", _mtu),
+    HealthCheck("fabric.counters", Gravity.NOTE, "links have no errors", _ABI, _counters),
+    HealthCheck("fabric.roce", Gravity.FAULT, "RoCE v2 has an address", _ABI, _roce),
     HealthCheck(
         "fabric.slot",
-        Grade.WARNING,
+        Gravity.WARNING,
         "adapters use all lanes",
         "kernel, Documentation/ABI/testing/sysfs-bus-pci",
         _slot,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -129,13 +129,17 @@ def _transparent(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 CHECKS = (
-    HealthCheck("memory.uncorrected", Grade.FAULT, "no memory error", _EDAC, _uncorrected),
-    HealthCheck("memory.corrected", Grade.WARNING, "no corrected memory error", _EDAC, _corrected),
-    HealthCheck("memory.poisoned", Grade.FAULT, "no damaged page", OWN, _poisoned),
-    HealthCheck("memory.speed", Grade.NOTE, "modules run at their speed", "SMBIOS", _slow_modules),
-    HealthCheck("memory.sizes", Grade.WARNING, "modules have one size", OWN, _uneven_modules),
-    HealthCheck("memory.empty_node", Grade.WARNING, "NUMA nodes have memory", OWN, _empty_node),
-    HealthCheck("memory.per_core", Grade.FAULT, "memory for each core", "", _per_core),
-    HealthCheck("memory.huge_pages", Grade.FAULT, "enough huge pages", "", _huge_pages),
-    HealthCheck("memory.transparent", Grade.WARNING, "transparent huge pages", "", _transparent),
+    HealthCheck("memory.uncorrected", Gravity.FAULT, "no memory error", _EDAC, _uncorrected),
+    HealthCheck(
+        "memory.corrected", Gravity.WARNING, "no corrected memory error", _EDAC, _corrected
+    ),
+    HealthCheck("memory.poisoned", Gravity.FAULT, "no damaged page", OWN, _poisoned),
+    HealthCheck(
+        "memory.speed", Gravity.NOTE, "modules run at their speed", "SMBIOS", _slow_modules
+    ),
+    HealthCheck("memory.sizes", Gravity.WARNING, "modules have one size", OWN, _uneven_modules),
+    HealthCheck("memory.empty_node", Gravity.WARNING, "NUMA nodes have memory", OWN, _empty_node),
+    HealthCheck("memory.per_core", Gravity.FAULT, "memory for each core", "", _per_core),
+    HealthCheck("memory.huge_pages", Gravity.FAULT, "enough huge pages", "", _huge_pages),
+    HealthCheck("memory.transparent", Gravity.WARNING, "transparent huge pages", "", _transparent),
 )

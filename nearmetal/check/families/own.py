@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
 from nearmetal.check.families.base import size
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -78,10 +78,10 @@ def _environment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 
 CHECKS = (
-    HealthCheck("nearmetal.shared", Grade.FAULT, "shared memory works", _PROVIDER, _shared),
-    HealthCheck("nearmetal.rundir", Grade.WARNING, "endpoints can meet", _PROVIDER, _rundir),
-    HealthCheck("nearmetal.segment", Grade.FAULT, "segments are cached", _SEGMENT, _segment),
+    HealthCheck("nearmetal.shared", Gravity.FAULT, "shared memory works", _PROVIDER, _shared),
+    HealthCheck("nearmetal.rundir", Gravity.WARNING, "endpoints can meet", _PROVIDER, _rundir),
+    HealthCheck("nearmetal.segment", Gravity.FAULT, "segments are cached", _SEGMENT, _segment),
     HealthCheck(
-        "nearmetal.environment", Grade.WARNING, "no other provider", _PROVIDER, _environment
+        "nearmetal.environment", Gravity.WARNING, "no other provider", _PROVIDER, _environment
     ),
 )

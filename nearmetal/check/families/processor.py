@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -110,26 +110,28 @@ def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 CHECKS = (
-    HealthCheck("processor.governor", Grade.WARNING, "the frequency is high", "", _governor),
+    HealthCheck("processor.governor", Gravity.WARNING, "the frequency is high", "", _governor),
     HealthCheck(
-        "processor.frequency", Grade.WARNING, "no frequency limit is set", _SYSFS, _frequency
+        "processor.frequency", Gravity.WARNING, "no frequency limit is set", _SYSFS, _frequency
     ),
-    HealthCheck("processor.offline", Grade.WARNING, "all processors are on", OWN, _offline),
+    HealthCheck("processor.offline", Gravity.WARNING, "all processors are on", OWN, _offline),
     HealthCheck(
         "processor.quota",
-        Grade.FAULT,
+        Gravity.FAULT,
         "no control group slows processes",
         "kernel, Documentation/admin-guide/cgroup-v2.rst, cpu.max",
         _quota,
     ),
-    HealthCheck("processor.microcode", Grade.FAULT, "one microcode in a machine", OWN, _microcode),
+    HealthCheck(
+        "processor.microcode", Gravity.FAULT, "one microcode in a machine", OWN, _microcode
+    ),
     HealthCheck(
         "processor.old_microcode",
-        Grade.NOTE,
+        Gravity.NOTE,
         "the microcode is current",
         "kernel, /sys/devices/system/cpu/vulnerabilities/old_microcode",
         _old_microcode,
     ),
-    HealthCheck("processor.throttled", Grade.WARNING, "processors are cool", OWN, _throttled),
-    HealthCheck("processor.idle", Grade.WARNING, "processors wake up quickly", "", _idle),
+    HealthCheck("processor.throttled", Gravity.WARNING, "processors are cool", OWN, _throttled),
+    HealthCheck("processor.idle", Gravity.WARNING, "processors wake up quickly", "", _idle),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import contained
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -57,7 +57,9 @@ def _verbs(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 
 CHECKS = (
-    HealthCheck("software.kernel", Grade.WARNING, "the kernel belongs to a package", OWN, _kernel),
-    HealthCheck("software.packages", Grade.FAULT, "packages have their versions", "", _packages),
-    HealthCheck("software.verbs", Grade.FAULT, "programs can use RDMA", OWN, _verbs),
+    HealthCheck(
+        "software.kernel", Gravity.WARNING, "the kernel belongs to a package", OWN, _kernel
+    ),
+    HealthCheck("software.packages", Gravity.FAULT, "packages have their versions", "", _packages),
+    HealthCheck("software.verbs", Gravity.FAULT, "programs can use RDMA", OWN, _verbs),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -90,9 +90,9 @@ def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 CHECKS = (
-    HealthCheck("storage.full", Grade.FAULT, "file systems have space", "", _full),
-    HealthCheck("storage.broken", Grade.FAULT, "file systems work", OWN, _broken),
-    HealthCheck("storage.silent", Grade.FAULT, "file systems answer", OWN, _silent),
-    HealthCheck("storage.slow", Grade.WARNING, "file systems answer quickly", "", _slow),
-    HealthCheck("storage.mounts", Grade.FAULT, "file systems are mounted", "", _missing),
+    HealthCheck("storage.full", Gravity.FAULT, "file systems have space", "", _full),
+    HealthCheck("storage.broken", Gravity.FAULT, "file systems work", OWN, _broken),
+    HealthCheck("storage.silent", Gravity.FAULT, "file systems answer", OWN, _silent),
+    HealthCheck("storage.slow", Gravity.WARNING, "file systems answer quickly", "", _slow),
+    HealthCheck("storage.mounts", Gravity.FAULT, "file systems are mounted", "", _missing),
 )

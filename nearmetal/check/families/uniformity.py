@@ -17,7 +17,7 @@ from typing import Any
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import contained
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
 
@@ -38,7 +38,7 @@ class Subject:
 
     path: Path
     by: Path = ()
-    grade: Grade = Grade.WARNING
+    grade: Gravity = Gravity.WARNING
     remedy: str = "nearmetal check diff GOOD BAD"
     tolerance: float = 0.0
     whole: str = ""
@@ -48,7 +48,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.kernel": (
         Subject(("system", "kernel"), remedy="systemctl reboot"),
         Subject(("system", "os")),
-        Subject(("system", "architecture"), grade=Grade.FAULT),
+        Subject(("system", "architecture"), grade=Gravity.FAULT),
         Subject(
             ("system", "boot_words"),
             remedy="grubby --update-kernel=ALL --args=ARGUMENTS",
@@ -66,9 +66,9 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.services": (Subject(("services",), remedy="systemctl restart SERVICE"),),
     "uniformity.processor": (
         Subject(("processor", "model")),
-        Subject(("processor", "packages"), grade=Grade.FAULT),
-        Subject(("processor", "cores"), grade=Grade.FAULT),
-        Subject(("processor", "threads"), grade=Grade.FAULT),
+        Subject(("processor", "packages"), grade=Gravity.FAULT),
+        Subject(("processor", "cores"), grade=Gravity.FAULT),
+        Subject(("processor", "threads"), grade=Gravity.FAULT),
         Subject(("processor", "smt"), remedy="echo on >/sys/devices/system/cpu/smt/control"),
         Subject(("processor", "features")),
         Subject(("processor", "microcode"), by=("processor", "model")),
@@ -81,7 +81,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("virtual", "clock")),
     ),
     "uniformity.memory": (
-        Subject(("memory", "MemTotal"), grade=Grade.FAULT, tolerance=0.01),
+        Subject(("memory", "MemTotal"), grade=Gravity.FAULT, tolerance=0.01),
         Subject(("memory", "modules")),
         Subject(("memory", "slots")),
     ),
@@ -134,9 +134,9 @@ def _mounts(node: Snapshot) -> Facts:
 
 
 DERIVED = {
-    "uniformity.fabric": (_fabric, "fabric", "ibstat", Grade.WARNING),
-    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU", Grade.WARNING),
-    "uniformity.mounts": (_mounts, "storage", "mount -a", Grade.WARNING),
+    "uniformity.fabric": (_fabric, "fabric", "ibstat", Gravity.WARNING),
+    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU", Gravity.WARNING),
+    "uniformity.mounts": (_mounts, "storage", "mount -a", Gravity.WARNING),
 }
 """Checks of facts that are chosen first."""
 
@@ -161,7 +161,7 @@ class _Variant:
 class Uniform:
     """Keeps each different value of a subject once, with the names of its nodes."""
 
-    def __init__(self, subject: Subject, check_grade: Grade) -> None:
+    def __init__(self, subject: Subject, check_grade: Gravity) -> None:
         """`check_grade`: that of the check, for a value without a majority below it."""
         self._subject = subject
         self._grade = max(subject.grade, check_grade)
@@ -237,7 +237,7 @@ class Uniform:
                     "the nodes differ, and no value has a majority",
                     self._subject.remedy,
                     shown(path),
-                    grade=Grade.NOTE,
+                    grade=Gravity.NOTE,
                 ),
             )
             return
@@ -279,7 +279,7 @@ class _Subjects:
     """The comparison of one check of SUBJECTS."""
 
     def __init__(self, subjects: tuple[Subject, ...]) -> None:
-        self._each = [(subject, Uniform(subject, Grade.NOTE)) for subject in subjects]
+        self._each = [(subject, Uniform(subject, Gravity.NOTE)) for subject in subjects]
 
     def add(self, node: Snapshot) -> None:
         for subject, uniform in self._each:
@@ -313,7 +313,7 @@ def _subjects(name: str) -> HealthCheck:
         return _Subjects(SUBJECTS[name])
 
     title = f"{name.partition('.')[2]} is the same on all nodes"
-    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
+    return HealthCheck(name, Gravity.WARNING, title, OWN, compare=compare)
 
 
 def _derived(name: str) -> HealthCheck:
@@ -321,7 +321,7 @@ def _derived(name: str) -> HealthCheck:
         return _Derived(name)
 
     title = f"{name.partition('.')[2]} is the same on all nodes"
-    return HealthCheck(name, Grade.WARNING, title, OWN, compare=compare)
+    return HealthCheck(name, Gravity.WARNING, title, OWN, compare=compare)
 
 
 CHECKS = (*map(_subjects, SUBJECTS), *map(_derived, DERIVED))

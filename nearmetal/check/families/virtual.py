@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
-from nearmetal.check.model import Grade, HealthCheck, Spotted
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
@@ -152,7 +152,7 @@ def _pins(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             "one machine for each CPU",
             f"several machines are pinned to the same CPUs: {', '.join(names[:8])}",
             "virsh vcpupin MACHINE VCPU CPU",
-            grade=Grade.FAULT,
+            grade=Gravity.FAULT,
         )
 
 
@@ -205,7 +205,7 @@ class _Sides:
                         f"the {host.vcpus} of its host {host.name}",
                         "the guest uses another number of processors than the host gives it",
                         "for f in /sys/devices/system/cpu/cpu*/online; do echo 1 >$f; done",
-                        grade=Grade.FAULT,
+                        grade=Gravity.FAULT,
                     ),
                 )
             if guest.memory_kib and host.held_kib < guest.memory_kib * 0.95:
@@ -222,12 +222,12 @@ class _Sides:
 
 
 CHECKS = (
-    HealthCheck("virtual.clock", Grade.WARNING, "the clock source is fast", "", _clock),
-    HealthCheck("virtual.steal", Grade.WARNING, "the host gives its processors", "", _steal),
-    HealthCheck("virtual.balloon", Grade.NOTE, "no balloon takes memory", OWN, _balloon),
-    HealthCheck("virtual.placement", Grade.WARNING, "adapters have a NUMA node", OWN, _placement),
-    HealthCheck("virtual.functions", Grade.FAULT, "virtual functions are there", "", _functions),
-    HealthCheck("virtual.iommu", Grade.WARNING, "functions are isolated", OWN, _iommu),
-    HealthCheck("virtual.pins", Grade.WARNING, "virtual processors are pinned", _PINNED, _pins),
-    HealthCheck("virtual.sides", Grade.WARNING, "host and guest agree", OWN, compare=_Sides),
+    HealthCheck("virtual.clock", Gravity.WARNING, "the clock source is fast", "", _clock),
+    HealthCheck("virtual.steal", Gravity.WARNING, "the host gives its processors", "", _steal),
+    HealthCheck("virtual.balloon", Gravity.NOTE, "no balloon takes memory", OWN, _balloon),
+    HealthCheck("virtual.placement", Gravity.WARNING, "adapters have a NUMA node", OWN, _placement),
+    HealthCheck("virtual.functions", Gravity.FAULT, "virtual functions are there", "", _functions),
+    HealthCheck("virtual.iommu", Gravity.WARNING, "functions are isolated", OWN, _iommu),
+    HealthCheck("virtual.pins", Gravity.WARNING, "virtual processors are pinned", _PINNED, _pins),
+    HealthCheck("virtual.sides", Gravity.WARNING, "host and guest agree", OWN, compare=_Sides),
 )
