@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # root.sh TAR DIR COMMAND...: runs COMMAND as root in a fresh copy of the root file system TAR, which
-# sees the folder DIR, read-only, as /given, the network, and nothing else of this machine. The copy lies in memory, in a
-# mount namespace that ends with COMMAND, so nothing is left.
+# sees the folder DIR, read-only, as /given, the network, and nothing else of this machine. The copy
+# lies in memory, in a mount namespace that ends with COMMAND, so nothing is left.
 
 set -euo pipefail
 tar=$1 dir=$2

@@ -145,3 +145,5 @@ for part in "${parts[@]}"; do
 	printf 'package: %s\n' "$part"
 	"make_$part"
 done
+python "$root/tools/package/sbom.py" "$version" "$SOURCE_DATE_EPOCH" >"$out/nearmetal-$version.spdx.json"
+(cd "$out" && rm -f SHA256SUMS && sha256sum -- *nearmetal* >"$work/sums" && mv "$work/sums" SHA256SUMS)

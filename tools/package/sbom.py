@@ -34,7 +34,7 @@ def _package(name: str, pin: str) -> dict[str, Any]:
         "SPDXID": f"SPDXRef-{name}",
         "name": name,
         "versionInfo": version,
-        "downloadLocation": f"https://pypi.org/project/{name}/{version}/",
+        "downloadLocation": _NONE,
         "filesAnalyzed": False,
         "licenseConcluded": _NONE,
         "licenseDeclared": _declared(name),
