@@ -53,7 +53,14 @@ def bare_root(suite: str) -> Path:
         CACHE.mkdir(parents=True, exist_ok=True)
         fresh = CACHE / f"{suite}.new.tar"
         source = f"deb [signed-by={KEYRING}] {mirror()} {suite} main"
-        argv = ["mmdebstrap", "--variant=minbase", f"--include={IN_ROOT}", suite, fresh, source]
+        argv: list[str | Path] = [
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={IN_ROOT}",
+            suite,
+            fresh,
+            source,
+        ]
         subprocess.run(argv, check=True, capture_output=True, timeout=1500)
         fresh.rename(tar)
     return tar
@@ -133,7 +140,13 @@ def test_nothing_in_the_wheel_needs_a_new_glibc(tmp_path: Path) -> None:
 
 
 def test_lintian_finds_no_error() -> None:
-    argv = ["lintian", "--allow-root", "--fail-on", "error", *PACKAGES.glob("*.deb")]
+    argv: list[str | Path] = [
+        "lintian",
+        "--allow-root",
+        "--fail-on",
+        "error",
+        *PACKAGES.glob("*.deb"),
+    ]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout
 
