@@ -23,6 +23,8 @@ fi_info -p nearmetal | grep -q '^provider: nearmetal$'
 passed "libfabric finds the provider by itself"
 man nearmetal-run | grep -q 'run an MPI program'
 passed manual
+bash -c '. /usr/share/bash-completion/completions/nearmetal && complete -p nearmetal' >/dev/null
+passed completion
 nearmetal-guest --help | grep -q configure
 passed "guest unit"
 nearmetal study import /usr/share/doc/nearmetal/examples --draft /tmp/draft.yaml >/tmp/log 2>&1 || true

@@ -95,6 +95,7 @@ def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
         "install",
         "libfabric finds the provider by itself",
         "manual",
+        "completion",
         "guest unit",
         "demo with Debian's Open MPI",
         "a job of PyPI's MPICH across two nodes",

@@ -34,7 +34,7 @@ cd -- "$root"
 . "$here/vsphere.sh"
 . "$here/packages.sh"
 
-usage() { sed -n '3,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
