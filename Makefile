@@ -59,6 +59,14 @@ test-full: test-fuzz test-faults
 benchmarks: setup
 	$(VENV)/python -m benchmarks.promises $(FIGURES)
 
+## Source, wheel, Debian packages and RPMs, and what is in them: build/packages
+packages: setup-packages
+	tools/package/packages.sh build/packages
+
+## The packages, built twice, checked, and installed on bare Debian 12 and 13 (minutes; network)
+test-packages: packages
+	$(PYTEST) tests/packages --junitxml=build/log/junit/packages.xml
+
 ## Layers, formats, types, licences, wording
 lint: setup
 	$(PYTEST) tests/lint $(SIDE_BY_SIDE) --junitxml=build/log/junit/lint.xml
@@ -78,6 +86,10 @@ setup-vsphere:
 ## What jobs under a real Slurm need, besides
 setup-slurm:
 	@tools/setup/setup.sh --slurm
+
+## What packages are built and tested with
+setup-packages:
+	@tools/setup/setup.sh --packages
 
 ## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks
 setup-system:
@@ -102,4 +114,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help
+.PHONY: packages test-packages setup-packages demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help

@@ -105,11 +105,11 @@ def mpi_names() -> str:
 
 def choose_mpis(text: str | None) -> list[Mpi]:
     """Return the MPIs in a comma-separated list, or all that are installed."""
-    from nearmetal.job.mpi import Mpi, find_installations
+    from nearmetal.job.mpi import NO_MPI, Mpi, find_installations
 
     installed = [m.value for m in find_installations()]
     if text is None and not installed:
-        raise LaunchError("no MPI is installed", "run `make setup`, or set NEARMETAL_MPI_PATH")
+        raise LaunchError("no MPI is installed", NO_MPI)
     names = installed if text is None else split_names(text, [m.value for m in Mpi], "MPI")
     for name in names:
         if name not in installed:

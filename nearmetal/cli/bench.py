@@ -159,10 +159,10 @@ def _show_rates(path: Path | None, view: View) -> int:
 
 
 def _tune(args: argparse.Namespace, view: View) -> int:
-    from nearmetal.core.resources import tool
+    from nearmetal.core.resources import built_program, tool
     from nearmetal.study.runner import tune
 
-    runner, info, program = LocalRunner(), tool("nearmetal-info"), tune.limits_program()
+    runner, info, program = LocalRunner(), tool("nearmetal-info"), built_program("limits")
     path = (args.output or tune.default_path(os.environ, os.geteuid())).absolute()
     here = tune.machine(runner, info)
     found: dict[str, tune.Measured] = {}

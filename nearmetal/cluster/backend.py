@@ -15,6 +15,7 @@ from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Observed, Resource
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
+from nearmetal.core.extras import ExtraError
 from nearmetal.core.process import Command, Runner
 
 JOB_SUFFIXES = ("", ".stats")
@@ -186,7 +187,6 @@ def open_backend(spec: ClusterSpec, store: Store, runner: Runner) -> Backend:
     try:
         driver = importlib.import_module(f"{backends.__name__}.{spec.backend}.driver")
     except ImportError as error:
-        hint = f"install nearmetal[{spec.backend}]"
-        raise BackendError(f"backend {spec.backend} needs an SDK: {error}", hint) from error
+        raise ExtraError(spec.backend, f"backend {spec.backend}", error) from error
     found: Backend = driver.open_backend(spec, store, runner)
     return found

@@ -14,7 +14,20 @@ from nearmetal.core.errors import LaunchError
 REPOSITORY = Path(__file__).resolve().parents[2]
 """The checkout that this package runs from, where its build/ lies; elsewhere a folder without one."""
 
-_LIBRARIES = (Path("/usr/local/lib"), Path("/usr/lib"))
+REMEDY = (
+    "run `make setup`"
+    if (REPOSITORY / "tools/setup/setup.sh").is_file()
+    else "this installation of nearmetal is incomplete: install it again"
+)
+"""What to do if a built file is missing."""
+
+PROVIDER = "libnearmetal-fi.so"
+_IN_BUILD = {
+    PROVIDER: "build/c/src/provider",
+    "nearmetal-info": "build/c/src/tools",
+    "nearmetal-segment": "build/c/src/tools",
+}
+_LIBRARIES = (Path("/usr/local/lib"), Path("/usr/lib"), Path("/usr/lib64"))
 
 
 def share(*names: str) -> Path:
@@ -22,13 +35,24 @@ def share(*names: str) -> Path:
     return Path(str(resources.files("nearmetal"))).joinpath("share", *names)
 
 
-def provider_places(libraries: Sequence[Path] = _LIBRARIES) -> list[Path]:
-    """Return the possible places of the provider, best first: the build, then installed ones."""
-    name = "nearmetal/libnearmetal-fi.so"
-    places = [REPOSITORY / "build/c/src/provider/libnearmetal-fi.so"]
+def built_places(name: str, libraries: Sequence[Path] = _LIBRARIES) -> list[Path]:
+    """Return the possible places of a built file, best first.
+
+    They are the build of the checkout, the wheel, and the libraries that a package installs.
+    """
+    places = [REPOSITORY / _IN_BUILD.get(name, "build/c/benchmarks") / name, share("built", name)]
     for directory in libraries:
-        places += [directory / name, *sorted(directory.glob(f"*/{name}"))]
+        places += [directory / "nearmetal" / name, *sorted(directory.glob(f"*/nearmetal/{name}"))]
     return places
+
+
+def built_program(name: str) -> Path:
+    """Return a built program that no user starts, for example `limits`; raises LaunchError."""
+    places = built_places(name)
+    for path in places:
+        if os.access(path, os.X_OK):
+            return path
+    raise LaunchError(f"{places[0]} is not a program", REMEDY)
 
 
 def provider_library() -> Path:
@@ -37,7 +61,7 @@ def provider_library() -> Path:
     Raises LaunchError.
     """
     given = os.environ.get("NEARMETAL_PROVIDER_LIB")
-    places = [Path(given)] if given else provider_places()
+    places = [Path(given)] if given else built_places(PROVIDER)
     for path in places:
         if path.is_file():
             return path.resolve()
@@ -48,7 +72,7 @@ def provider_library() -> Path:
         )
     raise LaunchError(
         f"the provider is not built: looked for {places[0]} and below /usr/lib and /usr/local/lib",
-        "run `make setup`, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
+        f"{REMEDY}, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
     )
 
 
@@ -58,9 +82,9 @@ def find_tool(name: str) -> Path | None:
     $NEARMETAL_INFO replaces nearmetal-info.
     """
     given = os.environ.get("NEARMETAL_INFO") if name == "nearmetal-info" else None
-    path = Path(given) if given else REPOSITORY / "build/c/src/tools" / name
-    if os.access(path, os.X_OK):
-        return path
+    for path in [Path(given)] if given else built_places(name, ()):
+        if os.access(path, os.X_OK):
+            return path
     # Without PATH, as in some prologs, an empty entry would mean the working directory.
     places = f"{os.environ.get('PATH') or '/usr/local/bin'}:/usr/bin:/bin"
     found = None if given else shutil.which(name, path=places)
@@ -71,5 +95,5 @@ def tool(name: str) -> Path:
     """As `find_tool`; raises LaunchError if there is none."""
     found = find_tool(name)
     if found is None:
-        raise LaunchError(f"{name} is not built or installed", "run `make setup`")
+        raise LaunchError(f"{name} is not built or installed", REMEDY)
     return found

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearmetal.core.errors import BackendError, CommandError, HostError, PasswordError
+from nearmetal.core.errors import CommandError, HostError, PasswordError
+from nearmetal.core.extras import ExtraError
 from nearmetal.host.facts_esxi import read_esxi, with_shell
 from nearmetal.host.facts_linux import read_linux
 from nearmetal.host.hosts_file import HostGroup, HostsFile
@@ -45,9 +46,7 @@ class Reach:
         try:
             from nearmetal.host.vsphere_host import Datacenters  # noqa: PLC0415 - needs the SDK
         except ImportError as error:
-            raise BackendError(
-                f"hosts under a vCenter need pyVmomi: {error}", "install nearmetal[vsphere]"
-            ) from error
+            raise ExtraError("vsphere", "a host under a vCenter", error) from error
         with self._lock:
             key = group.vcenter.model_dump_json()
             vcenter = self._vcenters.setdefault(key, Datacenters(group.vcenter))

@@ -9,12 +9,22 @@ from typing import Any
 
 from nearmetal.config.password import find_password
 from nearmetal.core.errors import HostError
+from nearmetal.core.extras import ExtraError
 from nearmetal.host.hosts_file import Bmc
 from nearmetal.host.model import BiosFacts, BiosValue
 from nearmetal.host.parse.registry import parse_registry
 
 TIMEOUT_S = 30
 MAX_ATTRIBUTES = 8192
+
+
+def _sushy() -> Any:
+    """Return the module, which is slow to load; raises ExtraError."""
+    try:
+        import sushy  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ExtraError("redfish", "a BMC", error) from error
+    return sushy
 
 
 class Redfish:
@@ -35,7 +45,7 @@ class Redfish:
         self._guarded(lambda: self._system().bios.set_attributes(dict(attributes)))
 
     def _guarded(self, work: Any) -> Any:
-        import sushy  # noqa: PLC0415 - slow to import, and only used here
+        sushy = _sushy()
 
         try:
             return work()
@@ -53,7 +63,7 @@ class Redfish:
             raise HostError(f"{self._name} {text}", hint) from error
 
     def _system(self) -> Any:
-        import sushy  # noqa: PLC0415 - slow to import, and only used here
+        sushy = _sushy()
 
         bmc = self._bmc
         password = find_password(bmc.password, bmc.user, os.environ) if bmc.password else ""
@@ -104,7 +114,7 @@ def _attributes(found: Any) -> dict[str, BiosValue]:
 
 def _registry(bios: Any) -> Any:
     """Return the document of the attribute registry; None if there is none."""
-    import sushy  # noqa: PLC0415 - slow to import, and only used here
+    sushy = _sushy()
 
     try:
         return bios.get_attribute_registry().json

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearmetal.core.errors import ImageError
-from nearmetal.core.resources import provider_library, share, tool
+from nearmetal.core.resources import REMEDY, provider_library, share, tool
 from nearmetal.image.cache import read_limited
 
 GUEST_LIBRARY = "usr/lib/nearmetal"
@@ -88,7 +88,7 @@ def parts_here(extras: Iterable[str] = ()) -> Parts:
     if not guest.is_dir():
         raise ImageError(
             f"the guest unit is not installed: looked for {guest}",
-            "run nearmetal from a checkout of its repository",
+            REMEDY,
         )
     items = [
         regular(f"{GUEST_LIBRARY}/{path.name}", _read(path), path.stat().st_mode & 0o755)
@@ -120,7 +120,7 @@ def listed(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> bytes:
-    return read_limited(path, _MAX_PART, "run `make setup`")
+    return read_limited(path, _MAX_PART, REMEDY)
 
 
 def with_directories(items: Iterable[GuestFile]) -> list[GuestFile]:

@@ -23,18 +23,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Any, Self
-
-import duckdb
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from nearmetal.config.document import MAX_BYTES
 from nearmetal.core.errors import LogError
+from nearmetal.core.extras import ExtraError
 from nearmetal.core.files import is_regular, move, read_regular
 from nearmetal.core.text import printable
 from nearmetal.evidence import Log, Unit
 from nearmetal.evidence.model import Setup
 from nearmetal.evidence.recognize import MAX_LOG_BYTES
 from nearmetal.study.model import Cell, Observation, Point, SourceFile
+
+if TYPE_CHECKING:
+    import duckdb
 
 FACTS = "facts.parquet"
 SOURCES = "sources.parquet"
@@ -102,10 +105,21 @@ def _read_csv(path: str, columns: str) -> str:
     )
 
 
-def _connect(**config: str | int) -> duckdb.DuckDBPyConnection:
-    import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
+def _duckdb() -> ModuleType:
+    """Return the module; raises ExtraError. It is slow to load, and a help text needs no table."""
+    try:
+        import duckdb  # noqa: PLC0415 - see above
+    except ImportError as error:
+        raise ExtraError("study", "a study", error) from error
+    found: ModuleType = duckdb
+    return found
 
-    return duckdb.connect(config={"memory_limit": MEMORY_LIMIT, **config})
+
+def _connect(**config: str | int) -> duckdb.DuckDBPyConnection:
+    made: duckdb.DuckDBPyConnection = _duckdb().connect(
+        config={"memory_limit": MEMORY_LIMIT, **config}
+    )
+    return made
 
 
 class Writer:
@@ -278,8 +292,6 @@ class Study:
         self, name: str, query: str, values: Sequence[object] = ()
     ) -> Iterator[tuple[Any, ...]]:
         """Return the rows of a query over the table of this name, which it calls `t`."""
-        import duckdb  # noqa: PLC0415 - slow to load, and a help text needs no table
-
         typed = ", ".join("{0}::{1} AS {0}".format(*c.split()) for c in _TYPES[name].split(", "))
         with _plain_name(self.directory) as here, closing(_connect()) as connection:
             try:
@@ -288,7 +300,7 @@ class Study:
                 cursor = connection.execute(query, values)
                 while rows := cursor.fetchmany(10_000):
                     yield from rows
-            except duckdb.Error as error:
+            except _duckdb().Error as error:
                 words = str(error).replace(here, str(self.directory))
                 raise self._damaged(words) from error
 

@@ -67,7 +67,9 @@ def test_a_version_of_backports_is_replaced_by_one_of_backports(tmp_path: Path) 
     assert (status, output) == (0, "q=2~bpo12+2\nq=1-1\n")
 
 
-@pytest.mark.parametrize("name", ["apt", "vm", "vsphere", "study", "slurm", "apps", "containers"])
+@pytest.mark.parametrize(
+    "name", ["apt", "vm", "vsphere", "study", "slurm", "apps", "containers", "build"]
+)
 def test_every_listed_package_has_a_version(name: str) -> None:
     lines = (SETUP / f"{name}-packages.txt").read_text().splitlines()
     names = [line for line in lines if line and not line.startswith("#")]
@@ -75,7 +77,7 @@ def test_every_listed_package_has_a_version(name: str) -> None:
 
 
 def test_every_requirement_has_a_hash() -> None:
-    for path in (SETUP / "requirements.txt", *(SETUP / "mpi").glob("*.txt")):
+    for path in (*SETUP.glob("requirements*.txt"), *(SETUP / "mpi").glob("*.txt")):
         text = path.read_text().replace("\\\n", " ")
         pinned = [line for line in text.splitlines() if "==" in line]
         assert pinned, path

@@ -18,7 +18,7 @@ from nearmetal.cluster.resource import Facts, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import CommandError, LaunchError, UsageError
 from nearmetal.core.process import Command, Completed
-from nearmetal.core.resources import provider_library, provider_places
+from nearmetal.core.resources import PROVIDER, built_places, provider_library
 from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import MapBy, Mpi, Placement, Provider
@@ -437,8 +437,8 @@ def test_the_provider_is_looked_for_where_it_is_installed_to(tmp_path: Path) -> 
         installed = libdir / directory / "libnearmetal-fi.so"
         installed.parent.mkdir(parents=True)
         installed.touch()
-        assert installed in provider_places([tmp_path])
-    assert provider_places([tmp_path])[0].is_relative_to(root / "build")
+        assert installed in built_places(PROVIDER, [tmp_path])
+    assert built_places(PROVIDER, [tmp_path])[0].is_relative_to(root / "build")
 
 
 def test_programs_by_name_and_path() -> None:

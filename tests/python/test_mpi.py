@@ -287,10 +287,33 @@ def test_an_mpi_that_is_not_installed(mpis: SearchPath) -> None:
         LaunchError, match=f"not installed: looked in {mpis.roots[0]}/impi"
     ) as caught:
         pick("impi", places=mpis)
-    assert "installed: mpich5; run `make setup`" in caught.value.hint
+    assert "installed: mpich5; install it, or add" in caught.value.hint
     with pytest.raises(UsageError, match="unknown MPI 'mvapich'") as unknown:
         pick("mvapich", places=mpis)
     assert "openmpi4" in unknown.value.hint
+
+
+def test_a_wheel_in_the_environment_of_nearmetal_is_found(tmp_path: Path) -> None:
+    places = SearchPath((), None, tmp_path)
+    launcher = Installation(Mpi.MPICH5, tmp_path).launcher
+    launcher.parent.mkdir()
+    launcher.touch(mode=0o755)
+    assert find_installations(places) == {}
+    (tmp_path / "bin/mpichversion").touch()
+    assert find_installations(places) == {Mpi.MPICH5: Installation(Mpi.MPICH5, tmp_path)}
+
+
+@pytest.mark.parametrize(("release", "mpi"), [("30.4", Mpi.OPENMPI4), ("40.7", Mpi.OPENMPI5)])
+def test_the_open_mpi_of_debian_is_known_by_its_library(
+    tmp_path: Path, release: str, mpi: Mpi
+) -> None:
+    library = tmp_path / f"lib/x86_64-linux-gnu/libmpi.so.40.{release}"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    for name in ("mpirun", "mpirun.openmpi"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).touch(mode=0o755)
+    assert list(find_installations(SearchPath((), tmp_path))) == [mpi]
 
 
 def test_no_mpi_at_all(mpis: SearchPath) -> None:

@@ -52,8 +52,8 @@ def test_a_missing_sdk_is_an_error_with_its_package(tmp_path: Path) -> None:
     env = {**os.environ, "NEARMETAL_STATE_DIR": str(tmp_path)}
     done = subprocess.run(words, check=False, capture_output=True, text=True, env=env)
     assert done.returncode == 1
-    assert "backend vsphere needs an SDK" in done.stderr
-    assert "install nearmetal[vsphere]" in done.stderr
+    assert "backend vsphere needs a Python package that is missing" in done.stderr
+    assert "pip install 'nearmetal[vsphere]'" in done.stderr
 
 
 def test_a_fault_is_told_by_its_kind_with_what_helps() -> None:

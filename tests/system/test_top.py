@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nearmetal.core.resources import provider_places
+from nearmetal.core.resources import PROVIDER, built_places
 from nearmetal.job.stats import read_counters
 from tests.system.local import ROOT
 from tests.system.need import lacking
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system]
 
 PROGRAM = ROOT / "build" / "c" / "benchmarks" / "fabric_pingpong"
-LIBRARY = provider_places()[0]
+LIBRARY = built_places(PROVIDER)[0]
 if not PROGRAM.exists() or not LIBRARY.exists():
     lacking("the programs over libfabric are not built")
 

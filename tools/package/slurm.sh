@@ -65,10 +65,11 @@ meson setup --prefix /usr --libdir "${libdir%/}" -Dspank=enabled -Dprovider=disa
 
 documents=$work/package/usr/share/doc/nearmetal-slurm
 mkdir -p "$work/package/DEBIAN" "$documents/examples"
-cp "$root/LICENSE" "$documents/copyright"
+cp "$root/tools/package/debian/copyright" "$documents/copyright"
 cp "$root/nearmetal/share/man/spank_nearmetal.md" "$root/nearmetal/share/man/nearmetal-slurm.md" "$documents/"
 cp "$root"/nearmetal/share/examples/slurm/* "$documents/examples/"
-version=$(sed -n "s/^  version : '\(.*\)',$/\1/p" "$root/meson.build")
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/nearmetal/__init__.py")
+version=${version/.dev/~dev}
 architecture=$(dpkg-deb --version >/dev/null && dpkg --print-architecture)
 package=$out/nearmetal-slurm_$version+slurm${release}_$architecture.deb
 cat >"$work/package/DEBIAN/control" <<CONTROL
@@ -77,7 +78,7 @@ Version: $version+slurm$release
 Architecture: $architecture
 Section: net
 Priority: optional
-Maintainer: who built it <root@localhost>
+Maintainer: The nearmetal authors <nearmetal@localhost>
 Depends: libc6, $depends
 Recommends: nftables
 Description: nearmetal's plugin for Slurm $release
@@ -85,6 +86,13 @@ Description: nearmetal's plugin for Slurm $release
  job and host. The plugin, the watchdog's systemd units, and examples; nearmetal
  itself, which the plugin starts on nodes, is installed apart.
 CONTROL
+gzip -9n >"$documents/changelog.gz" <<CHANGELOG
+nearmetal-slurm ($version+slurm$release) unstable; urgency=medium
+
+  * See CHANGELOG.md of the source.
+
+ -- The nearmetal authors <nearmetal@localhost>  $(date -u -R ${SOURCE_DATE_EPOCH:+-d "@$SOURCE_DATE_EPOCH"})
+CHANGELOG
 chmod -R u=rwX,go=rX "$work/package"
 dpkg-deb --root-owner-group --build "$work/package" "$work/package.deb" >>"$work/log" || fail "$(tail -n 3 "$work/log")"
 mv -- "$work/package.deb" "$package"

@@ -12,6 +12,7 @@
 #   tools/setup/setup.sh --slurm    everything, and the daemons of Slurm
 #   tools/setup/setup.sh --containers  everything, and the container engines of the tests
 #   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
+#   tools/setup/setup.sh --packages everything, and what builds and tests packages
 # Options may stand together.
 
 set -euo pipefail
@@ -31,12 +32,14 @@ cd -- "$root"
 . "$here/vm.sh"
 . "$here/libvirt.sh"
 . "$here/vsphere.sh"
+. "$here/packages.sh"
 
-usage() { sed -n '3,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
 with_vsphere=no
+with_packages=no
 more_packages=()
 for option in "$@"; do
 	case $option in
@@ -44,6 +47,7 @@ for option in "$@"; do
 	--vm) with_vm=yes ;;
 	--vsphere) with_vsphere=yes ;;
 	--study | --slurm | --apps | --containers) more_packages+=("${option#--}") ;;
+	--packages) with_packages=yes ;;
 	-h | --help) usage && exit 0 ;;
 	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
 	esac
@@ -76,6 +80,7 @@ step_total=9
 [[ $with_build == yes ]] || step_total=7
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
 [[ $with_vsphere == no ]] || step_total=$((step_total + 2))
+[[ $with_packages == no ]] || step_total=$((step_total + 2))
 step_total=$((step_total + ${#more_packages[@]}))
 
 debian_step
@@ -92,6 +97,10 @@ if [[ $with_vm == yes ]]; then
 fi
 if [[ $with_vsphere == yes ]]; then
 	vsphere_steps
+fi
+if [[ $with_packages == yes ]]; then
+	packages_step packages "Packages for packages" "$here/build-packages.txt" install_packages
+	zig_step
 fi
 for list in "${more_packages[@]}"; do
 	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages

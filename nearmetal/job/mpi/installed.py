@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,12 @@ from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.resources import REPOSITORY
 
 _READ_LIMIT = 64 << 20
+
+NO_MPI = (
+    "install one, for example `pip install mpich` in the virtual environment of nearmetal, or "
+    "openmpi-bin of Debian 12; or set NEARMETAL_MPI_PATH"
+)
+"""What to do if no MPI fits."""
 
 
 class Family(Enum):
@@ -53,6 +60,10 @@ _LAUNCHERS = {
 }
 
 
+_MARKS = {Mpi.OPENMPI5: "bin/prte", Mpi.MPICH5: "bin/mpichversion", Mpi.IMPI: "bin/impi_info"}
+"""A file that only this MPI has; the names of launchers are shared."""
+
+
 @dataclass(frozen=True)
 class Installation:
     """One installed MPI."""
@@ -78,25 +89,36 @@ class Installation:
 
 @dataclass(frozen=True)
 class SearchPath:
-    """Directories that may hold MPIs: `roots` with one prefix per name, and the system's prefix."""
+    """Directories that may hold MPIs.
+
+    `roots` have one prefix per name. The virtual environment, if there is one, may hold the wheel
+    of an MPI, and the system the MPI of the distribution.
+    """
 
     roots: tuple[Path, ...]
     system: Path | None
+    environment: Path | None = None
 
     def prefixes(self, mpi: Mpi) -> list[Path]:
         """Return the possible prefixes of an MPI, in order."""
         found = [root / mpi.value for root in self.roots]
-        # libmpi 40.30 is Open MPI 4.1; 40.40 would be Open MPI 5.
-        if mpi is Mpi.OPENMPI4 and self.system is not None:
-            found += [self.system for _ in self.system.glob("lib/*/libmpi.so.40.30.*")][:1]
+        inside = self.environment
+        if inside is not None and mpi in _MARKS and (inside / _MARKS[mpi]).exists():
+            found.append(inside)
+        # libmpi 40.30 is Open MPI 4.1, and 40.40 is Open MPI 5.
+        release = {Mpi.OPENMPI4: "30", Mpi.OPENMPI5: "40"}.get(mpi)
+        if release is not None and self.system is not None:
+            libraries = self.system.glob(f"lib/*/libmpi.so.40.{release}.*")
+            found += [self.system for _ in libraries][:1]
         return found
 
 
 def default_path() -> SearchPath:
-    """Return $NEARMETAL_MPI_PATH, then build/mpi of the checkout, then /usr."""
+    """Return $NEARMETAL_MPI_PATH, then build/mpi of the checkout, the environment, and /usr."""
     given = os.environ.get("NEARMETAL_MPI_PATH", "")
     named = [Path(path) for path in given.split(os.pathsep) if path]
-    return SearchPath((*named, REPOSITORY / "build" / "mpi"), Path("/usr"))
+    environment = None if sys.prefix == sys.base_prefix else Path(sys.prefix)
+    return SearchPath((*named, REPOSITORY / "build" / "mpi"), Path("/usr"), environment)
 
 
 def find_installations(places: SearchPath | None = None) -> dict[Mpi, Installation]:
@@ -142,7 +164,7 @@ def pick(
                 return installation
         raise LaunchError(
             f"no MPI for {program or 'the job'} is installed (here: {here})",
-            "run `make setup`, or set NEARMETAL_MPI_PATH",
+            NO_MPI,
         )
     try:
         mpi = Mpi(name)
@@ -153,7 +175,7 @@ def pick(
         prefixes = ", ".join(map(str, looked.prefixes(mpi)))
         raise LaunchError(
             f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}",
-            f"installed: {here}; run `make setup`, or add its parent to NEARMETAL_MPI_PATH",
+            f"installed: {here}; install it, or add its parent to NEARMETAL_MPI_PATH",
         )
     if family not in (None, mpi.family):
         fitting = ", ".join(m.value for m in found if m.family is family) or "none installed"

@@ -17,10 +17,10 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress, Silent
-from nearmetal.core.resources import REPOSITORY
+from nearmetal.core.resources import REMEDY, REPOSITORY, built_program
 from nearmetal.evidence import ChannelProof, Launch, Manifest, NodePair, parse_log, write_manifest
 from nearmetal.job.locality import measure_locality
-from nearmetal.job.mpi import Mpi
+from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.job.run import JobRequest, JobResult, Output, run_job
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
@@ -43,16 +43,31 @@ def program_path(program: Program, mpi: Mpi | None) -> Path:
                 f"{program.file} is not in PATH", "install it, or add its directory to PATH"
             )
         return Path(found)
-    directories = {
-        Where.PROGRAMS: REPOSITORY / "build/programs" / (mpi.value if mpi else ""),
-        Where.IMPI: REPOSITORY / "build/mpi/impi/bin",
-        Where.SYSTEM: Path("/usr/bin"),
-        Where.BENCHMARKS: REPOSITORY / "build/c/benchmarks",
-    }
-    path = directories[program.where] / program.file
+    path = _place(program, mpi)
     if not os.access(path, os.X_OK):
-        raise LaunchError(f"{path} is not a program", "run `make setup`")
+        raise LaunchError(f"{path} is not a program", REMEDY)
     return path
+
+
+def _place(program: Program, mpi: Mpi | None) -> Path:
+    """Return where a program of nearmetal, of Intel MPI or of the system belongs."""
+    if program.where is Where.SYSTEM:
+        return Path("/usr/bin") / program.file
+    if program.where is Where.IMPI:
+        impi = find_installations().get(Mpi.IMPI)
+        if impi is None:
+            raise LaunchError(
+                f"{program.file} is a part of Intel MPI, which is not installed",
+                "install it, and add its parent to NEARMETAL_MPI_PATH",
+            )
+        return impi.prefix / "bin" / program.file
+    if program.where is Where.BENCHMARKS:
+        return built_program(program.file)
+    # A checkout compiles for each MPI, a package once for all MPIs of one binary interface.
+    path = REPOSITORY / "build/programs" / (mpi.value if mpi else "") / program.file
+    if mpi is None or os.access(path, os.X_OK):
+        return path
+    return built_program(f"{program.file}-{mpi.family.name.lower()}")
 
 
 def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:

@@ -34,12 +34,12 @@ ARMS = {
 
 
 class Where(Enum):
-    """The directory of a program."""
+    """The origin of a program."""
 
-    PROGRAMS = "build/programs/<mpi>"
-    IMPI = "build/mpi/impi/bin"
+    PROGRAMS = "MPI programs of nearmetal"
+    IMPI = "Intel MPI"
     SYSTEM = "/usr/bin"
-    BENCHMARKS = "build/c/benchmarks"
+    BENCHMARKS = "programs of nearmetal without MPI"
     SITE = "PATH"
 
 

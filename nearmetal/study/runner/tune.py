@@ -15,7 +15,6 @@ from typing import Any
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command, Runner
-from nearmetal.core.resources import REPOSITORY
 from nearmetal.evidence.model import Log
 from nearmetal.evidence.parse.own import Own
 
@@ -24,7 +23,6 @@ CLASSES = {64 << 10: "64K", 256 << 10: "256K", 1 << 20: "1M", 4 << 20: "more"}
 PROTOCOLS = {"two_copy": "pool", "streamed": "past", "cma_read": "pull", "cma_both": "both"}
 LOADS = ("lone", "stream")
 _FACTS = ("cacheline", "slots", "memcpy", "one_copy")
-_LIMITS = REPOSITORY / "build/c/benchmarks/limits"
 _POINT_S = 0.004
 _RUN_S = 300.0
 
@@ -78,13 +76,6 @@ def in_force(runner: Runner, info: Path, path: Path | None) -> dict[str, Any]:
     env = {} if path is None else {"NEARMETAL_TUNE_FILE": str(path)}
     tuning: dict[str, Any] = _facts(runner, info, env)["tuning"]
     return tuning
-
-
-def limits_program() -> Path:
-    """Return the measuring program; raises LaunchError if it is missing."""
-    if not os.access(_LIMITS, os.X_OK):
-        raise LaunchError(f"{_LIMITS} is not a program", "run `make setup`")
-    return _LIMITS
 
 
 def measure(runner: Runner, program: Path, load: str, number: int) -> tuple[str, Log]:

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark
 from nearmetal.core.errors import BackendError
+from nearmetal.core.extras import ExtraError
 
 PREFIX = "nearmetal"
 _JOIN = "run as root, or join the group libvirt (and log in again)"
@@ -67,10 +68,7 @@ def _module() -> ModuleType:
     try:
         import libvirt  # noqa: PLC0415 - only where a spec names this backend
     except ImportError as error:
-        raise BackendError(
-            "the Python module libvirt is not installed",
-            "`make setup-vm`, or: pip install libvirt-python (it needs libvirt-dev to build)",
-        ) from error
+        raise ExtraError("libvirt", "backend libvirt", error) from error
     libvirt.registerErrorHandler(_silent, None)
     found: ModuleType = libvirt
     return found

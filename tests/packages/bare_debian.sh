@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs as root in a bare Debian: installs the packages of /given, uses them, and removes them again.
+# Every line "passed: ..." is one that the test waits for.
+
+set -eu
+passed() { echo "passed: $*"; }
+ours() {
+	# A page that was read stays in man's own cache.
+	find / -xdev -iname '*nearmetal*' -not -path '/proc/*' -not -path '/given/*' -not -path '/tmp/*' \
+		-not -path '/var/cache/man/*' -not -path '/var/log/*' -not -path '/var/lib/systemd/*'
+}
+quietly() { "$@" >/tmp/log 2>&1 || { tail -n 30 /tmp/log; exit 1; }; }
+
+[ -z "$(ours)" ]
+quietly apt-get update
+quietly apt-get install -y --no-install-recommends /given/libnearmetal-fi_*.deb /given/nearmetal_*.deb \
+	/given/nearmetal-study_*.deb /given/nearmetal-guest_*.deb openmpi-bin libfabric-bin
+passed install
+
+fi_info -p nearmetal | grep -q '^provider: nearmetal$'
+passed "libfabric finds the provider by itself"
+man nearmetal-run | grep -q 'run an MPI program'
+passed manual
+bash -c '. /usr/share/bash-completion/completions/nearmetal && complete -p nearmetal' >/dev/null
+passed completion
+nearmetal-guest --help | grep -q configure
+passed "guest unit"
+nearmetal study import /usr/share/doc/nearmetal/examples --draft /tmp/draft.yaml >/tmp/log 2>&1 || true
+! grep -q Traceback /tmp/log
+
+cd
+nearmetal demo --blocks 1 --output results >/tmp/demo || { cat /tmp/demo; exit 1; }
+grep '^hello from 2 ranks: 2 endpoints sent shm' /tmp/demo
+[ -s results/report.html ]
+passed "demo with Debian's Open MPI"
+
+spec=/usr/share/doc/nearmetal/examples/two-nodes.yaml
+python3 -m venv /opt/mpi/mpich5
+quietly /opt/mpi/mpich5/bin/pip install --no-deps mpich==5.0.2
+export NEARMETAL_MPI_PATH=/opt/mpi
+quietly nearmetal up "$spec"
+program=$(echo /usr/lib/*/nearmetal/mpi_hello-mpich)
+nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" 2>&1 | tee /tmp/job | grep 'shm' || { cat /tmp/job; exit 1; }
+passed "a job of PyPI's MPICH across two nodes"
+nearmetal down "$spec"
+unset NEARMETAL_MPI_PATH
+
+rm -rf results /tmp/draft.yaml /opt/mpi
+quietly apt-get purge -y nearmetal nearmetal-study nearmetal-guest libnearmetal-fi
+rm -rf .local/state/nearmetal .cache/nearmetal
+left=$(ours)
+[ -z "$left" ] || { echo "left: $left"; exit 1; }
+passed "purge leaves nothing"

@@ -1,0 +1,42 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# Runs as root in a bare Debian: an ordinary user installs the wheel of /given, and uses it. Every line
+# "passed: ..." is one that the test waits for.
+
+set -eu
+if [ "$(id -u)" = 0 ]; then
+	useradd --create-home --home-dir /srv/ann ann
+	exec setpriv --reuid ann --regid ann --init-groups env HOME=/srv/ann USER=ann "$0"
+fi
+passed() { echo "passed: $*"; }
+cd
+
+python3 -m venv venv
+. venv/bin/activate
+pip install --quiet /given/*.whl mpich==5.0.2
+passed install
+nearmetal-info >/dev/null
+nearmetal-segment --help >/dev/null
+passed tools
+man nearmetal-run | grep -q 'run an MPI program'
+passed manual
+
+nearmetal demo --blocks 1 --output results >demo || { cat demo; exit 1; }
+grep '^hello from 2 ranks: 2 endpoints sent shm' demo
+passed "demo with PyPI's MPICH"
+
+# The programs that measure, and the parts of an image, are in the wheel.
+nearmetal tune --rounds 1 --output tuning >/dev/null
+passed tune
+nearmetal image list >/dev/null || [ $? = 4 ]
+python -c 'from nearmetal.image import parts_here; assert len(parts_here().items) > 15'
+passed "parts of an image"
+examples=$(python -c 'from nearmetal.core.resources import share; print(share("examples"))')
+for given in 'vms-two libvirt' 'vsphere-sriov vsphere'; do
+	status=0
+	nearmetal plan "$examples/${given% *}.yaml" 2>error || status=$?
+	[ "$status" = 1 ]
+	grep "pip install 'nearmetal\[${given#* }\]'" error || { cat error; exit 1; }
+done
+passed "a missing extra is named"

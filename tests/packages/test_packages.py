@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packages that `make packages` has built: their content, and bare Debian roots that use them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = Path(os.environ.get("PACKAGES", ROOT / "build/packages"))
+CACHE = ROOT / "build/bare-roots"
+HERE = Path(__file__).parent
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+IN_ROOT = "python3-venv,ca-certificates,iproute2,man-db"
+"""A user of the wheel, who is not root, needs these; packages of Debian bring what they need."""
+SUITES = ("bookworm", "trixie")
+
+pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.timeout(1800)]
+
+if not list(PACKAGES.glob("*.whl")):
+    pytest.skip("no packages: `make packages` builds them", allow_module_level=True)
+
+
+def only(pattern: str) -> Path:
+    (found,) = PACKAGES.glob(pattern)
+    return found
+
+
+def output(*argv: str | Path) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def mirror() -> str:
+    """The archive that this machine's own packages come from."""
+    form = "$(RELEASE) $(COMPONENT) $(REPO_URI)"
+    lines = output("apt-get", "indextargets", "--format", form, "Created-By: Packages").splitlines()
+    found = [line.split()[2] for line in lines if line.startswith("bookworm main ")]
+    if not found:
+        pytest.skip("no Debian 12 mirror in the sources of this machine")
+    return found[0]
+
+
+def bare_root(suite: str) -> Path:
+    """A root file system of Debian as a tar file; made once."""
+    tar = CACHE / f"{suite}.tar"
+    if not tar.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        fresh = CACHE / f"{suite}.new.tar"
+        source = f"deb [signed-by={KEYRING}] {mirror()} {suite} main"
+        argv: list[str | Path] = [
+            "mmdebstrap",
+            "--variant=minbase",
+            f"--include={IN_ROOT}",
+            suite,
+            fresh,
+            source,
+        ]
+        subprocess.run(argv, check=True, capture_output=True, timeout=1500)
+        fresh.rename(tar)
+    return tar
+
+
+def in_bare_root(suite: str, script: str, tmp_path: Path) -> list[str]:
+    """Run a script of this folder in a bare root; return what passed."""
+    given = tmp_path / "given"
+    given.mkdir()
+    for path in (*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl"), HERE / script):
+        shutil.copy(path, given)
+    done = subprocess.run(
+        [HERE / "root.sh", bare_root(suite), given, f"/given/{script}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout
+    return [
+        line.removeprefix("passed: ") for line in done.stdout.splitlines() if "passed: " in line
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SUITES)
+def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
+    passed = in_bare_root(suite, "bare_debian.sh", tmp_path)
+    assert passed == [
+        "install",
+        "libfabric finds the provider by itself",
+        "manual",
+        "completion",
+        "guest unit",
+        "demo with Debian's Open MPI",
+        "a job of PyPI's MPICH across two nodes",
+        "purge leaves nothing",
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SUITES)
+def test_the_wheel_without_root(suite: str, tmp_path: Path) -> None:
+    passed = in_bare_root(suite, "bare_wheel.sh", tmp_path)
+    assert passed == [
+        "install",
+        "tools",
+        "manual",
+        "demo with PyPI's MPICH",
+        "tune",
+        "parts of an image",
+        "a missing extra is named",
+    ]
+
+
+def test_the_wheel_has_every_file_of_the_package() -> None:
+    listed = output("git", "-C", ROOT, "ls-files", "nearmetal").split()
+    with zipfile.ZipFile(only("*.whl")) as wheel:
+        names = set(wheel.namelist())
+    assert [name for name in listed if name not in names] == []
+    built = {name.rpartition("/")[2] for name in names if "/share/built/" in name}
+    assert built >= {"libnearmetal-fi.so", "nearmetal-info", "nearmetal-segment", "limits"}
+
+
+def test_nothing_in_the_wheel_needs_a_new_glibc(tmp_path: Path) -> None:
+    with zipfile.ZipFile(only("*.whl")) as wheel:
+        wheel.extractall(tmp_path)
+    for path in (tmp_path / "nearmetal/share/built").iterdir():
+        versions = [
+            word.partition("GLIBC_")[2].strip("()").split(".")
+            for word in output("objdump", "-T", path).split()
+            if "GLIBC_2" in word
+        ]
+        newest = max(tuple(map(int, version)) for version in versions)
+        assert newest <= (2, 28), path
+
+
+def test_lintian_finds_no_error() -> None:
+    argv: list[str | Path] = [
+        "lintian",
+        "--allow-root",
+        "--fail-on",
+        "error",
+        *PACKAGES.glob("*.deb"),
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout
+
+
+def test_rpms_have_the_paths_of_rhel() -> None:
+    library = output("rpm", "-qlp", only("libnearmetal-fi-*.rpm")).split()
+    assert "/usr/lib64/libfabric/libnearmetal-fi.so" in library
+    needs = output("rpm", "-qRp", only("nearmetal-[0-9]*.rpm")).split("\n")
+    assert "python3.11" in needs
+    assert not [need for need in needs if need.startswith("libmpi")]
+
+
+def test_every_digest_is_right() -> None:
+    lines = (PACKAGES / "SHA256SUMS").read_text().splitlines()
+    assert len(lines) >= 8
+    for line in lines:
+        digest, name = line.split("  ")
+        assert hashlib.sha256((PACKAGES / name).read_bytes()).hexdigest() == digest
+
+
+def test_a_second_build_gives_the_same_bytes(tmp_path: Path) -> None:
+    """In another folder, at another time, in another time zone."""
+    script = ROOT / "tools/package/packages.sh"
+    env = os.environ | {"TZ": "Pacific/Auckland", "TMPDIR": str(tmp_path)}
+    subprocess.run([script, tmp_path / "again"], env=env, check=True, timeout=1500)
+    first = (PACKAGES / "SHA256SUMS").read_text()
+    assert (tmp_path / "again/SHA256SUMS").read_text() == first
