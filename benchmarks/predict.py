@@ -132,7 +132,7 @@ def cluster() -> Iterator[None]:
     try:
         yield
     finally:
-        nearmetal("down", CLUSTER)
+        nearmetal("down", "--yes", CLUSTER)
 
 
 def prepare(application: Application, place: Path, log: Path) -> None:

@@ -54,7 +54,9 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
         for name in _ENDING:
             signal.signal(name, _interrupt)
         view.as_json = bool(args.json)
-        records.enter_context(log.logging_to(args.verbose, args.log_file))
+        # The parser of benchmarks/promises has no such options.
+        verbosity, path = getattr(args, "verbose", 0), getattr(args, "log_file", None)
+        records.enter_context(log.logging_to(verbosity, path))
         log.told(f"nearmetal {nearmetal.__version__}: {shlex.join(words)}")
         records.callback(log.told, "end")
         return cast(Handler, args.handler)(args, view)

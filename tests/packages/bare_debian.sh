@@ -44,7 +44,7 @@ quietly nearmetal up "$spec"
 program=$(echo /usr/lib/*/nearmetal/mpi_hello-mpich)
 nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" 2>&1 | tee /tmp/job | grep 'shm' || { cat /tmp/job; exit 1; }
 passed "a job of PyPI's MPICH across two nodes"
-nearmetal down "$spec"
+nearmetal down --yes "$spec"
 unset NEARMETAL_MPI_PATH
 
 rm -rf results /tmp/draft.yaml /opt/mpi

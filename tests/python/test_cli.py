@@ -366,6 +366,6 @@ def test_a_signal_inside_a_callback_of_a_library_is_still_an_interruption(
         raise RuntimeError("a callback failed") from Interrupted(signal.SIGTERM)
 
     parser = argparse.ArgumentParser()
-    parser.set_defaults(handler=handler, json=False, verbose=0, log_file=None)
+    parser.set_defaults(handler=handler, json=False)
     assert run([], lambda: parser) == 128 + signal.SIGTERM
     assert "interrupted by SIGTERM" in capsys.readouterr().err

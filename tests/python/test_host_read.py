@@ -154,7 +154,7 @@ def test_plan_and_status_speak_of_every_host(
     assert "order: kvm1, then kvm2" in out
     assert show_status(file, reach, View(as_json=False)) == 4
     out = capsys.readouterr().out
-    assert "host kvm2 (linux): 4 differences from the file" in out
+    assert "hosts kvm[1-2] (linux): 4 differences from the file" in out
     assert "  card      ConnectX-5 at 0000:3b:00 (MT_0000000008, firmware 16.32.1010)" in out
     reach.hosts["kvm2"] = Gone(tmp_path / "kvm2")
     assert show_plan(file, reach, View(as_json=True)) == 1

@@ -80,7 +80,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(
     assert (lab["kvm1"].writes, (state / "before.json").read_bytes()) == before
     other = FILE.replace("kvm[1-3]", "kvm[2-3]")
     assert roll_back(rollback(other, lab, state), view, dry_run=True) == 0
-    assert "kvm1 is not in the file" in capsys.readouterr().out
+    assert "not among these hosts, and with kept values: kvm1" in capsys.readouterr().out
     assert roll_back(rollback(FILE, lab, state), view, dry_run=False, yes=True) == 0
     assert is_factory(lab["kvm1"])
 

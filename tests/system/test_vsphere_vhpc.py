@@ -166,9 +166,10 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert main(["plan", str(target)]) == 3
     told = capsys.readouterr().out
     assert "-/+" not in told
-    # The machines stop for a while, and there is no terminal to ask at.
-    assert main(["up", str(target)]) == 2
-    assert "would interrupt" in capsys.readouterr().err
+    if {*off} != {*machines}:
+        # Machines stop for a while, and there is no terminal to ask at.
+        assert main(["up", str(target)]) == 2
+        assert "would interrupt" in capsys.readouterr().err
     assert main(["up", str(target), "--yes"]) == 0
     assert main(["plan", str(target)]) == 0
     extra = [{o.key: o.value for o in vm.config.extraConfig} for vm in machines.values()]
