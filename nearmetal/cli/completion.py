@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.core.errors import ExitCode
@@ -33,9 +34,11 @@ def completion_options(parser: VerbParser) -> None:
 def on_completion(args: argparse.Namespace, view: View) -> int:
     """Print the script, or the names of the clusters."""
     from nearmetal.cluster.store import Store, state_directory
+    from nearmetal.config.model import NAME_PATTERN
 
     if args.what == CLUSTERS:
-        names = Store(state_directory()).names()
+        # A shell expands the words of a completion: a name is a name, and no command.
+        names = [n for n in Store(state_directory()).names() if re.fullmatch(NAME_PATTERN, n)]
         view.result({"clusters": names}, names)
         return ExitCode.DONE
     text = script(args.what)

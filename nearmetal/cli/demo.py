@@ -16,7 +16,7 @@ from nearmetal.cli.arguments import (
     mpi_names,
     run_directory,
 )
-from nearmetal.core.errors import ExitCode, LaunchError
+from nearmetal.core.errors import ExitCode, LaunchError, StateError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
@@ -162,6 +162,12 @@ def _measure(
     from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
     if cluster.name in cluster.store.names():
+        before = cluster.store.recorded(NAME)
+        if before is None or before.canonical() != spec.canonical():
+            raise StateError(
+                f"there is a cluster {NAME!r} that no finished step of a demo made",
+                f"look at it with `nearmetal status {NAME}`; `nearmetal down {NAME}` removes it",
+            )
         view.note("an interrupted demo left its cluster: it is removed first")
         down(cluster)
     suite = SUITES["quick"]

@@ -15,16 +15,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from nearmetal.core.errors import NearmetalError
+from nearmetal.core.errors import Interrupted, NearmetalError
 from nearmetal.core.text import printable
 
 MASK = "***"
 MAX_LINE = 16 << 10
 """Characters of an entry; the file is for people, and a command may carry a whole script."""
+
+MAX_OUTPUT = 2048
+"""Characters of a program's output in the log."""
 
 _LOGGER = logging.getLogger("nearmetal")
 _LOGGER.addHandler(logging.NullHandler())
@@ -34,10 +37,16 @@ _TOLD = logging.INFO + 5
 """Lines that the user has seen already: they go to the file only."""
 
 _WORD = (
-    r"(?:pass(?:word|wd|phrase)?|secret|token|credentials?|api[_-]?key|private[_-]?key)[\w-]{0,40}"
+    r"(?:pass(?:word|wd|phrase)?|secret|token|credentials?|api[_-]?key|private[_-]?key"
+    r"|authorization|cookie|vmware_soap_session)[\w-]{0,40}"
 )
-_NAMED = re.compile(rf"(?i)({_WORD}['\"]?\s{{0,4}}[=:]\s{{0,4}}['\"]?)([^\s'\",;&]{{1,4096}})")
-_OPTION = re.compile(rf"(?i)(--?(?:[\w]{{1,40}}-)?{_WORD}\s+['\"]?)([^\s'\"-][^\s'\"]{{0,4095}})")
+_QUOTED = r"(\"[^\"\n]{0,4096}\"?|'[^'\n]{0,4096}'?)"
+_BETWEEN_QUOTES = re.compile(rf"(?i)({_WORD}['\"]?\s{{0,4}}[=:]\s{{0,4}}){_QUOTED}")
+# A value after a colon may have spaces, as in YAML and in the headers of HTTP.
+_TO_LINE_END = re.compile(rf"(?i)({_WORD}['\"]?\s{{0,4}}:[ \t]{{1,4}})([^\s'\"][^\n]{{0,4096}})")
+_NAMED = re.compile(rf"(?i)({_WORD}['\"]?\s{{0,4}}[=:]\s{{0,4}})([^\s'\",;&]{{1,4096}})")
+_OPTION = re.compile(rf"(?i)(--?(?:[\w]{{1,40}}-)?{_WORD}\s+['\"]?)((?!--)[^\s'\"]{{1,4096}})")
+_OF_PROGRAMS = re.compile(r"(\bsshpass\s{1,4}-p\s{0,4}|\s-u\s{1,4}[^\s:]{1,256}:)(\S{1,4096})")
 _IN_URL = re.compile(r"(?<=://)([^\s/:@]{1,256}):([^\s/@]{1,1024})@")
 _KEY = re.compile(r"(?s)(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END|\Z)")
 _REST_OF_KEY = re.compile(r"(?s)\A.*?(?=-----END [A-Z ]{0,40}PRIVATE KEY)")
@@ -60,8 +69,9 @@ def masked(text: str) -> str:
     for value in known:
         text = text.replace(value, MASK)
     text = _KEY.sub(rf"\1{MASK}\2", text)
-    text = text if "-----BEGIN" in text else _REST_OF_KEY.sub(MASK, text)
-    for pattern in (_NAMED, _OPTION):
+    before, begin, after = text.partition("-----BEGIN")
+    text = _REST_OF_KEY.sub(MASK, before) + begin + after
+    for pattern in (_BETWEEN_QUOTES, _TO_LINE_END, _NAMED, _OPTION, _OF_PROGRAMS):
         text = pattern.sub(rf"\1{MASK}", text)
     return _IN_URL.sub(rf"\1:{MASK}@", text)
 
@@ -74,6 +84,15 @@ def command(text: str) -> None:
 def detail(text: str) -> None:
     """Log what only -vv shows: the start of a command, its output, the script of a step."""
     _LOGGER.debug("%s", text)
+
+
+def output(name: str, content: bytes) -> None:
+    """Log the end of a program's output."""
+    if content and _LOGGER.isEnabledFor(logging.DEBUG):
+        # A secret is masked by its name, which may stand before the part that is shown.
+        text = masked(content[-3 * MAX_OUTPUT :].decode("utf-8", "replace")).rstrip()
+        cut = f" (the last of {len(content)} bytes)" if len(content) > MAX_OUTPUT else ""
+        detail(f"{name}{cut}:\n{text[-MAX_OUTPUT:]}")
 
 
 def told(text: str) -> None:
@@ -98,6 +117,22 @@ class _Lines(logging.Formatter):
         return "\n".join([begin + printable(first), *(f"    {printable(line)}" for line in rest)])
 
 
+class _Stream(logging.StreamHandler[TextIO]):
+    """A log that says once that it cannot be written, and never swallows a signal."""
+
+    _failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - of the library
+        """Let an interruption through; the record itself is shown nowhere."""
+        error = sys.exc_info()[1]
+        if isinstance(error, Interrupted):
+            raise error
+        if not self._failed:
+            self._failed = True
+            with suppress(OSError):
+                os.write(2, f"nearmetal: warning: the log has a gap: {error}\n".encode())
+
+
 @contextmanager
 def logging_to(verbosity: int, path: Path | None) -> Iterator[None]:
     """Write the log until the block ends. `verbosity`: the number of -v; `path`: of --log-file.
@@ -106,13 +141,13 @@ def logging_to(verbosity: int, path: Path | None) -> Iterator[None]:
     """
     handlers: list[logging.Handler] = []
     if verbosity:
-        screen = logging.StreamHandler(sys.stderr)
+        screen = _Stream(sys.stderr)
         screen.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
         screen.addFilter(lambda record: record.levelno != _TOLD)
         screen.setFormatter(_Lines(date=False))
         handlers.append(screen)
     if path is not None:
-        file = logging.StreamHandler(_opened(path))
+        file = _Stream(_opened(path))
         file.setLevel(logging.DEBUG)
         file.setFormatter(_Lines(date=True))
         handlers.append(file)
@@ -134,9 +169,12 @@ def _opened(path: Path) -> TextIO:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         raise _refusal(path, error.strerror) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(descriptor)
-        raise _refusal(path, "it is not a regular file")
+        owned = "it is another user's file" if stat.S_ISREG(status.st_mode) else ""
+        raise _refusal(path, owned or "it is not a regular file")
+    os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
 

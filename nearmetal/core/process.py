@@ -43,7 +43,6 @@ _PIECE = 64 << 10
 _Stream = IO[bytes] | int | None
 
 _TAIL_LINES = 12
-_LOGGED = 2048
 _LOOK_S = 0.5
 
 
@@ -345,11 +344,8 @@ def _logged(end: Completed) -> Completed:
     """Write the end of a command to the log, and return it."""
     how = "timed out" if end.timed_out else f"exit {end.code}"
     log.command(f"{end.seconds:.3f} s, {how}: {end.command}")
-    for name, output in (("output", end.stdout), ("errors", end.stderr)):
-        if output:
-            tail = output[-_LOGGED:].decode("utf-8", "replace").rstrip()
-            cut = f" (the last of {len(output)} bytes)" if len(output) > _LOGGED else ""
-            log.detail(f"{name}{cut}:\n{tail}")
+    log.output("output", end.stdout)
+    log.output("errors", end.stderr)
     return end
 
 

@@ -186,5 +186,6 @@ def _phases(value: Any) -> list[dict[str, Any]]:
     phases = [dict(phase) for phase in value]
     for phase in phases:
         for step in phase["steps"]:
-            str(step["step"])
+            if not isinstance(step["step"], str):
+                raise TypeError(step)
     return phases

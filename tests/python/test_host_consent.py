@@ -295,6 +295,10 @@ HOSTILE = [
     (set_in("content", "hosts", []), "its hosts and its hosts file differ"),
     (set_in("content", "hosts", "kvm1", {}), "a part is missing"),
     (set_in("content", "hosts", "kvm1", "phases", [{"steps": 1}]), "a part is missing"),
+    (
+        set_in("content", "hosts", "kvm1", "phases", [{"steps": [{"step": ["a"], "text": "b"}]}]),
+        "a part is missing",
+    ),
     (set_in("content", "hosts", "evil", {"facts": {}, "phases": []}), "differ"),
     (set_in("content", "file", "name", "../../etc"), "name"),
     (set_in("content", "file", "hosts", 0, "nodes", "-oProxyCommand=x"), "node set"),

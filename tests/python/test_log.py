@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,10 +20,21 @@ from nearmetal.cli.main import main
 from nearmetal.cli.view import View
 from nearmetal.config.password import PasswordSource, find_password
 from nearmetal.core import log
-from nearmetal.core.errors import CommandError, NearmetalError
+from nearmetal.core.errors import CommandError, Interrupted, NearmetalError
 from nearmetal.core.process import Command, LocalRunner
 
 ROOT = Path(__file__).parents[2]
+
+
+class Blocked(io.StringIO):
+    """A stream at which every write ends with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, _text: str) -> int:
+        raise self.error
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +140,14 @@ SECRETS = [
     "https://user:hunter2@example.org/x",
     "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2\n-----END OPENSSH PRIVATE KEY-----",
     "hunter2\nhunter2=\n-----END OPENSSH PRIVATE KEY-----",
+    "hunter2=\n-----END RSA PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nMIIB",
+    '{"password": "ab,cd;hunter2", "a": 1}',
+    "password: my secret hunter2",
+    "Authorization: Basic hunter2",
+    "Cookie: vmware_soap_session=hunter2",
+    "curl -u admin:hunter2 host",
+    "sshpass -p hunter2 ssh kvm1",
+    "tool --password -hunter2",
 ]
 
 
@@ -141,6 +163,39 @@ def test_values_that_are_named_as_secrets_are_masked(text: str) -> None:
 )
 def test_other_words_stay(text: str) -> None:
     assert log.masked(text) == text
+
+
+def test_a_secret_is_masked_although_its_name_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    script = "printf 'password: '; head -c 3000 /dev/zero | tr '\\0' x"
+    with log.logging_to(0, path):
+        LocalRunner().run(Command(("sh", "-c", script)), timeout_s=10)
+    assert "x" * 100 not in path.read_text()
+
+
+def test_an_interruption_passes_through_a_log_that_cannot_be_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with log.logging_to(0, tmp_path / "run.log"):
+        (handler,) = (h for h in log._LOGGER.handlers if isinstance(h, log._Stream))
+        stream, handler.stream = handler.stream, Blocked(Interrupted(signal.SIGINT))
+        with pytest.raises(Interrupted):
+            log.command("ssh --password hunter2")
+        handler.stream = Blocked(OSError(errno.ENOSPC, "No space left on device"))
+        log.command("ssh --password hunter2")
+        log.command("ssh --password hunter2")
+        handler.stream = stream
+    told = capfd.readouterr().err
+    assert told.count("the log has a gap: [Errno 28] No space left on device") == 1
+    assert "hunter2" not in told
+
+
+def test_an_older_log_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.touch(0o644)
+    with log.logging_to(0, path):
+        pass
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_password_that_was_read_is_in_no_later_line(

@@ -123,6 +123,21 @@ def test_a_demo_that_was_killed_is_cleared_by_down(place: Site) -> None:
     place.assert_no_trace()
 
 
+def test_a_cluster_of_the_user_stays(place: Site) -> None:
+    spec = place.directory / "mine.yaml"
+    spec.write_text(
+        "version: 1\nname: demo\nbackend: local\nhosts: [{name: h1, nodes: [{name: a}]}]\n"
+    )
+    place.ok("up", str(spec))
+    try:
+        refused = place.run("demo", "--output", str(place.directory / "demo"))
+        assert refused.returncode == 1
+        assert "there is a cluster 'demo'" in refused.stderr
+        assert place.ok("exec", "demo", "a", "--", "echo", "here").strip().endswith("here")
+    finally:
+        place.ok("down", "--yes", "demo")
+
+
 def test_two_demos_do_not_tread_on_each_other(place: Site) -> None:
     first_out, second_out = place.directory / "demo", place.directory / "second"
     with place.start("demo", "--blocks", "1", "--output", str(first_out)) as process:
