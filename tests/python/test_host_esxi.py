@@ -305,9 +305,8 @@ def test_machines_that_cannot_move_are_named_where_the_host_must_reboot() -> Non
     found = plan(HEAD + PORTS, facts(machines=("a", "b", "c"), bound=("b",)))
     assert "cannot move: b | power them off" in refusals(found)
     found = plan(HEAD + PORTS, facts(machines=("a", "c")))
-    assert found.steps[0].text == (
-        "enter maintenance mode (2 machines move away, vSAN: ensureObjectAccessibility)"
-    )
+    assert found.steps[0].text == "enter maintenance mode (vSAN: ensureObjectAccessibility)"
+    assert "2 machines move away for the reboot" in [r.text for r in found.remarks]
     text = HEAD + "    esxi: {power: low-power, vsan: evacuate}\n"
     assert actions(plan(text, facts(bound=("b",)))) == ["SetPower"]
     [enter] = [

@@ -236,9 +236,11 @@ def plan_maintenance(group: HostGroup, esxi: EsxiFacts, outcome: Outcome) -> Non
             some = ", ".join(esxi.bound[:MAX_NAMED]) + more
             what = f"machines have devices of the host and cannot move: {some}"
             outcome.refuse(Stage.REACH, what, "power them off: this host must reboot")
-        words = [f"{len(esxi.machines)} machines move away"] if esxi.machines else []
-        words += [f"vSAN: {VSAN[group.esxi.vsan]}"] if esxi.vsan else []
-        text = "enter maintenance mode" + (f" ({', '.join(words)})" if words else "")
+        if esxi.machines:
+            # No part of the step: machines come and go, and a saved plan stays valid.
+            outcome.remark(_STAGE, f"{len(esxi.machines)} machines move away for the reboot")
+        vsan = f" (vSAN: {VSAN[group.esxi.vsan]})" if esxi.vsan else ""
+        text = f"enter maintenance mode{vsan}"
         action = EnterMaintenance(VSAN[group.esxi.vsan] if esxi.vsan else "")
         outcome.steps.append(Step(Stage.REACH, "enter maintenance", text, action))
     if forcing or esxi.maintenance:
