@@ -81,7 +81,8 @@ def test_an_unreachable_mirror_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named(small: Path) -> None:
     _, words = (build := start(small)).communicate(timeout=900)
     assert build.returncode == 1
-    assert "No space left on device" in words.splitlines()[0]
+    fault = next(line for line in words.splitlines() if "error: " in line)
+    assert "No space left on device" in fault
     assert files_in(small) == []
 
 
