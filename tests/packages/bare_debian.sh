@@ -21,7 +21,7 @@ passed install
 
 fi_info -p nearmetal | grep -q '^provider: nearmetal$'
 passed "libfabric finds the provider by itself"
-man nearmetal-run | grep -q 'run an MPI program'
+man nearmetal-run 2>/dev/null | grep -q 'run an MPI program'
 passed manual
 bash -c '. /usr/share/bash-completion/completions/nearmetal && complete -p nearmetal' >/dev/null
 passed completion
@@ -44,7 +44,7 @@ quietly nearmetal up "$spec"
 program=$(echo /usr/lib/*/nearmetal/mpi_hello-mpich)
 nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" 2>&1 | tee /tmp/job | grep 'shm' || { cat /tmp/job; exit 1; }
 passed "a job of PyPI's MPICH across two nodes"
-nearmetal down --yes "$spec"
+nearmetal down --yes "$spec" >/dev/null
 unset NEARMETAL_MPI_PATH
 
 rm -rf results /tmp/draft.yaml /opt/mpi

@@ -19,7 +19,7 @@ passed install
 nearmetal-info >/dev/null
 nearmetal-segment --help >/dev/null
 passed tools
-man nearmetal-run | grep -q 'run an MPI program'
+man nearmetal-run 2>/dev/null | grep -q 'run an MPI program'
 passed manual
 
 nearmetal demo --blocks 1 --output results >demo || { cat demo; exit 1; }

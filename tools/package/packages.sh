@@ -13,7 +13,8 @@
 #
 # Equal files and tools give equal bytes, whenever and wherever they are built. Needs what
 # `tools/setup/setup.sh --packages` installs. Replaced for tests: BUILD, the build/ of set-up; and
-# ZIG_PYTHON, a Python with the packages of tools/setup/requirements-packages.txt.
+# ZIG_PYTHON, a Python with the packages of tools/setup/requirements-packages.txt. For a site:
+# PACKAGE_MAINTAINER, the name and address in Debian packages.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -22,6 +23,8 @@ umask 022
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 build=${BUILD:-$root/build}
 python=${ZIG_PYTHON:-$build/venv/bin/python}
+PACKAGE_MAINTAINER=${PACKAGE_MAINTAINER:-The nearmetal authors <nearmetal@example.org>}
+export PACKAGE_MAINTAINER
 platform=manylinux_2_28_x86_64
 glibc=2.28
 
@@ -31,7 +34,7 @@ fail() {
 }
 
 usage() {
-	sed -n '4,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+	sed -n '4,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
 	exit 2
 }
 
@@ -105,16 +108,18 @@ fetch_wheels() {
 }
 
 make_debian() {
-	local tree=$work/debian/nearmetal
+	local tree=$work/debian/nearmetal control
 	fetch_wheels
 	unpacked "$tree"
 	cp -r "$tree/tools/package/debian" "$tree/debian"
+	control=$(<"$tree/debian/control")
+	printf '%s\n' "${control/@MAINTAINER@/"$PACKAGE_MAINTAINER"}" >"$tree/debian/control"
 	cat >"$tree/debian/changelog" <<-CHANGELOG
 		nearmetal ($dotted) unstable; urgency=medium
 
 		  * See CHANGELOG.md of the source.
 
-		 -- The nearmetal authors <nearmetal@localhost>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
+		 -- $PACKAGE_MAINTAINER  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 	CHANGELOG
 	# Meson and the Python packages are those of set-up, which dpkg does not know.
 	(cd "$tree" && PACKAGE_WHEELS=$work/wheels PACKAGE_MPICH=$build/mpi/mpich5 \

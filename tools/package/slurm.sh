@@ -55,6 +55,8 @@ trap 'rm -rf -- "$work"' EXIT
 
 # Where Debian has libraries, and others have not; Meson alone knows it only with dpkg-dev.
 libdir=lib/$("${CC:-cc}" -print-multiarch 2>/dev/null || true)
+# No byte may depend on the place of the build.
+export CFLAGS="${CFLAGS-} -ffile-prefix-map=$root=. -ffile-prefix-map=$(realpath --relative-to="$work/build" "$root")=."
 meson setup --prefix /usr --libdir "${libdir%/}" -Dspank=enabled -Dprovider=disabled "$work/build" "$root" >"$work/log" 2>&1 &&
 	ninja -C "$work/build" src/spank/spank_nearmetal.so >>"$work/log" 2>&1 &&
 	meson install -C "$work/build" --no-rebuild --strip --tags slurm --destdir "$work/package" >>"$work/log" 2>&1 ||
@@ -78,7 +80,7 @@ Version: $version+slurm$release
 Architecture: $architecture
 Section: net
 Priority: optional
-Maintainer: The nearmetal authors <nearmetal@localhost>
+Maintainer: ${PACKAGE_MAINTAINER:-The nearmetal authors <nearmetal@example.org>}
 Depends: libc6, $depends
 Recommends: nftables
 Description: nearmetal's plugin for Slurm $release
@@ -91,7 +93,7 @@ nearmetal-slurm ($version+slurm$release) unstable; urgency=medium
 
   * See CHANGELOG.md of the source.
 
- -- The nearmetal authors <nearmetal@localhost>  $(date -u -R ${SOURCE_DATE_EPOCH:+-d "@$SOURCE_DATE_EPOCH"})
+ -- ${PACKAGE_MAINTAINER:-The nearmetal authors <nearmetal@example.org>}  $(date -u -R ${SOURCE_DATE_EPOCH:+-d "@$SOURCE_DATE_EPOCH"})
 CHANGELOG
 chmod -R u=rwX,go=rX "$work/package"
 dpkg-deb --root-owner-group --build "$work/package" "$work/package.deb" >>"$work/log" || fail "$(tail -n 3 "$work/log")"
