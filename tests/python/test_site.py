@@ -21,7 +21,7 @@ from nearmetal.job.mpi import Installation, Mpi
 from nearmetal.job.site import diagnoses as say
 from nearmetal.job.site.container import ENGINES, container_words
 from nearmetal.job.site.diagnoses import Rating
-from nearmetal.job.site.exported import Exported, Form, exported, written
+from nearmetal.job.site.exported import Exported, Form, exported, for_launcher, written
 from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi
 from nearmetal.job.site.machine import MachineFacts, Usable
 
@@ -115,6 +115,39 @@ def test_open_mpi_forwards_what_is_not_its_own() -> None:
     assert name not in plain.set
     assert "-x FI_PROVIDER -x FI_PROVIDER_PATH -x NEARMETAL_RUNDIR" in plain.notes[0]
     assert exported(four, LIBRARY, {}, listed=True).set[name] == "FI_PROVIDER;FI_PROVIDER_PATH"
+
+
+def test_open_mpi_4_gets_its_variables_by_option_if_an_option_x_is_there() -> None:
+    name = "OMPI_MCA_mca_base_env_list"
+    four = site_mpi(Mpi.OPENMPI4, fabric((1, 17)))
+    ours = ["-x", "FI_PROVIDER", "-x", "FI_PROVIDER_PATH"]
+    # The program's own, or mpirun's: both with all variables.
+    for args in (["-n", "4", "./app", "-x"], ["-x", "FOO", "-n", "4", "./app"]):
+        found, words = for_launcher(four, LIBRARY, args, {})
+        assert (words, found.notes) == ([*ours, *args], ())
+        assert name not in found.set
+    # It counts for one program of several.
+    _, words = for_launcher(four, LIBRARY, ["./a", "-x", ":", "./b"], {})
+    assert words == [*ours, "./a", "-x", ":", *ours, "./b"]
+
+
+def test_a_launcher_without_an_option_x_gets_the_list() -> None:
+    name = "OMPI_MCA_mca_base_env_list"
+    four = site_mpi(Mpi.OPENMPI4, fabric((1, 17)))
+    found, words = for_launcher(four, LIBRARY, ["-n", "4", "./app"], {})
+    assert words == ["-n", "4", "./app"]
+    assert found.set[name] == "FI_PROVIDER;FI_PROVIDER_PATH"
+    # The caller's list excludes mpirun's option, so this -x is the program's.
+    found, words = for_launcher(four, LIBRARY, ["./app", "-x"], {name: "MINE"})
+    assert (words, found.notes) == (["./app", "-x"], ())
+    assert found.set[name] == "MINE;FI_PROVIDER;FI_PROVIDER_PATH"
+    listed = ["--mca", "mca_base_env_list", "MINE", "./app", "-x"]
+    found, words = for_launcher(four, LIBRARY, listed, {})
+    assert words == listed
+    assert found.notes[0].endswith("its mca_base_env_list: FI_PROVIDER;FI_PROVIDER_PATH")
+    five, words = for_launcher(site_mpi(Mpi.OPENMPI5, fabric((2, 5))), LIBRARY, ["-x", "A"], {})
+    assert words == ["-x", "A"]
+    assert "FI_PROVIDER" in five.set[name]
 
 
 def test_the_variables_change_an_environment_once() -> None:
