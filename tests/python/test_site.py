@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import share
 from nearmetal.job.mpi import Installation, Mpi
 from nearmetal.job.site import diagnoses as say
 from nearmetal.job.site.container import ENGINES, container_words
@@ -317,8 +318,17 @@ def test_a_libfabric_that_does_not_fit_is_reported() -> None:
     unloaded = replace(fabric((2, 5), "tcp"), nearmetal="")
     assert "it said so" in say.of_loading(unloaded, "it said so", LIBRARY).words
     assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Rating.FAIL
-    other = replace(fabric((2, 5), "nearmetal"), nearmetal="/other/libnearmetal-fi.so")
-    assert say.of_loading(other, "", LIBRARY).grade is Rating.WARN
+    other = replace(fabric((2, 5), "nearmetal"), nearmetal="/an other/libnearmetal-fi.so")
+    found = say.of_loading(other, "", LIBRARY)
+    assert found.grade is Rating.WARN
+    assert found.remedy == "export NEARMETAL_PROVIDER_LIB='/an other/libnearmetal-fi.so'"
+
+
+def test_the_fix_for_an_mpi_without_launcher_is_one_word_of_a_shell() -> None:
+    place = Installation(Mpi.MPICH5, Path("/opt/my mpi; id"))
+    found = say.of_mpi(site_mpi(Mpi.MPICH5, None, installation=place, launcher=None))
+    assert found.grade is Rating.WARN
+    assert found.remedy == "nearmetal doctor '/opt/my mpi; id'"
 
 
 @pytest.fixture
@@ -334,6 +344,38 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     library.touch()
     monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
     return library
+
+
+def test_charliecloud_mounts_the_directory_of_the_file_itself(
+    provider: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links/libnearmetal-fi.so"
+    link.symlink_to("../libnearmetal-fi.so")
+    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(link))
+    words = container_words("charliecloud", "openmpi5", None, LocalRunner())
+    assert f"--bind={provider.parent}:/mnt" in words
+    link.unlink()
+    link.symlink_to(provider.rename(tmp_path / "libnearmetal-fi.so.1"))
+    with pytest.raises(LaunchError, match="a link to another name"):
+        container_words("charliecloud", "openmpi5", None, LocalRunner())
+
+
+def test_a_guest_without_its_variables_gives_no_options(tmp_path: Path) -> None:
+    unit = share("guest", "unit")
+    script = tmp_path / "nearmetal-guest"
+    text = (unit / "nearmetal-guest").read_text()
+    places = {"lib=/usr/lib/nearmetal": f"lib={unit}", "etc=/etc/nearmetal": f"etc={tmp_path}"}
+    for fixed, ours in places.items():
+        assert fixed in text
+        text = text.replace(fixed, ours)
+    script.write_text(text)
+    done = subprocess.run(
+        ["sh", script, "container"], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}/environment" in done.stderr
+    assert "configure" in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)
