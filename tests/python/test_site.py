@@ -346,19 +346,26 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return library
 
 
-def test_charliecloud_mounts_the_directory_of_the_file_itself(
-    provider: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_charliecloud_mounts_the_directory_of_the_file_itself(tmp_path: Path) -> None:
+    """In a guest, where the provider of a package is a link to another directory."""
     (tmp_path / "links").mkdir()
-    link = tmp_path / "links/libnearmetal-fi.so"
-    link.symlink_to("../libnearmetal-fi.so")
-    monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(link))
-    words = container_words("charliecloud", "openmpi5", None, LocalRunner())
-    assert f"--bind={provider.parent}:/mnt" in words
-    link.unlink()
-    link.symlink_to(provider.rename(tmp_path / "libnearmetal-fi.so.1"))
-    with pytest.raises(LaunchError, match="a link to another name"):
-        container_words("charliecloud", "openmpi5", None, LocalRunner())
+    (tmp_path / "library.so").touch()
+    facts = 'provider=$1 tools= run=/ values="P=+/usr/lib/nearmetal/library.so"'
+    words = f'{facts}; . "$2"; container_options --engine=charliecloud'
+
+    def said(link: str, target: str) -> tuple[str, str]:
+        (tmp_path / "links" / link).symlink_to(target)
+        script = share("guest", "unit", "container.sh")
+        argv = ["sh", "-c", words, "sh", tmp_path / "links" / link, script]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout, done.stderr
+
+    options = f"--bind={tmp_path}:/mnt\n--set-env=P=+/mnt/library.so\n"
+    assert said("library.so", "../library.so") == (options, "")
+    out, error = said("other.so", "../library.so")
+    assert (out, "a link to another name" in error) == ("", True)
+    out, error = said("nothing.so", "../nothing.so")
+    assert (out, "no such file" in error) == ("", True)
 
 
 def test_a_guest_without_its_variables_gives_no_options(tmp_path: Path) -> None:
