@@ -83,19 +83,24 @@ def wrap_options(parser: VerbParser) -> None:
     parser.option("args ARGS", "arguments of the program", nargs="*")
 
 
-def on_wrap(args: argparse.Namespace, _view: View) -> int:
+def on_wrap(args: argparse.Namespace, view: View) -> int:
     """Become the command, with the variables of the MPI."""
     from nearmetal.core.resources import provider_library
-    from nearmetal.job.site.exported import exported
+    from nearmetal.job.site.exported import exported, for_launcher
     from nearmetal.job.site.found import LAUNCHERS, find_mpi
 
     if args.json:
         raise UsageError("wrap has no result of its own", "leave out --json, or use `env --json`")
     launcher = args.program if Path(args.program).name in LAUNCHERS else None
     mpi = find_mpi(args.mpi or launcher, LocalRunner())
-    listed = not {"-x", "--x"} & set(args.args)
-    found = exported(mpi, provider_library(), os.environ, own=_own(args), listed=listed)
-    become([args.program, *args.args], found.applied(os.environ))
+    library, own, words = provider_library(), _own(args), args.args
+    if launcher is None:
+        found = exported(mpi, library, os.environ, own=own, listed=True)
+    else:
+        found, words = for_launcher(mpi, library, words, os.environ, own=own)
+        for note in found.notes:
+            view.note(note)
+    become([args.program, *words], found.applied(os.environ))
 
 
 def doctor_options(parser: VerbParser) -> None:

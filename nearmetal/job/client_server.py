@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO
 
 from nearmetal.cluster.backend import Backend
@@ -14,6 +17,8 @@ LISTEN_S = 30.0
 
 _SERVER_S = 10.0
 _FAILED_S = 1.0
+_REST_S = 1.0
+"""Time to read what a program that has ended left in the pipe."""
 
 _SERVE = """
 "$@" & server=$!
@@ -27,6 +32,41 @@ wait $server
 
 A server buffers its own line, that it waits; and a client that starts too early gives up.
 """
+
+
+class FirstWords:
+    """Keeps the first bytes of what a program writes, and drops the rest as it comes."""
+
+    def __init__(self, most: int) -> None:
+        """Open the pipe."""
+        self.most = most
+        reading, writing = os.pipe()
+        self.stream = os.fdopen(writing, "wb", buffering=0)
+        """For the program; its other holders may be slower to close it than it."""
+        self._kept = bytearray()
+        self._reader = threading.Thread(target=self._keep, args=(reading,), daemon=True)
+        self._reader.start()
+
+    def _keep(self, reading: int) -> None:
+        with os.fdopen(reading, "rb", buffering=0) as source:
+            while piece := source.read(1 << 16):
+                self._kept += piece[: self.most - len(self._kept)]
+
+    def text(self) -> str:
+        """Return the words of a program that has ended."""
+        self.stream.close()
+        self._reader.join(_REST_S)
+        return bytes(self._kept).decode("utf-8", "replace").strip()
+
+
+@contextmanager
+def first_words(most: int) -> Iterator[FirstWords]:
+    """Give a stream for a program's words, of which the first are kept."""
+    words = FirstWords(most)
+    try:
+        yield words
+    finally:
+        words.stream.close()
 
 
 def serve(

@@ -47,9 +47,27 @@ passed "a job of PyPI's MPICH across two nodes"
 nearmetal down --yes "$spec" >/dev/null
 unset NEARMETAL_MPI_PATH
 
+# What `nearmetal-guest configure` writes in a machine with a seed, by its own functions.
+sed '/^case \${1-} in$/,$d' /usr/bin/nearmetal-guest >/tmp/functions
+(
+	. /tmp/functions
+	prepare
+	echo eth0 >"$run/interface"
+	names=' n1'
+	environment_write
+	keys_configure
+)
+written='/etc/nearmetal/environment /etc/profile.d/nearmetal.sh
+	/etc/ssh/sshd_config.d/10-nearmetal.conf /etc/ssh/ssh_config.d/nearmetal.conf'
+for file in $written; do [ -s "$file" ] || { echo "not written: $file"; exit 1; }; done
+# The directory is not the guest's alone.
+touch /etc/nearmetal/seed.json /etc/nearmetal/slurm.toml
+
 rm -rf results /tmp/draft.yaml /opt/mpi
 quietly apt-get purge -y nearmetal nearmetal-study nearmetal-guest libnearmetal-fi
 rm -rf .local/state/nearmetal .cache/nearmetal
+rm /etc/nearmetal/slurm.toml
+rmdir /etc/nearmetal
 left=$(ours)
 [ -z "$left" ] || { echo "left: $left"; exit 1; }
 passed "purge leaves nothing"

@@ -158,6 +158,9 @@ def test_rpms_have_the_paths_of_rhel() -> None:
     needs = output("rpm", "-qRp", only("nearmetal-[0-9]*.rpm")).split("\n")
     assert "python3.11" in needs
     assert not [need for need in needs if need.startswith("libmpi")]
+    scripts = output("rpm", "-qp", "--scripts", only("nearmetal-guest-*.rpm"))
+    _, after = scripts.split("postuninstall scriptlet (using /bin/sh):")
+    assert "rm -f /etc/profile.d/nearmetal.sh" in after
 
 
 def test_every_digest_is_right() -> None:

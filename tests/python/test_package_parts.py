@@ -114,3 +114,15 @@ def test_the_version_has_one_place() -> None:
     assert re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+(\.dev[0-9]+)?", __version__)
     others = [(ROOT / name).read_text() for name in ("pyproject.toml", "meson.build")]
     assert not any(f'"{__version__}"' in text or f"'{__version__}'" in text for text in others)
+
+
+def test_the_removal_of_the_guest_package_knows_every_file_that_it_writes() -> None:
+    removal = (ROOT / "tools/package/debian/nearmetal-guest.postrm").read_text()
+    unit = ROOT / "nearmetal/share/guest/unit"
+    text = "\n".join(path.read_text() for path in unit.iterdir() if path.suffix != ".py")
+    own = {name.partition(".new")[0] for name in re.findall(r"\$etc/(\w+(?:\.\w+)?)", text)}
+    assert {"environment", "seed.json", "node_key"} <= own
+    assert own <= set(re.findall(r"[\w.]+", removal))
+    elsewhere = re.findall(r"\bput (/etc/\S*nearmetal\S*)", text)
+    assert len(elsewhere) == 3
+    assert [path for path in elsewhere if path not in removal] == []

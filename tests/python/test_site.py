@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import share
 from nearmetal.job.mpi import Installation, Mpi
 from nearmetal.job.site import diagnoses as say
 from nearmetal.job.site.container import ENGINES, container_words
 from nearmetal.job.site.diagnoses import Rating
-from nearmetal.job.site.exported import Exported, Form, exported, written
+from nearmetal.job.site.exported import Exported, Form, exported, for_launcher, written
 from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi
 from nearmetal.job.site.machine import MachineFacts, Usable
 
@@ -115,6 +116,39 @@ def test_open_mpi_forwards_what_is_not_its_own() -> None:
     assert name not in plain.set
     assert "-x FI_PROVIDER -x FI_PROVIDER_PATH -x NEARMETAL_RUNDIR" in plain.notes[0]
     assert exported(four, LIBRARY, {}, listed=True).set[name] == "FI_PROVIDER;FI_PROVIDER_PATH"
+
+
+def test_open_mpi_4_gets_its_variables_by_option_if_an_option_x_is_there() -> None:
+    name = "OMPI_MCA_mca_base_env_list"
+    four = site_mpi(Mpi.OPENMPI4, fabric((1, 17)))
+    ours = ["-x", "FI_PROVIDER", "-x", "FI_PROVIDER_PATH"]
+    # The program's own, or mpirun's: both with all variables.
+    for args in (["-n", "4", "./app", "-x"], ["-x", "FOO", "-n", "4", "./app"]):
+        found, words = for_launcher(four, LIBRARY, args, {})
+        assert (words, found.notes) == ([*ours, *args], ())
+        assert name not in found.set
+    # It counts for one program of several.
+    _, words = for_launcher(four, LIBRARY, ["./a", "-x", ":", "./b"], {})
+    assert words == [*ours, "./a", "-x", ":", *ours, "./b"]
+
+
+def test_a_launcher_without_an_option_x_gets_the_list() -> None:
+    name = "OMPI_MCA_mca_base_env_list"
+    four = site_mpi(Mpi.OPENMPI4, fabric((1, 17)))
+    found, words = for_launcher(four, LIBRARY, ["-n", "4", "./app"], {})
+    assert words == ["-n", "4", "./app"]
+    assert found.set[name] == "FI_PROVIDER;FI_PROVIDER_PATH"
+    # The caller's list excludes mpirun's option, so this -x is the program's.
+    found, words = for_launcher(four, LIBRARY, ["./app", "-x"], {name: "MINE"})
+    assert (words, found.notes) == (["./app", "-x"], ())
+    assert found.set[name] == "MINE;FI_PROVIDER;FI_PROVIDER_PATH"
+    listed = ["--mca", "mca_base_env_list", "MINE", "./app", "-x"]
+    found, words = for_launcher(four, LIBRARY, listed, {})
+    assert words == listed
+    assert found.notes[0].endswith("its mca_base_env_list: FI_PROVIDER;FI_PROVIDER_PATH")
+    five, words = for_launcher(site_mpi(Mpi.OPENMPI5, fabric((2, 5))), LIBRARY, ["-x", "A"], {})
+    assert words == ["-x", "A"]
+    assert "FI_PROVIDER" in five.set[name]
 
 
 def test_the_variables_change_an_environment_once() -> None:
@@ -284,8 +318,17 @@ def test_a_libfabric_that_does_not_fit_is_reported() -> None:
     unloaded = replace(fabric((2, 5), "tcp"), nearmetal="")
     assert "it said so" in say.of_loading(unloaded, "it said so", LIBRARY).words
     assert say.of_loading(fabric((2, 5), "tcp"), "", LIBRARY).grade is Rating.FAIL
-    other = replace(fabric((2, 5), "nearmetal"), nearmetal="/other/libnearmetal-fi.so")
-    assert say.of_loading(other, "", LIBRARY).grade is Rating.WARN
+    other = replace(fabric((2, 5), "nearmetal"), nearmetal="/an other/libnearmetal-fi.so")
+    found = say.of_loading(other, "", LIBRARY)
+    assert found.grade is Rating.WARN
+    assert found.remedy == "export NEARMETAL_PROVIDER_LIB='/an other/libnearmetal-fi.so'"
+
+
+def test_the_fix_for_an_mpi_without_launcher_is_one_word_of_a_shell() -> None:
+    place = Installation(Mpi.MPICH5, Path("/opt/my mpi; id"))
+    found = say.of_mpi(site_mpi(Mpi.MPICH5, None, installation=place, launcher=None))
+    assert found.grade is Rating.WARN
+    assert found.remedy == "nearmetal doctor '/opt/my mpi; id'"
 
 
 @pytest.fixture
@@ -301,6 +344,45 @@ def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     library.touch()
     monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
     return library
+
+
+def test_charliecloud_mounts_the_directory_of_the_file_itself(tmp_path: Path) -> None:
+    """In a guest, where the provider of a package is a link to another directory."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "library.so").touch()
+    facts = 'provider=$1 tools= run=/ values="P=+/usr/lib/nearmetal/library.so"'
+    words = f'{facts}; . "$2"; container_options --engine=charliecloud'
+
+    def said(link: str, target: str) -> tuple[str, str]:
+        (tmp_path / "links" / link).symlink_to(target)
+        script = share("guest", "unit", "container.sh")
+        argv = ["sh", "-c", words, "sh", tmp_path / "links" / link, script]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout, done.stderr
+
+    options = f"--bind={tmp_path}:/mnt\n--set-env=P=+/mnt/library.so\n"
+    assert said("library.so", "../library.so") == (options, "")
+    out, error = said("other.so", "../library.so")
+    assert (out, "a link to another name" in error) == ("", True)
+    out, error = said("nothing.so", "../nothing.so")
+    assert (out, "no such file" in error) == ("", True)
+
+
+def test_a_guest_without_its_variables_gives_no_options(tmp_path: Path) -> None:
+    unit = share("guest", "unit")
+    script = tmp_path / "nearmetal-guest"
+    text = (unit / "nearmetal-guest").read_text()
+    places = {"lib=/usr/lib/nearmetal": f"lib={unit}", "etc=/etc/nearmetal": f"etc={tmp_path}"}
+    for fixed, ours in places.items():
+        assert fixed in text
+        text = text.replace(fixed, ours)
+    script.write_text(text)
+    done = subprocess.run(
+        ["sh", script, "container"], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}/environment" in done.stderr
+    assert "configure" in done.stderr
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -54,7 +54,8 @@ def of_mpi(mpi: FoundMpi) -> Diagnosis:
     """Say which MPI is examined."""
     if mpi.launcher is None:
         words = f"{mpi.title}, by {mpi.source}; {'; '.join(mpi.unknown)}"
-        return Diagnosis("mpi", Rating.WARN, words, f"nearmetal doctor {mpi.installation.prefix}")
+        prefix = shlex.quote(str(mpi.installation.prefix))
+        return Diagnosis("mpi", Rating.WARN, words, f"nearmetal doctor {prefix}")
     return _ok("mpi", f"{mpi.title}, by {mpi.source}")
 
 
@@ -112,7 +113,8 @@ def of_loading(seen: Libfabric | None, said: str, library: Path) -> Diagnosis:
         return Diagnosis(name, Rating.FAIL, words, "NEARMETAL_LOG=info nearmetal doctor --no-run")
     if Path(seen.nearmetal).resolve() != library.resolve():
         words = f"libfabric loads another provider: {seen.nearmetal}"
-        return Diagnosis(name, Rating.WARN, words, f"NEARMETAL_PROVIDER_LIB={seen.nearmetal}")
+        fix = f"export NEARMETAL_PROVIDER_LIB={shlex.quote(seen.nearmetal)}"
+        return Diagnosis(name, Rating.WARN, words, fix)
     return _ok(name, f"{seen.title} offers nearmetal with the variables of `nearmetal env`")
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -86,6 +86,37 @@ def exported(
         prepend[_PATHS] = str(mpi.libfabric.path.parent)
     unset = ("FI_PROVIDER",) if mpi.installation.mpi is Mpi.IMPI else ()
     return Exported(found, prepend, unset, tuple(notes))
+
+
+def for_launcher(
+    mpi: FoundMpi,
+    library: Path,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    own: Mapping[str, str] | None = None,
+) -> tuple[Exported, list[str]]:
+    """Return what a launcher with these arguments must export, and its arguments for that.
+
+    Open MPI 4 refuses to start if its list of variables and `-x` are used together. An `-x` may be
+    the program's own, and only mpirun's parser knows. With any, mpirun gets an `-x` for each
+    variable, which is right in both cases; it counts up to the next colon.
+    """
+    named = _LIST.removeprefix("OMPI_MCA_") in args
+    crossed = mpi.installation.mpi is Mpi.OPENMPI4 and not {"-x", "--x"}.isdisjoint(args)
+    by_option = crossed and not named and _LIST not in env
+    found = exported(mpi, library, env, own=own, listed=not by_option)
+    if named and _LIST in found.set:
+        words = ";".join(_foreign(found.set))
+        note = f"if a job has several hosts, add to its mca_base_env_list: {words}"
+        found = replace(found, notes=(*found.notes, note))
+    if not by_option:
+        return found, list(args)
+    options = [word for name in _foreign(found.set) for word in ("-x", name)]
+    given = list(options)
+    for arg in args:
+        given += [arg, *options] if arg == ":" else [arg]
+    return replace(found, notes=mpi.unknown), given
 
 
 def _foreign(found: Mapping[str, str]) -> list[str]:

@@ -33,13 +33,19 @@ container_options() {
 		container_place "$provider" "$container_home/${provider##*/}" :ro
 		container_variables "$container_home"
 		;;
-	# It mounts only over what an image has.
-	charliecloud)
-		container_place "${provider%/*}" /mnt ''
-		container_variables /mnt
-		;;
+	charliecloud) container_by_directory ;;
 	esac
 	[ -z "${1-}" ] || container_variable "NEARMETAL_RUNDIR=$1"
+}
+
+# container_by_directory: for Charliecloud, which mounts only over what an image has. In a package the
+# provider is a link to another directory, which would lead nowhere in the container.
+container_by_directory() {
+	file=$(readlink -f "$provider") || file=
+	[ -f "$file" ] || fail_options "$provider: no such file"
+	[ "${file##*/}" = "${provider##*/}" ] || fail_options "$provider: a link to another name, $file"
+	container_place "${file%/*}" /mnt ''
+	container_variables /mnt
 }
 
 # container_isolated DIRECTORY: for engines that share nothing with the machine by themselves.
