@@ -356,7 +356,7 @@ def test_charliecloud_mounts_the_directory_of_the_file_itself(tmp_path: Path) ->
     def said(link: str, target: str) -> tuple[str, str]:
         (tmp_path / "links" / link).symlink_to(target)
         script = share("guest", "unit", "container.sh")
-        argv = ["sh", "-c", words, "sh", tmp_path / "links" / link, script]
+        argv = ["sh", "-c", words, "sh", str(tmp_path / "links" / link), str(script)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
         return done.stdout, done.stderr
 
