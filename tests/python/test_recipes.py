@@ -44,6 +44,8 @@ def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("meson.build", "meson.options"):
         shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "nearmetal").mkdir()
+    shutil.copy(ROOT / "nearmetal/__init__.py", tmp_path / "nearmetal")
     shutil.copytree(RECIPES / "transport", tmp_path / "src/transport/empty")
     channels = tmp_path / "src/base/channel.h"
     text = channels.read_text()
