@@ -12,7 +12,7 @@ import pytest
 
 from nearmetal.cli.cluster import as_lines
 from nearmetal.cli.main import main
-from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
 from nearmetal.cluster.diff import Plan, make_plan
 from nearmetal.cluster.model import PostScript
 from nearmetal.cluster.resource import Desired, Key, Kind, Observed
@@ -135,6 +135,9 @@ def test_what_ends_or_stops_is_asked_for_and_nothing_else() -> None:
     assert keys(make_plan("c", Desired(less), there)) == {node.key}
     dead = Observed(wanted, broken=frozenset({node.key}))
     assert keys(make_plan("c", Desired(wanted), dead)) == set()
+    halted = make_plan("c", Desired(wanted), Observed(wanted, halted={node.key: "it is paused"}))
+    assert keys(halted) == {node.key}
+    assert describe(halted.effective[0]) == f"~ {node.key} (it is paused)"
     ground = Observed(wanted, broken=frozenset({host.key}))
     above = {item.key for item in wanted if host.key in item.needs}
     assert above

@@ -227,9 +227,12 @@ def test_a_daemon_that_writes_on_is_neither_ended_nor_waited_for(site: Site) -> 
 
 def test_a_script_that_changed_after_the_plan_does_not_run(site: Site) -> None:
     site.script("s")
-    spec = site.spec("s")
+
+    def edit(_plan: Plan) -> None:
+        site.script("s", "echo other")
+
     with pytest.raises(StateError, match="/s has changed since the plan was made"):
-        up(site.cluster, spec, agree=lambda _plan: bool(site.script("s", "echo other")))
+        up(site.cluster, site.spec("s"), agree=edit)
     assert not site.seen
 
 
