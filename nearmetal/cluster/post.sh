@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs a script, which is its input, once: sh -c TEXT sh TOKEN NODE SECONDS MOST SIZE OLD...
 #
-# OLD are the tokens of runs that were interrupted or failed: what they have left is ended and removed.
-# The last line is `nearmetal: exit CODE after N s` where the script ended; before it, the last MOST
-# bytes of the output. The script writes into a pipe, and tail(1) keeps no more than MOST bytes of it. A
-# daemon that the script starts keeps no connection open: what it writes later is thrown away.
+# OLD are the tokens of runs that were interrupted or failed: what they have left is ended and
+# removed. The last line is `nearmetal: exit CODE after N s` where the script ended; before it, the
+# last MOST bytes of the output. The script writes into a pipe, of which tail(1) keeps no more than
+# that. A daemon that the script starts keeps no connection open: what it writes later is lost.
 token=$1 node=$2 limit=$3 most=$4 size=$5 found=
 shift 5
 umask 077

@@ -10,6 +10,7 @@ import pytest
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
+from nearmetal.cluster.backends.libvirt.probe import Hypervisors
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.spec import parse_spec
@@ -40,6 +41,16 @@ DOMAIN = """\
 NODE = Key(Kind.NODE, "n1")
 
 
+class OneLink(Hypervisors):
+    """Hypervisors that are all the same one."""
+
+    only: Hypervisor
+
+    def link(self, uri: str) -> Hypervisor:
+        del uri
+        return self.only
+
+
 @pytest.mark.parametrize("ready", ["yes", "no"])
 @pytest.mark.parametrize(
     ("act", "why"),
@@ -49,14 +60,15 @@ NODE = Key(Kind.NODE, "n1")
     ],
 )
 def test_a_paused_machine_is_a_loss_and_one_that_never_was_ready_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: str, act: str | None, why: str
+    tmp_path: Path, ready: str, act: str | None, why: str
 ) -> None:
     spec, images = parse_spec(SPEC), cast("Any", object())
     assert isinstance(spec, LibvirtSpec)
     backend = LibvirtBackend(spec, Store(tmp_path), LocalRunner(), images)
     identity = backend._records.begin()
     link = Hypervisor("test:///default")
-    monkeypatch.setattr(backend._hosts, "link", lambda _uri: link)
+    backend._hosts = OneLink(spec, tmp_path, LocalRunner())
+    backend._hosts.only = link
     link.start("nearmetal.c.n1", DOMAIN % (NAMESPACE, identity, ready))
     try:
         domain = link._link.lookupByName("nearmetal.c.n1")
