@@ -51,7 +51,7 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
     plan = checked_plan(cluster, spec)
     lines = [f"cluster {plan.cluster}: nothing to do"] if plan.empty else as_lines(plan)
     if args.out is not None:
-        save_plan(args.out, spec, args.spec, plan)
+        save_plan(args.out, spec, args.spec, plan, cluster.store.digest(spec.name))
         lines.append(f"written: {args.out}; now `nearmetal up {args.out}`")
     _show_plan(plan, lines, view)
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
@@ -106,7 +106,7 @@ def on_up(args: argparse.Namespace, view: View) -> int:
 
     def agree(plan: Plan) -> None:
         if saved is not None:
-            saved.check(plan)
+            saved.check(plan, cluster.store.digest(spec.name))
         if plan.disruptive:
             _ask(plan, plan.disruptive, view, yes=args.yes)
 

@@ -179,7 +179,9 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
     for item in in_order(desired.resources):
         key = item.key
         ground = next((moved[need] for need in item.needs if need in moved), "")
-        change = _compare(item, there.get(key), broken=key in observed.broken, ground=ground)
+        # What stands on something that is recreated is recreated with it.
+        cause = observed.halted.get(key) or (f"{ground} is recreated" if ground else "")
+        change = _compare(item, there.get(key), broken=key in observed.broken, cause=cause)
         if change.action is Action.NONE and key in observed.unfinished:
             change = replace(change, action=Action.CHANGE)
         change = replace(change, in_place=not ground and _fits(change, desired.in_place))
@@ -207,15 +209,15 @@ def _moves(change: Change, desired: Desired) -> bool:
     return change.action is Action.CHANGE and not change.in_place
 
 
-def _compare(item: Resource, old: Resource | None, *, broken: bool, ground: str) -> Change:
+def _compare(item: Resource, old: Resource | None, *, broken: bool, cause: str) -> Change:
     if broken:
         return Change(Action.CHANGE, old, item, BROKEN)
     if old is None:
         return Change(Action.CREATE, None, item)
     if old.attributes != item.attributes:
         return Change(Action.CHANGE, old, item)
-    if ground:
-        return Change(Action.CHANGE, old, item, f"{ground} is recreated")
+    if cause:
+        return Change(Action.CHANGE, old, item, cause)
     return Change(Action.NONE, old, item)
 
 

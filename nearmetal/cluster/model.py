@@ -122,7 +122,7 @@ class PostScript(Model):
         default=1, description="lower steps run first; within a step, the order of the list counts"
     )
     nodes: Annotated[list[str], Field(min_length=1)] | None = Field(
-        default=None, description="nodes that run it, all at the same time; default: all nodes"
+        default=None, description="nodes that run it, up to 8 at a time; default: all nodes"
     )
     timeout: Annotated[int, Field(ge=1, le=86400)] = Field(
         default=600, description="seconds after which it is ended and counts as failed"

@@ -75,6 +75,10 @@ class PostScripts:
             )
         return found
 
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return {p: hashlib.sha256(text).hexdigest() for p, text in self._contents.items()}
+
     def _known(self) -> dict[str, NodeScripts]:
         path = self.directory / _RECORD
         try:
@@ -92,10 +96,9 @@ class PostScripts:
         """Return the plan with the scripts that have to run after its changes."""
         if not self.spec.post:
             return plan
-        digests = {p: hashlib.sha256(text).hexdigest() for p, text in self._contents.items()}
         machines = self.backend.incarnations()
         kept = {node: machine for node, machine in machines.items() if node not in plan.fresh}
-        runs = pending(self.spec, digests, kept, self._known())
+        runs = pending(self.spec, self._digests, kept, self._known())
         off = [node.name for _, node in self.spec.nodes if not self.spec.is_on(node.name)]
         notes = (f"scripts of `post` wait until these are on: {some(off)}",) if off else ()
         return replace(plan, scripts=runs, notes=plan.notes + notes)
@@ -103,7 +106,17 @@ class PostScripts:
     # Running
 
     def run(self, run: ScriptRun) -> None:
-        """Run one script in its nodes; raises BackendError that names the nodes where it fails."""
+        """Run one script in its nodes.
+
+        Raises BackendError that names the nodes where it fails, and StateError if its content is not
+        the one of the plan.
+        """
+        content = self._contents[run.entry.script]
+        if self._digests[run.entry.script] != run.digest:
+            raise StateError(
+                f"script {run.entry.script} has changed since the plan was made",
+                "run `nearmetal up` again, which shows the plan with the new content",
+            )
         machines, known = self.backend.incarnations(), self._known()
         gone = [node for node in run.nodes if node not in machines]
         if gone:
@@ -116,11 +129,13 @@ class PostScripts:
             old = mine.scripts.get(run.digest)
             # The same token again: processes of a node that did not answer may be of any earlier run.
             token = old.token if old else secrets.token_hex(16)
+            # An earlier version of the script, or one that is not in the spec now, may run still.
+            left = [s.token for s in mine.scripts.values() if s.state != "done"]
             known[node] = _with(mine, run.digest, ScriptState(state="begun", token=token))
-            words = (token, str(int(old is not None)), node, str(run.entry.timeout), str(MAX_LOG))
+            words = (token, node, str(run.entry.timeout), str(MAX_LOG), str(len(content)), *left)
             argv = ["sh", "-c", text, "sh", *words]
             enter = self.backend.on_node(node, argv, root=True)
-            commands[node] = replace(enter, stdin=self._contents[run.entry.script])
+            commands[node] = replace(enter, stdin=content)
         (self.directory / _LOGS).mkdir(mode=0o700, exist_ok=True)
         self._record(known)
         faults: dict[str, str] = {}
@@ -163,6 +178,8 @@ class PostScripts:
             return f"cannot be run there: {printable_lines(reason)}", mine
         output = end.stdout[: found.start()]
         replace_file(self.log_of(run, node), output, sync=False)
+        # Before it began, all that an earlier version had left was ended.
+        mine = mine.model_copy(update={"scripts": self._wanted(mine.scripts)})
         code, seconds = int(found[1]), int(found[2])
         if code == 0:
             return "", _with(mine, run.digest, state.model_copy(update={"state": "done"}))
@@ -173,6 +190,10 @@ class PostScripts:
         shown = "".join(f"\n      {printable_lines(line)}" for line in lines)
         failed = state.model_copy(update={"state": "failed", "why": why})
         return f"{why}{shown or ', without output'}", _with(mine, run.digest, failed)
+
+    def _wanted(self, scripts: Mapping[str, ScriptState]) -> dict[str, ScriptState]:
+        now = self._digests.values()
+        return {d: one for d, one in scripts.items() if one.state == "done" or d in now}
 
     def _failure(self, run: ScriptRun, faults: Mapping[str, str]) -> BackendError:
         shown = [*faults.items()][:_TAIL_LINES]

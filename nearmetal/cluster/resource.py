@@ -125,13 +125,15 @@ class Observed:
     """The resources that exist. `broken`: unfinished or dead ones, which are to be recreated.
 
     `unfinished`: resources that are completed in place, each with the reason. `notes`: facts for
-    the user that no plan shows.
+    the user that no plan shows. `halted`: sound resources that stand still, each with the reason;
+    they are recreated, which is a loss.
     """
 
     resources: tuple[Resource, ...] = ()
     broken: frozenset[Key] = frozenset()
     notes: tuple[str, ...] = ()
     unfinished: Mapping[Key, str] = field(default_factory=dict)
+    halted: Mapping[Key, str] = field(default_factory=dict)
 
     def by_key(self) -> dict[Key, Resource]:
         """Index the sound resources."""

@@ -7,7 +7,9 @@ holds no secret: a spec names the places of passwords.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,12 @@ from nearmetal.cluster.model import ClusterSpec, some
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.config import plan_file
 from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.text import printable
 
 KIND = "cluster"
+
+_MAX_NAME, _MAX_PATH, _DIGEST = 255, 4096, 64
+"""The most characters of texts that messages show, and of a digest."""
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:
@@ -54,16 +60,25 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 class SavedClusterPlan:
     """The content of a plan file. `source`: the spec, as the user named it.
 
-    `scripts` have the digests of their contents: a changed script is another plan.
+    `scripts` have the digests of their contents: a changed script is another plan. `record`: the
+    digest of the cluster's recorded spec when the plan was made, see `Store.digest`.
     """
 
     spec: ClusterSpec
     source: str
+    record: str
     changes: list[dict[str, Any]]
     scripts: list[dict[str, Any]]
 
-    def check(self, plan: Plan) -> None:
-        """Raise StateError if the plan of now is another one; a plan without changes is none."""
+    def check(self, plan: Plan, record: str) -> None:
+        """Raise StateError if the plan of now is another one; a plan without changes is none.
+
+        `record`: the digest of the recorded spec now. A spec that was recorded after the plan was
+        made is not replaced by the older one of the plan.
+        """
+        own = hashlib.sha256(self.spec.canonical().encode()).hexdigest()
+        if record not in ("", self.record, own):
+            raise self._outdated(f"cluster {self.spec.name} has got another spec")
         data = json.loads(json.dumps(plan_data(plan)))
         now, scripts = data["changes"], data["scripts"]
         if plan.empty or (now == self.changes and scripts == self.scripts):
@@ -72,20 +87,24 @@ class SavedClusterPlan:
             *(f"{one['kind']} {one['name']}" for one in _differing(now, self.changes)),
             *(f"script {one['script']}" for one in _differing(scripts, self.scripts)),
         ]
-        changed = some([*dict.fromkeys(names)]) or "the order of the changes"
-        raise StateError(
-            f"the plan is out of date, and nothing was changed: {changed}",
-            f"make a new plan and look at it: nearmetal plan {self.source} --out FILE; "
-            f"`nearmetal up {self.source}` completes an interrupted `up`",
+        raise self._outdated(some([*dict.fromkeys(names)]) or "the order of the changes")
+
+    def _outdated(self, changed: str) -> StateError:
+        source = shlex.quote(printable(self.source))
+        return StateError(
+            f"the plan is out of date, and nothing was changed: {printable(changed)}",
+            f"make a new plan and look at it: nearmetal plan {source} --out FILE; "
+            f"`nearmetal up {source}` completes an interrupted `up`",
         )
 
 
-def save_plan(path: Path, spec: ClusterSpec, source: str, plan: Plan) -> None:
-    """Write a plan into a new file."""
+def save_plan(path: Path, spec: ClusterSpec, source: str, plan: Plan, record: str) -> None:
+    """Write a plan into a new file. `record`: the digest of the recorded spec."""
     data = plan_data(plan)
     content = {
         "source": source,
         "spec": json.loads(spec.canonical()),
+        "record": record,
         "changes": data["changes"],
         "scripts": data["scripts"],
     }
@@ -97,23 +116,28 @@ def open_plan(path: Path) -> SavedClusterPlan | None:
     content = plan_file.read(path, KIND)
     if content is None:
         return None
-    changes = _entries(content.get("changes"), {"kind", "name"})
-    scripts = _entries(content.get("scripts"), {"script", "sha256"})
-    if changes is None or scripts is None:
-        raise plan_file.damaged(path, "a part is missing")
+    changes = _entries(content.get("changes"), {"kind": _MAX_NAME, "name": _MAX_NAME})
+    scripts = _entries(content.get("scripts"), {"script": _MAX_PATH, "sha256": _DIGEST})
+    texts = _entries([content], {"source": _MAX_PATH, "record": _DIGEST})
+    if changes is None or scripts is None or texts is None:
+        raise plan_file.damaged(path, "a part is missing, or is not as `plan` writes it")
     text = json.dumps(content.get("spec"), ensure_ascii=False, indent=1)
     try:
         spec = parse_spec(text, f"{path} (spec)")
     except NearmetalError as error:
         raise plan_file.damaged(path, error.message) from error
-    return SavedClusterPlan(spec, str(content.get("source")), changes, scripts)
+    return SavedClusterPlan(spec, content["source"], content["record"], changes, scripts)
 
 
-def _entries(value: Any, keys: set[str]) -> list[dict[str, Any]] | None:
-    """Return a list of objects with these keys; None for anything else."""
+def _entries(value: Any, texts: dict[str, int]) -> list[dict[str, Any]] | None:
+    """Return a list of objects with texts of at most these lengths; None for anything else."""
     if not isinstance(value, list):
         return None
-    whole = all(isinstance(one, dict) and keys <= one.keys() for one in value)
+    whole = all(
+        isinstance(one, dict) and isinstance(one.get(key), str) and len(one[key]) <= most
+        for one in value
+        for key, most in texts.items()
+    )
     return value if whole else None
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -72,6 +73,14 @@ class Store:
     def record(self, spec: ClusterSpec) -> None:
         """Record the spec of a cluster, whose directory is there."""
         replace_file(self.cluster(spec.name) / SPEC, spec.canonical())
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of the record of a cluster's spec; "" if there is none."""
+        try:
+            content = read_regular(self.cluster(name) / SPEC, MAX_STATE)
+        except OSError:
+            return ""
+        return hashlib.sha256(content).hexdigest()
 
     def prepare(self) -> None:
         """Make the directories, 0700; raises StateError if another user owns or may write them."""

@@ -12,8 +12,9 @@ import pytest
 
 from nearmetal.cli.cluster import as_lines
 from nearmetal.cli.main import main
-from nearmetal.cluster.apply import Cluster, down, plan_up, up
+from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
 from nearmetal.cluster.diff import Plan, make_plan
+from nearmetal.cluster.model import PostScript
 from nearmetal.cluster.resource import Desired, Key, Kind, Observed
 from nearmetal.cluster.saved import open_plan, plan_data, save_plan
 from nearmetal.cluster.spec import load_spec, parse_spec
@@ -38,7 +39,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_saved_plan_holds_the_whole_spec(path: Path, tmp_path: Path) -> None:
     spec = load_spec(path)
-    save_plan(tmp_path / "plan", spec, str(path), Plan(spec.name, ()))
+    save_plan(tmp_path / "plan", spec, str(path), Plan(spec.name, ()), "")
     saved = open_plan(tmp_path / "plan")
     assert saved is not None
     assert saved.spec == spec
@@ -59,8 +60,8 @@ def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
     assert "damaged, or edited by hand" in capsys.readouterr().err
 
 
-def saved_for(path: Path, plan: Plan) -> Any:
-    save_plan(path, load_spec(TWO_NODES), "two.yaml", plan)
+def saved_for(path: Path, plan: Plan, record: str = "") -> Any:
+    save_plan(path, load_spec(TWO_NODES), "two.yaml", plan, record)
     return open_plan(path)
 
 
@@ -69,12 +70,16 @@ def test_a_plan_that_would_do_something_else_now_is_refused(tmp_path: Path) -> N
     spec = load_spec(TWO_NODES)
     cluster = Cluster(spec.name, FakeBackend(), store)
     saved = saved_for(tmp_path / "plan", plan_up(cluster, spec))
-    up(cluster, spec, agree=saved.check)
-    up(cluster, spec, agree=saved.check)
+
+    def agree(plan: Plan) -> None:
+        saved.check(plan, store.digest(spec.name))
+
+    up(cluster, spec, agree=agree)
+    up(cluster, spec, agree=agree)
     cluster.backend.delete(Key(Kind.NODE, "n2"))
     seen = len(Journal(store.cluster(spec.name)).read())
     with pytest.raises(StateError, match="out of date, and nothing was changed: ") as caught:
-        up(cluster, spec, agree=saved.check)
+        up(cluster, spec, agree=agree)
     assert "cluster two-nodes, network bridge, host h1" in caught.value.message
     assert "nearmetal plan two.yaml --out" in caught.value.hint
     assert len(Journal(store.cluster(spec.name)).read()) == seen
@@ -86,14 +91,14 @@ def test_a_script_with_another_content_is_another_plan(tmp_path: Path) -> None:
     text = TWO_NODES.read_text() + f"post: [{{script: {script}}}]\n"
     spec = parse_spec(text)
     cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
-    save_plan(tmp_path / "plan", spec, "two.yaml", plan_up(cluster, spec))
+    save_plan(tmp_path / "plan", spec, "two.yaml", plan_up(cluster, spec), "")
     saved = open_plan(tmp_path / "plan")
     assert saved is not None
     assert saved.spec == spec
-    saved.check(plan_up(cluster, spec))
+    saved.check(plan_up(cluster, spec), "")
     script.write_text("echo something else\n")
     with pytest.raises(StateError, match=f"nothing was changed: script {script}"):
-        saved.check(plan_up(cluster, spec))
+        saved.check(plan_up(cluster, spec), "")
 
 
 def test_a_refusal_leaves_a_cluster_as_it_is(tmp_path: Path) -> None:
@@ -130,6 +135,9 @@ def test_what_ends_or_stops_is_asked_for_and_nothing_else() -> None:
     assert keys(make_plan("c", Desired(less), there)) == {node.key}
     dead = Observed(wanted, broken=frozenset({node.key}))
     assert keys(make_plan("c", Desired(wanted), dead)) == set()
+    halted = make_plan("c", Desired(wanted), Observed(wanted, halted={node.key: "it is paused"}))
+    assert keys(halted) == {node.key}
+    assert describe(halted.effective[0]) == f"~ {node.key} (it is paused)"
     ground = Observed(wanted, broken=frozenset({host.key}))
     above = {item.key for item in wanted if host.key in item.needs}
     assert above
@@ -144,6 +152,12 @@ HOSTILE: list[tuple[str, Any, str]] = [
     ("changes", [{"kind": "node"}], "a part is missing"),
     ("scripts", None, "a part is missing"),
     ("scripts", [{"script": "/x"}], "a part is missing"),
+    ("scripts", [{"script": ["/x"], "sha256": "0"}], "a part is missing"),
+    ("changes", [{"kind": "node", "name": {}}], "a part is missing"),
+    ("changes", [{"kind": "node", "name": "n" * 1000}], "a part is missing"),
+    ("source", ["two.yaml"], "a part is missing"),
+    ("source", "x" * 5000, "a part is missing"),
+    ("record", None, "a part is missing"),
 ]
 
 
@@ -157,6 +171,47 @@ def test_a_hostile_plan_file_is_an_error(tmp_path: Path, key: str, value: Any, w
     path.write_text(json.dumps(document))
     with pytest.raises(PlanFileError, match=words):
         open_plan(path)
+
+
+def rewritten(path: Path, **values: Any) -> Any:
+    document = json.loads(path.read_text())
+    document["content"].update(values)
+    document["sha256"] = plan_file.digest(document["content"])
+    path.write_text(json.dumps(document))
+    return open_plan(path)
+
+
+def test_texts_of_a_plan_file_forge_no_line_and_no_command(tmp_path: Path) -> None:
+    path, forged = tmp_path / "plan", "n1\n\x1b[2Jerror: run `sh`"
+    spec = load_spec(TWO_NODES)
+    saved_for(path, Plan("c", ()))
+    change = {"kind": "node", "name": forged, "before": 3, "after": None, "action": [{}]}
+    script = {"script": forged, "sha256": "", "nodes": 1, "again": [[]], "step": {}}
+    saved = rewritten(path, source="a; rm -r b\nc", changes=[change], scripts=[script])
+    plan = plan_up(Cluster(spec.name, FakeBackend(), Store(tmp_path / "state")), spec)
+    with pytest.raises(StateError) as caught:
+        saved.check(plan, "")
+    assert (caught.value.message + caught.value.hint).isprintable()
+    assert "nearmetal plan 'a; rm -r b\\nc' --out" in caught.value.hint
+
+
+def test_a_plan_does_not_replace_a_spec_that_was_recorded_after_it(tmp_path: Path) -> None:
+    store, spec = Store(tmp_path / "state"), load_spec(TWO_NODES)
+    cluster = Cluster(spec.name, FakeBackend(), store)
+    up(cluster, spec)
+    newer = spec.model_copy(update={"post": [PostScript(script="/x", nodes=["n1"])]})
+    saved = saved_for(tmp_path / "plan", plan_up(cluster, spec), store.digest(spec.name))
+    store.record(newer)
+    plan = plan_up(cluster, spec)
+    assert plan.empty
+    with pytest.raises(StateError, match="cluster two-nodes has got another spec"):
+        saved.check(plan, store.digest(spec.name))
+    # The record at the time of the plan, and that of the plan itself, are no obstacle.
+    (tmp_path / "plan").unlink()
+    later = saved_for(tmp_path / "plan", plan, store.digest(spec.name))
+    later.check(plan, store.digest(spec.name))
+    store.record(spec)
+    later.check(plan, store.digest(spec.name))
 
 
 def test_rules_of_a_spec_hold_for_the_one_in_a_plan_file(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ class HereBackend(FakeBackend):
 
     machines: dict[str, str] = field(default_factory=lambda: {"n1": "a", "n2": "b"})
     silent: set[str] = field(default_factory=set)
+    cut: int = 0
+    """Bytes of a script that come; 0: all."""
 
     def incarnations(self) -> Mapping[str, str]:
         return dict(self.machines) if self.there else {}
@@ -51,6 +53,8 @@ class HereBackend(FakeBackend):
         assert entry == {"root": True}
         if node in self.silent:
             return Command(("sh", "-c", "echo no route to host >&2; exit 255"))
+        if self.cut:
+            return Command(("sh", "-c", f'head -c {self.cut} | "$@"', "sh", *argv))
         return Command(tuple(argv))
 
 
@@ -197,6 +201,82 @@ def test_output_without_bound_is_cut_to_its_end(site: Site) -> None:
     (log,) = (site.state / "post").iterdir()
     assert log.stat().st_size == MAX_LOG
     assert log.read_text().endswith("line\nthe end\n")
+
+
+def test_output_takes_no_room_in_the_node_while_the_script_runs(site: Site) -> None:
+    measure = f"du -sk ${{0%/script}} >{site.folder}/used"
+    site.script("loud", f"yes line | head -c 30000000; {measure}")
+    site.up("loud, nodes: [n1]")
+    assert int((site.folder / "used").read_text().split()[0]) < 2048
+
+
+def test_a_daemon_that_writes_on_is_neither_ended_nor_waited_for(site: Site) -> None:
+    write = "while :; do echo more || exit; sleep 0.05; done"
+    site.script("daemon", "echo first", f"({write}) & echo $! >{site.folder}/pids")
+    try:
+        site.up("daemon, nodes: [n1]")
+        (log,) = (site.state / "post").iterdir()
+        assert log.read_text().startswith("first\nmore\n")
+        time.sleep(0.5)
+        assert len(alive(site)) == 1
+        assert not site.left()
+    finally:
+        for pid in alive(site):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_script_that_changed_after_the_plan_does_not_run(site: Site) -> None:
+    site.script("s")
+
+    def edit(_plan: Plan) -> None:
+        site.script("s", "echo other")
+
+    with pytest.raises(StateError, match="/s has changed since the plan was made"):
+        up(site.cluster, site.spec("s"), agree=edit)
+    assert not site.seen
+
+
+def test_a_script_that_comes_in_part_does_not_run(site: Site) -> None:
+    site.script("s", "echo the end")
+    site.backend.cut = 20
+    with pytest.raises(BackendError, match=r"20 of \d+ bytes of the script came"):
+        site.up("s, nodes: [n1]")
+    assert not site.seen
+    assert not site.left()
+
+
+@pytest.mark.parametrize("entry", ["s", "other"])
+def test_a_new_version_or_another_script_first_ends_what_failed(site: Site, entry: str) -> None:
+    site.script("s", f"sleep 33.25 & echo $! >{site.folder}/pids; exit 1")
+    with pytest.raises(BackendError):
+        site.up("s, nodes: [n1]")
+    assert alive(site)
+    site.script(entry, f"[ ! -e /proc/$(cat {site.folder}/pids)/exe ]")
+    site.up(f"{entry}, nodes: [n1]")
+    assert not alive(site)
+    (state,) = json.loads((site.state / "post.json").read_text())["n1"]["scripts"].values()
+    assert state["state"] == "done"
+
+
+def test_processes_that_cannot_be_ended_stop_the_next_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.script("s", "exit 1")
+    with pytest.raises(BackendError):
+        site.up("s, nodes: [n1]")
+    # No process has this number, so it cannot be killed; and each look at the clock takes long.
+    for name, line in (
+        ("grep", "echo /proc/4194305/environ"),
+        ("date", f"echo >>{site.folder}/looks; expr 10 '*' $(wc -l <{site.folder}/looks)"),
+    ):
+        path = site.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{site.folder}/bin:{os.environ['PATH']}")
+    with pytest.raises(BackendError, match="an earlier run is still alive: process 4194305"):
+        site.up("s, nodes: [n1]")
+    assert len(site.seen) == 1
 
 
 def test_a_node_that_does_not_answer_is_named_and_its_script_runs_later(site: Site) -> None:

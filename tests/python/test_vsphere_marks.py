@@ -117,6 +117,39 @@ def test_a_plan_names_each_outage_and_its_cause(old: str, new: str, text: str) -
     assert bool(change.why) == bool(text)
 
 
+SWITCHED = """\
+adapters: [{kind: vmxnet3, port_group: p}]%s}]}]
+switches:
+  - {name: s, kind: standard, nics: [%s], mtu: 9000, port_groups: [%s]}
+#"""
+
+
+def switched(nics: str, groups: str, power: str = "") -> str:
+    return SWITCHED % (f", power: {power}" if power else "", nics, groups)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "asked"),
+    [
+        (("vmnic1", "{name: p}"), ("vmnic2", "{name: p}"), True),
+        (("vmnic1", "{name: p}"), ("vmnic1", "{name: p, vlan: 3}"), True),
+        (("vmnic1", "{name: p}, {name: q}"), ("vmnic1", "{name: p}"), True),
+        (("vmnic1", "{name: p}"), ("vmnic1", "{name: p}, {name: q}"), False),
+        (("vmnic1", "{name: q}"), ("vmnic2", "{name: q}"), False),
+        (("vmnic1", "{name: p}", "off"), ("vmnic2", "{name: p}", "off"), False),
+    ],
+)
+def test_a_switch_of_machines_that_are_on_changes_with_a_yes_only(
+    old: tuple[str, ...], new: tuple[str, ...], asked: bool
+) -> None:
+    plan = planned(switched(*old), switched(*new))
+    (change,) = plan.effective
+    assert change.key == Key(Kind.NETWORK, "s")
+    assert change.in_place
+    assert plan.disruptive == ((change,) if asked else ())
+    assert describe(change).endswith("the network of n0 stops for a while)") == asked
+
+
 def test_an_unfinished_machine_is_completed_in_place() -> None:
     (change,) = planned("slots: 1", "slots: 1", "it was interrupted").effective
     assert describe(change) == "~ node n0 (in place; it was interrupted)"

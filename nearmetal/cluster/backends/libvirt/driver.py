@@ -116,6 +116,7 @@ class LibvirtBackend(SshBackend):
         records = self._records.all()
         sound: list[Resource] = []
         broken: set[Key] = set()
+        halted: dict[Key, str] = {}
         for record in records:
             item = record.item
             if item.key.kind is not Kind.NODE and self._is_sound(record):
@@ -127,11 +128,13 @@ class LibvirtBackend(SshBackend):
                 key = Key(Kind.NODE, domain.owner.name)
                 values = VirtualNode.read(dict(domain.owner.attributes))
                 sound.append(part_of(self.spec, key, values))
-                if not (domain.owner.ready and domain.running):
+                if domain.owner.ready and domain.halted:
+                    halted[key] = domain.halted
+                elif not (domain.owner.ready and domain.running):
                     broken.add(key)
         there = {item.key for item in sound}
         missing = {cluster, *(record.item.key for record in records)} - there
-        observed = Observed(tuple(sound), frozenset(broken | missing))
+        observed = Observed(tuple(sound), frozenset(broken | missing), halted=halted)
         nodes = observed.named(VirtualNode)
         self._held = {name: node.address for name, node in nodes.items()}
         return observed
@@ -180,6 +183,8 @@ class LibvirtBackend(SshBackend):
             health = "running"
             if key not in running:
                 health = "its domain is gone: run `nearmetal up` again"
+            elif key in observed.halted:
+                health = observed.halted[key]
             elif key in observed.broken:
                 health = "it never became ready: run `nearmetal up` again"
             entries.append(self._status_of(record, health))

@@ -8,6 +8,7 @@ of the host removes them all, and no definition is left.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,17 +24,24 @@ _JOIN = "run as root, or join the group libvirt (and log in again)"
 _RUNNING = (1, 2)
 """libvirt's states `running` and `blocked`."""
 
+_HALTED = {3: ("paused", "resume"), 7: ("suspended", "dompmwakeup")}
+"""States `paused` and `pmsuspended`, with virsh's word that continues the domain as it was."""
+
 _FARTHEST = 255
 """The distance of a NUMA node that is not reachable."""
 
 
 @dataclass(frozen=True)
 class OwnedObject:
-    """A domain or network with our mark or a name of ours. Its `owner` is empty without a mark."""
+    """A domain or network with our mark or a name of ours. Its `owner` is empty without a mark.
+
+    `halted`: how a domain stands still, and what continues it; "" for one that runs or has ended.
+    """
 
     name: str
     owner: OwnerMark
     running: bool
+    halted: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,16 +162,24 @@ class Hypervisor:
 
     def domains(self) -> list[OwnedObject]:
         """Return every domain with our mark or a name of ours."""
-        every = self._link.listAllDomains
-        return self._listed("domains", every, lambda domain: domain.state()[0] in _RUNNING)
+
+        def state(domain: Any) -> tuple[bool, str]:
+            number = domain.state()[0]
+            if number not in _HALTED:
+                return number in _RUNNING, ""
+            word, verb = _HALTED[number]
+            command = shlex.join(["virsh", "-c", self.uri, verb, domain.name()])
+            return False, f"it is {word}; `{command}` continues it"
+
+        return self._listed("domains", self._link.listAllDomains, state)
 
     def networks(self) -> list[OwnedObject]:
         """Return every network with our mark or a name of ours."""
         every = self._link.listAllNetworks
-        return self._listed("networks", every, lambda network: bool(network.isActive()))
+        return self._listed("networks", every, lambda network: (bool(network.isActive()), ""))
 
     def _listed(
-        self, what: str, every: Callable[[int], list[Any]], runs: Callable[[Any], bool]
+        self, what: str, every: Callable[[int], list[Any]], state: Callable[[Any], tuple[bool, str]]
     ) -> list[OwnedObject]:
         found = []
         with self._asking(f"cannot list its {what}"):
@@ -173,7 +189,7 @@ class Hypervisor:
             with contextlib.suppress(self._api.libvirtError):
                 name, owner = str(item.name()), OwnerMark.read(item.XMLDesc(0))
                 if owner is not None or name.startswith(f"{PREFIX}."):
-                    found.append(OwnedObject(name, owner or OwnerMark("", "", ""), runs(item)))
+                    found.append(OwnedObject(name, owner or OwnerMark("", "", ""), *state(item)))
         return found
 
     def start(self, name: str, document: str) -> None:

@@ -185,15 +185,45 @@ def _outage(wanted: VsphereMachine, now: VsphereMachine, patience_s: int) -> str
     return f"outage for {', '.join(causes)}: {how}, then on again" if causes else ""
 
 
+def _keeps(wanted: VirtualSwitch, now: VirtualSwitch) -> bool:
+    """Whether a switch only gets more port groups or hosts."""
+    return wanted.kinds == now.kinds and all(
+        (new := wanted.hosts.get(host)) is not None
+        and (sorted(new.nics), new.mtu) == (sorted(old.nics), old.mtu)
+        and old.port_groups.items() <= new.port_groups.items()
+        for host, old in now.hosts.items()
+    )
+
+
+def _users(switch: VirtualSwitch, machines: Mapping[str, VsphereMachine]) -> list[str]:
+    """Return the nodes that are on and have, or may have, an adapter on a switch."""
+    groups = {name for host in switch.hosts.values() for name in host.port_groups}
+    return [
+        name
+        for name, machine in machines.items()
+        if machine.power == "on"
+        # The adapters of a template, and those in words, may be on any switch.
+        and (
+            machine.adapters is None
+            or any(isinstance(a, str) or a.port_group in groups for a in machine.adapters)
+        )
+    ]
+
+
 def _outages(spec: VsphereSpec, parts: Iterable[Resource], observed: Observed) -> dict[Key, str]:
-    """Return the outage of each machine that changes in place; "" for none."""
-    there, found = observed.named(VsphereMachine), {}
+    """Return the outage of each machine or switch that changes in place; "" for none."""
+    machines, switches = observed.named(VsphereMachine), observed.named(VirtualSwitch)
+    found: dict[Key, str] = {}
     for item in parts:
-        wanted, now = item.values, there.get(item.key.name)
-        if not isinstance(wanted, VsphereMachine) or now is None or wanted == now:
-            continue
-        if not differences(wanted, now) & RECREATE:
-            found[item.key] = _outage(wanted, now, spec.shutdown)
+        wanted, name = item.values, item.key.name
+        if isinstance(wanted, VsphereMachine) and name in machines:
+            now = machines[name]
+            if wanted != now and not differences(wanted, now) & RECREATE:
+                found[item.key] = _outage(wanted, now, spec.shutdown)
+        elif isinstance(wanted, VirtualSwitch) and name in switches:
+            users = [] if _keeps(wanted, switches[name]) else _users(switches[name], machines)
+            if users:
+                found[item.key] = f"the network of {some(users)} stops for a while"
     return found
 
 
