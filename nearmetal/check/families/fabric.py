@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _ABI = "kernel, Documentation/ABI/stable/sysfs-class-infiniband"
@@ -162,7 +162,7 @@ def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         ]
         if node.flag("virtual", "guest") or node.text(*place, "physical"):
             continue  # a hypervisor makes these values up
-        narrow = all(w.isdigit() for w in widths) and 0 < int(widths[0]) < int(widths[1])
+        narrow = all(map(is_decimal, widths)) and 0 < int(widths[0]) < int(widths[1])
         slow = speeds[0] and speeds[1] and float(speeds[0][1]) < float(speeds[1][1])
         if narrow or slow:
             shown = [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
@@ -28,9 +28,9 @@ def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    highest = {int(k) for k in node.table("processor", "highest_khz") if k.isdigit()}
+    highest = {int(k) for k in node.table("processor", "highest_khz") if is_decimal(k)}
     for allowed, cpus in sorted(node.table("processor", "allowed_khz").items()):
-        if highest and allowed.isdigit() and int(allowed) < min(highest):
+        if highest and is_decimal(allowed) and int(allowed) < min(highest):
             yield Spotted(
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _MOST_CPUS = 8192
@@ -112,7 +112,7 @@ def _cpus(text: object) -> set[int]:
     found: set[int] = set()
     for part in str(text)[:1024].split(","):
         first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or len(first + last) > 10:  # noqa: PLR2004 - a number of a CPU is short
+        if not is_decimal(first) or (last and not is_decimal(last)):
             return set()
         low, high = int(first), int(last or first)
         if high >= _MOST_CPUS or low > high:
