@@ -168,6 +168,28 @@ def test_a_source_that_fails_keeps_its_first_facts(
     assert (rows, reason) == ([["a.b", 1]], why)
 
 
+def test_daemons_are_seen_among_any_number_of_processes(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "MOST_NAMES", 3)
+    put(tmp_path, {f"proc/{pid}/stat": f"{pid} (worker) S 1\n" for pid in range(1, 9)})
+    put(tmp_path, {"proc/9/stat": "9 (slurmd) S 1\n", "proc/95/stat": "95 (chronyd) D 1\n"})
+    found = facts(agent, "services")
+    assert found["services"] == {"slurmd": "runs", "time": "chronyd"}
+    assert found["system"]["processes"] == {"uninterruptible": 1, "zombies": 0}
+    assert agent.read_source(agent.services, 5)[1] == ""
+
+
+def test_what_is_too_much_is_said(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "MOST_NAMES", 3)
+    put(tmp_path, {f"sys/class/net/eth{i}/mtu": "1500\n" for i in range(5)})
+    rows, why = agent.read_source(agent.interfaces, 5)
+    assert len({place.split(".")[1] for place, _ in rows}) == 3
+    assert why == "cut: 3 of 5 names of /sys/class/net"
+
+
 def test_an_endless_source_is_stopped(agent: ModuleType) -> None:
     begin = time.monotonic()
     rows, reason = agent.read_source(endless, 30)

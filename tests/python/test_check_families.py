@@ -184,6 +184,12 @@ def test_what_the_agent_could_not_see_is_said() -> None:
     ]
 
 
+def test_daemons_are_not_judged_if_the_agent_did_not_see_all() -> None:
+    profile = "name: s\nchecks: [base.services]\nexpect: {services: [slurmd]}\n"
+    unseen = {"services": "no answer in 5 s after services.sshd"}
+    assert named(judged([node(1, unseen=unseen)], profile)) == []
+
+
 def test_silent_nodes_are_one_finding_for_each_reason() -> None:
     silent = {f"gone-{i}": "no answer in 60 s|ssh NODE uptime" for i in range(3)}
     finding = only(judged(cluster(), silent=silent))

@@ -124,7 +124,7 @@ def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _services(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
-    running = node.table("services")
+    running = {} if "services" in node.unseen else node.table("services")
     for name in wanted.value("services") or ():
         if running and name not in running:
             yield Spotted(

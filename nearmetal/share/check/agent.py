@@ -26,13 +26,16 @@ TOTAL_S = 45.0
 MOST_BYTES = 384 << 10
 MOST_FILE = 4 << 20
 MOST_TEXT = 512
-MOST_NAMES = 4096
+MOST_NAMES = 1 << 16
 
 Facts = Iterator[Tuple[str, Any]]
 """Pairs of a dotted place (`processor.model`; `|` in place of a dot within a name) and a value."""
 
 ROOT = "/"
 """The root of /proc, /sys, /etc and /var; tests choose another one."""
+
+CUT = []  # type: List[str]
+"""What this process left out because it was too much."""
 
 SYSCTLS = """\
 kernel.numa_balancing kernel.randomize_va_space kernel.pid_max kernel.threads-max kernel.shmmax
@@ -194,9 +197,27 @@ def number(name: str) -> Optional[int]:
 
 def names(name: str) -> List[str]:
     try:
-        return sorted(os.listdir(at(name)))[:MOST_NAMES]
+        found = sorted(os.listdir(at(name)))
     except OSError:
         return []
+    return first(found, MOST_NAMES, "names of /" + name)
+
+
+def first(found: List[Any], most: int, what: str) -> List[Any]:
+    if len(found) > most:
+        CUT.append("cut: %d of %d %s" % (most, len(found), what))
+    return found[:most]
+
+
+def processes() -> Iterator[str]:
+    """Yield the number of each process, however many there are."""
+    try:
+        with os.scandir(at("proc")) as entries:
+            for entry in entries:
+                if re.match(r"[0-9]+$", entry.name):
+                    yield entry.name
+    except OSError:
+        return
 
 
 def target(name: str) -> str:
@@ -282,13 +303,12 @@ def limits() -> Facts:
 
 def services() -> Facts:
     running, uninterruptible, zombies = set(), 0, 0
-    for pid in names("proc"):
-        if pid.isdigit():
-            head, _, tail = line("proc/%s/stat" % pid).rpartition(")")
-            running.add(head.partition("(")[2])
-            state = tail.split()[:1]
-            uninterruptible += state == ["D"]
-            zombies += state == ["Z"]
+    for pid in processes():
+        head, _, tail = line("proc/%s/stat" % pid).rpartition(")")
+        running.add(head.partition("(")[2])
+        state = tail.split()[:1]
+        uninterruptible += state == ["D"]
+        zombies += state == ["Z"]
     for name in (
         "sshd",
         "slurmd",
@@ -352,11 +372,11 @@ def processor() -> Facts:
 def frequency() -> Facts:
     for place, file in GOVERNED.items():
         yield "processor." + place, grouped(file)
-    for entry in names(CPU + "cpu0/cpuidle")[:16]:
+    for entry in names(CPU + "cpu0/cpuidle"):
         state = CPU + "cpu0/cpuidle/" + entry
         if line(state + "/disable") == "0":
             yield "processor.idle." + key(line(state + "/name")), number(state + "/latency")
-    for entry in names(CPU + "vulnerabilities")[:64]:
+    for entry in names(CPU + "vulnerabilities"):
         yield "processor.vulnerabilities." + key(entry), line(CPU + "vulnerabilities/" + entry)
     counts = grouped("thermal_throttle/core_throttle_count")
     yield "processor.throttled", max([int(c) for c in counts if c.isdigit()] or [0])
@@ -552,10 +572,10 @@ def port_of(folder: str, place: str) -> Facts:
         value = number("%s/counters/%s" % (folder, counter))
         if value is not None:
             yield "%s.counters.%s" % (place, counter), value
-    pkeys = {line("%s/pkeys/%s" % (folder, index)) for index in names(folder + "/pkeys")[:256]}
+    pkeys = {line("%s/pkeys/%s" % (folder, index)) for index in names(folder + "/pkeys")}
     yield place + ".pkeys", " ".join(sorted(pkeys - {"0x0000", ""}))[:MOST_TEXT]
     kinds = {}  # type: Dict[str, int]
-    for index in names(folder + "/gid_attrs/types")[:256]:
+    for index in names(folder + "/gid_attrs/types"):
         kind = line("%s/gid_attrs/types/%s" % (folder, index))
         gid = line("%s/gids/%s" % (folder, index))
         if kind and gid.strip("0:"):
@@ -625,8 +645,8 @@ def guest() -> Facts:
 def machines() -> Facts:
     """The QEMU machines of this host: processors and their pins, memory, and its kind."""
     hidden = 0
-    for pid in names("proc"):
-        if not pid.isdigit() or not line("proc/%s/comm" % pid).startswith(("qemu-", "kvm")):
+    for pid in processes():
+        if not line("proc/%s/comm" % pid).startswith(("qemu-", "kvm")):
             continue
         words = whole("proc/%s/cmdline" % pid).split("\0")
         if "-name" not in words and "-uuid" not in words and "-m" not in words:
@@ -882,6 +902,7 @@ def child(source: Callable[[], Facts], out: int) -> None:
         for place, value in source():
             if value is not None:
                 os.write(out, (json.dumps([place, value]) + "\n").encode())
+        end[1] = ", ".join(CUT)[:MOST_TEXT]
     except Unseen as reason:
         end[1] = str(reason)
     except Exception as error:  # noqa: BLE001 - a source that fails must not cost the others
