@@ -180,6 +180,53 @@ def test_daemons_are_seen_among_any_number_of_processes(
     assert agent.read_source(agent.services, 5)[1] == ""
 
 
+MOUNTS = """\
+21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+22 21 8:1 /srv /home rw,relatime - ext4 /dev/sda1 rw
+23 21 0:40 / /opt\\040x rw,noatime - nfs4 server:/opt ro,vers=4.2
+24 21 0:41 / /data ro,nosuid - ext4 /dev/sdb rw
+25 24 0:42 / /data rw - xfs /dev/sdc rw
+"""
+
+
+def test_each_mount_point_is_recorded_and_each_file_system_is_asked_once(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, {"proc/self/mountinfo": MOUNTS})
+    for name in ("home", "opt x", "data"):
+        (tmp_path / name).mkdir()
+    found = facts(agent, "mounts")["storage"]
+    assert {point: (one["type"], one["options"]) for point, one in found.items()} == {
+        "/": ("ext4", "relatime rw"),
+        "/home": ("ext4", "relatime rw"),
+        "/opt x": ("nfs4", "noatime ro"),
+        "/data": ("xfs", "rw"),
+    }
+    assert [point for point, one in found.items() if "bytes" in one] == ["/", "/opt x", "/data"]
+    monkeypatch.setattr(agent, "MOST_MOUNTS", 2)
+    rows, why = agent.read_source(agent.mounts, 5)
+    assert {place.split(".")[1] for place, _ in rows} == {"/", "/home"}
+    assert why == "cut: 2 of 4 mounts"
+
+
+def test_a_mount_that_hangs_hides_no_other(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "26 1 0:50 / /z rw - nfs server:/z rw\n"
+    put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
+    stat = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
+        if path.endswith("/opt x"):
+            time.sleep(60)
+        return stat(tmp_path)
+
+    monkeypatch.setattr(agent.os, "statvfs", hang)
+    rows, why = agent.read_source(agent.mounts, 0.5)
+    assert ["storage./z.type", "nfs"] in rows
+    assert why == "no answer in 0.5 s after storage./opt x.remote"
+
+
 def test_what_is_too_much_is_said(
     agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

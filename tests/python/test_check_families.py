@@ -190,6 +190,12 @@ def test_daemons_are_not_judged_if_the_agent_did_not_see_all() -> None:
     assert named(judged([node(1, unseen=unseen)], profile)) == []
 
 
+def test_many_mounts_are_no_silent_file_system() -> None:
+    profile = "name: s\nbase: health_extended\nexpect: {mounts: [/home]}\n"
+    found = judged([node(1, unseen={"storage": "cut: 1024 of 2000 mounts"})], profile)
+    assert named(found) == [("base.sources", "warning", "compute-01")]
+
+
 def test_silent_nodes_are_one_finding_for_each_reason() -> None:
     silent = {f"gone-{i}": "no answer in 60 s|ssh NODE uptime" for i in range(3)}
     finding = only(judged(cluster(), silent=silent))

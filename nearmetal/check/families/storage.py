@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import word
+from nearmetal.check.families.base import was_cut, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -51,7 +51,7 @@ def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 def _silent(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     why = node.unseen.get("storage", "")
-    if why:
+    if why and not was_cut(why):
         yield Spotted(
             printable(why)[:200],
             "an answer",
@@ -76,7 +76,7 @@ def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
-    mounted = node.table("storage")
+    mounted = {} if was_cut(node.unseen.get("storage", "")) else node.table("storage")
     for point in wanted.value("mounts") or ():
         if mounted and point not in mounted:
             yield Spotted(

@@ -103,6 +103,16 @@ _OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
 _OF_PORTS = ("rate", "link_layer", "state")
 _OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
 _OF_MOUNTS = ("type", "options")
+_OF_JOBS = (
+    "/run/user/",
+    "/run/containerd/",
+    "/var/lib/containers/",
+    "/var/lib/docker/",
+    "/var/lib/kubelet/",
+    "/proc",
+    "/sys",
+)
+"""Mount points that come and go with sessions, containers and the kernel."""
 
 
 def _fabric(node: Snapshot) -> Facts:
@@ -129,7 +139,7 @@ def _mounts(node: Snapshot) -> Facts:
     return {
         point: {key: node.table("storage", point).get(key) for key in _OF_MOUNTS}
         for point in node.table("storage")
-        if not point.startswith(("/run/user/", "/proc", "/sys"))
+        if not point.startswith(_OF_JOBS)
     }
 
 

@@ -27,6 +27,7 @@ MOST_BYTES = 384 << 10
 MOST_FILE = 4 << 20
 MOST_TEXT = 512
 MOST_NAMES = 1 << 16
+MOST_MOUNTS = 1024
 
 Facts = Iterator[Tuple[str, Any]]
 """Pairs of a dotted place (`processor.model`; `|` in place of a dot within a name) and a value."""
@@ -698,31 +699,36 @@ def pins_of(pid: str) -> Dict[str, str]:
 
 def mounts() -> Facts:
     """Mounted file systems, network ones last: these may hang, and then cost only themselves."""
-    entries, seen = [], set()
+    points = {}  # type: Dict[str, Tuple[bool, str, str, str, str]]
     for text in whole("proc/self/mountinfo").splitlines():
         left, _, right = text.partition(" - ")
-        first, second = left.split(), right.split()
-        if len(first) < 6 or len(second) < 2:
+        front, back = left.split(), right.split()
+        if len(front) < 6 or len(back) < 2 or back[0] in KERNEL_FILES:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), first[4])
-        kind = second[0]
-        if kind in KERNEL_FILES or first[2] in seen:
-            continue
-        seen.add(first[2])
-        entries.append((kind.split(".")[0] in NETWORK_TYPES, point, kind, first[5]))
-    for remote, point, kind, options in sorted(entries)[:256]:
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), front[4])
+        kind, options = back[0], set(front[5].split(","))
+        # A file system that is read-only as a whole is so at each of its mount points.
+        if "ro" in back[-1].split(","):
+            options = options - {"rw"} | {"ro"}
+        shown = " ".join(
+            sorted(options & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"})
+        )
+        # The last mount of a point covers the others.
+        points[point] = (kind.split(".")[0] in NETWORK_TYPES, point, kind, front[2], shown)
+    # All mounts are named before one of them may hang.
+    chosen = first(list(points.values()), MOST_MOUNTS, "mounts")
+    for remote, point, kind, _, shown in chosen:
         place = "storage." + key(point)
         yield place + ".type", kind
         yield place + ".remote", remote
-        yield (
-            place + ".options",
-            " ".join(
-                sorted(
-                    set(options.split(","))
-                    & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"}
-                )
-            ),
-        )
+        yield place + ".options", shown
+    asked = set()
+    for remote, point, _, device, _ in sorted(chosen, key=lambda mount: mount[0]):
+        if device in asked:
+            continue
+        asked.add(device)
+        place = "storage." + key(point)
+        yield place + ".remote", remote
         begin = time.monotonic()
         try:
             found = os.statvfs(at(point.lstrip("/")))
