@@ -9,7 +9,15 @@ from datetime import date
 
 from nearmetal.check.families import CHECKS
 from nearmetal.check.families.base import ANSWER
-from nearmetal.check.model import Analysis, CheckFinding, HealthCheck, Muted, Spotted
+from nearmetal.check.model import (
+    AcrossNodes,
+    Analysis,
+    CheckFinding,
+    HealthCheck,
+    Muted,
+    Partial,
+    Spotted,
+)
 from nearmetal.check.profile import CheckProfile, Suppression
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -39,14 +47,13 @@ def analyse(
                 found.add(check, seen, [node.name])
         for _, comparison in across:
             comparison.add(node)
+    not_run = dict(profile.not_run)
     for check, comparison in across:
-        for nodes, seen in comparison.results():
-            found.add(check, seen, nodes)
+        not_run |= found.take(check, comparison)
     if ANSWER.name in profile.checks:
         for node_name, why in silent.items():
             found.add(ANSWER, _silence(why), [node_name])
     findings, muted = _muted(found.folded(), profile.suppressions, today)
-    not_run = dict(profile.not_run)
     if found.more:
         not_run["findings"] = f"{found.more} more than the {_MOST_FINDINGS} that are shown"
     return Analysis(profile.name, tuple(names), findings, muted, profile.checks, not_run)
@@ -75,6 +82,14 @@ class _Findings:
             self.more += 1
             return
         self._nodes.setdefault((check, seen), []).extend(nodes)
+
+    def take(self, check: HealthCheck, comparison: AcrossNodes) -> dict[str, str]:
+        """Take the findings of a comparison; return what it left out, and why."""
+        for nodes, seen in comparison.results():
+            self.add(check, seen, nodes)
+        if isinstance(comparison, Partial):
+            return {f"{check.name} {place}": why for place, why in comparison.left_out()}
+        return {}
 
     def folded(self) -> list[CheckFinding]:
         """Return the findings, the gravest first."""
