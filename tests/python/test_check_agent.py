@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, parse_snapshot
+from nearmetal.cli import check
 
 AGENT = Path(__file__).parents[2] / "nearmetal/share/check/agent.py"
 OLD_MODULES = {"json", "os", "re", "resource", "select", "signal", "socket", "stat", "struct"}
@@ -235,6 +236,28 @@ def test_what_is_too_much_is_said(
     rows, why = agent.read_source(agent.interfaces, 5)
     assert len({place.split(".")[1] for place, _ in rows}) == 3
     assert why == "cut: 3 of 5 names of /sys/class/net"
+
+
+def streams() -> Iterator[tuple[str, Any]]:
+    yield "streams", [os.readlink(f"/proc/self/fd/{stream}") for stream in (0, 1, 2)]
+
+
+def test_a_source_that_hangs_holds_no_stream_of_the_agent(agent: ModuleType) -> None:
+    rows, _ = agent.read_source(streams, 5)
+    assert rows == [["streams", ["/dev/null"] * 3]]
+
+
+def test_a_quick_agent_ends_before_its_caller_stops_waiting(
+    agent: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert agent.QUICK_TOTAL_S + 5 < check._QUICK_S
+    monkeypatch.setattr(agent, "QUICK_TOTAL_S", 0.6)
+    monkeypatch.setattr(agent, "SOURCES", [("a", hanging), ("b", hanging), ("c", failing)])
+    begin = time.monotonic()
+    assert agent.main(["--quick"]) == 0
+    assert time.monotonic() - begin < 5
+    unseen = json.loads(capsys.readouterr().out)["unseen"]
+    assert unseen["c"] == "the time for all sources is over"
 
 
 def test_an_endless_source_is_stopped(agent: ModuleType) -> None:

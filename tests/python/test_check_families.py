@@ -196,6 +196,17 @@ def test_many_mounts_are_no_silent_file_system() -> None:
     assert named(found) == [("base.sources", "warning", "compute-01")]
 
 
+def test_shared_space_and_memory_that_are_full_drain_no_node() -> None:
+    full = {"options": "rw", "bytes": 100, "free": 0}
+    for facts in (dict(full, type="tmpfs", remote=False), dict(full, type="nfs4", remote=True)):
+        changes = ("storage>/x", facts)
+        assert named(judged([node(1, changes, quick=True)], "health_base")) == []
+        found = only(judged([node(1, changes)], "health_base"))
+        assert (found.check, found.about) == ("storage.full", "/x")
+    local = node(1, ("storage>/x", dict(full, type="xfs", remote=False)), quick=True)
+    assert only(judged([local], "health_base")).check == "storage.full"
+
+
 def test_silent_nodes_are_one_finding_for_each_reason() -> None:
     silent = {f"gone-{i}": "no answer in 60 s|ssh NODE uptime" for i in range(3)}
     finding = only(judged(cluster(), silent=silent))

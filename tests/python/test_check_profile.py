@@ -102,6 +102,16 @@ def test_a_suppression_hides_its_nodes_until_its_day() -> None:
     assert named(after) == [("storage.full", "fault", "compute-[02-03,05]")]
 
 
+def test_a_suppression_takes_the_words_of_a_finding_or_a_pattern() -> None:
+    for about in ("sysctl[vm.swappiness]", "sysctl*"):
+        profile = f"name: s\nbase: hpc_platform\nchecks: ['uniformity.*']\nsuppress:\n" + (
+            f"  - {{check: '*', about: '{about}', until: 2030-01-01, reason: r}}\n"
+        )
+        found = judged(cluster(node(3, ("sysctl>vm.swappiness", "60"))), profile)
+        assert not [f for f in found.findings if "swappiness" in f.about]
+        assert [m.finding.folded for m in found.muted] == ["compute-03"]
+
+
 def test_an_expectation_that_is_null_is_not_checked() -> None:
     odd = node(1, ("limits>memlock>soft", 65536))
     assert named(judged([odd])) == [("base.memlock", "fault", "compute-01")]

@@ -21,6 +21,9 @@ def _mounts(node: Snapshot) -> Iterator[tuple[str, str]]:
 def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     most = wanted.value("fill_percent")
     for point, shown in _mounts(node):
+        # A quick snapshot decides about one node, which owns neither shared space nor jobs' memory.
+        if node.quick and _is_elsewhere(node, point):
+            continue
         if "ro" in node.text("storage", point, "options").split():
             continue
         for all_, free, what in (("bytes", "free", "space"), ("inodes", "inodes_free", "inodes")):
@@ -34,6 +37,11 @@ def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                     shown,
                     wanted.source("fill_percent"),
                 )
+
+
+def _is_elsewhere(node: Snapshot, point: str) -> bool:
+    memory = node.text("storage", point, "type") in ("tmpfs", "ramfs", "devtmpfs")
+    return memory or node.flag("storage", point, "remote")
 
 
 def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
