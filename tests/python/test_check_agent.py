@@ -306,6 +306,8 @@ def test_rdma_devices_of_a_faked_sysfs(agent: ModuleType, tmp_path: Path) -> Non
             f"{port}/gids/0": "fe80:0000:0000:0000:0002:c903:0000:00aa\n",
             f"{port}/gids/1": "0000:0000:0000:0000:0000:0000:0000:0000\n",
             f"{port}/gid_attrs/types/1": "RoCE v2\n",
+            f"{port}/gids/2": "0000:0000:0000:0000:0000:ffff:0a00:0001\n",
+            f"{port}/gid_attrs/types/2": "RoCE v2\n",
         },
     )
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
@@ -317,7 +319,7 @@ def test_rdma_devices_of_a_faked_sysfs(agent: ModuleType, tmp_path: Path) -> Non
     assert found["ports"]["1"]["state"] == "ACTIVE"
     assert found["ports"]["1"]["counters"] == {"link_downed": 3}
     assert found["ports"]["1"]["pkeys"] == "0xffff"
-    assert found["ports"]["1"]["gids"] == {"IB/RoCE v1": 1}
+    assert found["ports"]["1"]["gids"] == {"IB/RoCE v1": 0, "RoCE v2": 1}
 
 
 def test_quotas_of_control_groups(agent: ModuleType, tmp_path: Path) -> None:

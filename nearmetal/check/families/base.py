@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
+_MOST_CPUS = 8192
 _PRIVILEGE = ("only root", "for root only", "hidden")
 
 
@@ -24,6 +25,20 @@ def word(name: str) -> str:
 def was_cut(why: str) -> bool:
     """Whether the agent left out a part of a source because it was too much."""
     return why.startswith("cut: ")
+
+
+def cpus_of(text: object) -> set[int]:
+    """Return the numbers of a list such as 0-3,8; an empty set for anything else."""
+    found: set[int] = set()
+    for part in str(text)[:1024].split(","):
+        first, _, last = part.partition("-")
+        if not is_decimal(first) or (last and not is_decimal(last)):
+            return set()
+        low, high = int(first), int(last or first)
+        if high >= _MOST_CPUS or low > high:
+            return set()
+        found.update(range(low, high + 1))
+    return found
 
 
 def size(value: float) -> str:

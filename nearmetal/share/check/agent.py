@@ -68,7 +68,7 @@ system.dmi.sys_vendor sys/class/dmi/id/sys_vendor
 system.dmi.bios_version sys/class/dmi/id/bios_version
 system.dmi.board_name sys/class/dmi/id/board_name
 processor.online sys/devices/system/cpu/online
-processor.offline sys/devices/system/cpu/offline
+processor.present sys/devices/system/cpu/present
 processor.isolated sys/devices/system/cpu/isolated
 processor.nohz_full sys/devices/system/cpu/nohz_full
 processor.smt sys/devices/system/cpu/smt/control
@@ -581,7 +581,8 @@ def port_of(folder: str, place: str) -> Facts:
         kind = line("%s/gid_attrs/types/%s" % (folder, index))
         gid = line("%s/gids/%s" % (folder, index))
         if kind and gid.strip("0:"):
-            kinds[kind] = kinds.get(kind, 0) + 1
+            # The kernel makes a GID of the link itself for each kind that the port has.
+            kinds[kind] = kinds.get(kind, 0) + (not gid.lower().startswith("fe80:"))
     yield place + ".gids", {key(kind): count for kind, count in kinds.items()}
     yield place + ".netdev", line("%s/gid_attrs/ndevs/0" % folder)
 
