@@ -224,7 +224,10 @@ class _Group:
             differ = {variant for variants in others.values() for variant in variants}
             same = [i for i in range(len(self.nodes)) if i not in differ]
             groups = {self.first.get(path): same} | others
-            yield path, {v: [n for i in which for n in self.nodes[i]] for v, which in groups.items()}
+            yield (
+                path,
+                {v: [n for i in which for n in self.nodes[i]] for v, which in groups.items()},
+            )
 
 
 class Uniform:
