@@ -239,7 +239,7 @@ def test_what_is_too_much_is_said(
 
 
 def streams() -> Iterator[tuple[str, Any]]:
-    yield "streams", [os.readlink(f"/proc/self/fd/{stream}") for stream in (0, 1, 2)]
+    yield "streams", [str(Path(f"/proc/self/fd/{stream}").readlink()) for stream in (0, 1, 2)]
 
 
 def test_a_source_that_hangs_holds_no_stream_of_the_agent(agent: ModuleType) -> None:

@@ -104,8 +104,9 @@ def test_a_suppression_hides_its_nodes_until_its_day() -> None:
 
 def test_a_suppression_takes_the_words_of_a_finding_or_a_pattern() -> None:
     for about in ("sysctl[vm.swappiness]", "sysctl*"):
-        profile = f"name: s\nbase: hpc_platform\nchecks: ['uniformity.*']\nsuppress:\n" + (
-            f"  - {{check: '*', about: '{about}', until: 2030-01-01, reason: r}}\n"
+        profile = (
+            "name: s\nbase: hpc_platform\nsuppress:\n"
+            f"  - {{check: '*', about: '{about}', until: '2030-01-01', reason: r}}\n"
         )
         found = judged(cluster(node(3, ("sysctl>vm.swappiness", "60"))), profile)
         assert not [f for f in found.findings if "swappiness" in f.about]

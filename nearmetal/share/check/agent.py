@@ -712,9 +712,7 @@ def mounts() -> Facts:
         # A file system that is read-only as a whole is so at each of its mount points.
         if "ro" in back[-1].split(","):
             options = options - {"rw"} | {"ro"}
-        shown = " ".join(
-            sorted(options & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"})
-        )
+        shown = " ".join(sorted(options & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"}))
         # The last mount of a point covers the others.
         points[point] = (kind.split(".")[0] in NETWORK_TYPES, point, kind, front[2], shown)
     # All mounts are named before one of them may hang.
