@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -169,10 +169,8 @@ def test_a_source_that_fails_keeps_its_first_facts(
     assert (rows, reason) == ([["a.b", 1]], why)
 
 
-def test_daemons_are_seen_among_any_number_of_processes(
-    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent, "MOST_NAMES", 3)
+def test_daemons_are_seen_among_any_number_of_processes(agent: ModuleType, tmp_path: Path) -> None:
+    agent.MOST_NAMES = 3  # type: ignore[attr-defined]
     put(tmp_path, {f"proc/{pid}/stat": f"{pid} (worker) S 1\n" for pid in range(1, 9)})
     put(tmp_path, {"proc/9/stat": "9 (slurmd) S 1\n", "proc/95/stat": "95 (chronyd) D 1\n"})
     found = facts(agent, "services")
@@ -191,7 +189,7 @@ MOUNTS = """\
 
 
 def test_each_mount_point_is_recorded_and_each_file_system_is_asked_once(
-    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent: ModuleType, tmp_path: Path
 ) -> None:
     put(tmp_path, {"proc/self/mountinfo": MOUNTS})
     for name in ("home", "opt x", "data"):
@@ -204,15 +202,13 @@ def test_each_mount_point_is_recorded_and_each_file_system_is_asked_once(
         "/data": ("xfs", "rw"),
     }
     assert [point for point, one in found.items() if "bytes" in one] == ["/", "/opt x", "/data"]
-    monkeypatch.setattr(agent, "MOST_MOUNTS", 2)
+    agent.MOST_MOUNTS = 2  # type: ignore[attr-defined]
     rows, why = agent.read_source(agent.mounts, 5)
     assert {place.split(".")[1] for place, _ in rows} == {"/", "/home"}
     assert why == "cut: 2 of 4 mounts"
 
 
-def test_a_mount_that_hangs_hides_no_other(
-    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) -> None:
     more = "26 1 0:50 / /z rw - nfs server:/z rw\n"
     put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
     stat = os.statvfs
@@ -222,16 +218,14 @@ def test_a_mount_that_hangs_hides_no_other(
             time.sleep(60)
         return stat(tmp_path)
 
-    monkeypatch.setattr(agent.os, "statvfs", hang)
+    agent.os = SimpleNamespace(**{**vars(os), "statvfs": hang})  # type: ignore[attr-defined]
     rows, why = agent.read_source(agent.mounts, 0.5)
     assert ["storage./z.type", "nfs"] in rows
     assert why == "no answer in 0.5 s after storage./opt x.remote"
 
 
-def test_what_is_too_much_is_said(
-    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agent, "MOST_NAMES", 3)
+def test_what_is_too_much_is_said(agent: ModuleType, tmp_path: Path) -> None:
+    agent.MOST_NAMES = 3  # type: ignore[attr-defined]
     put(tmp_path, {f"sys/class/net/eth{i}/mtu": "1500\n" for i in range(5)})
     rows, why = agent.read_source(agent.interfaces, 5)
     assert len({place.split(".")[1] for place, _ in rows}) == 3
@@ -248,11 +242,11 @@ def test_a_source_that_hangs_holds_no_stream_of_the_agent(agent: ModuleType) -> 
 
 
 def test_a_quick_agent_ends_before_its_caller_stops_waiting(
-    agent: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    agent: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert agent.QUICK_TOTAL_S + 5 < check._QUICK_S
-    monkeypatch.setattr(agent, "QUICK_TOTAL_S", 0.6)
-    monkeypatch.setattr(agent, "SOURCES", [("a", hanging), ("b", hanging), ("c", failing)])
+    agent.QUICK_TOTAL_S = 0.6  # type: ignore[attr-defined]
+    agent.SOURCES = [("a", hanging), ("b", hanging), ("c", failing)]  # type: ignore[attr-defined]
     begin = time.monotonic()
     assert agent.main(["--quick"]) == 0
     assert time.monotonic() - begin < 5

@@ -174,7 +174,7 @@ def kind_of(node: Snapshot) -> str:
 
 
 @dataclass
-class _Group:
+class _Peers:
     """The nodes of a group: what differs from the first of them, place by place.
 
     Nodes with equal facts are one variant, so a cluster whose nodes agree costs little memory.
@@ -237,7 +237,7 @@ class Uniform:
         """`check_grade`: that of the check, for a value without a majority below it."""
         self._subject = subject
         self._grade = max(subject.grade, check_grade)
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, _Peers] = {}
         self._numbers: dict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def add(self, node: Snapshot, value: Any, by: str) -> None:
@@ -249,7 +249,7 @@ class Uniform:
                 self._numbers[group].append((number, node.name))
         elif value is not None:
             if group not in self._groups:
-                self._groups[group] = _Group(_flat(value))
+                self._groups[group] = _Peers(_flat(value))
             self._groups[group].add(node.name, value)
 
     def left_out(self) -> Iterator[tuple[str, str]]:
