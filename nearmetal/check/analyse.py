@@ -3,18 +3,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date
 
+from nearmetal.check.expect import OWN
 from nearmetal.check.families import CHECKS
 from nearmetal.check.families.base import ANSWER
-from nearmetal.check.model import Analysis, CheckFinding, HealthCheck, Muted, Spotted
+from nearmetal.check.model import (
+    AcrossNodes,
+    Analysis,
+    CheckFinding,
+    Gravity,
+    HealthCheck,
+    Muted,
+    Partial,
+    Spotted,
+)
 from nearmetal.check.profile import CheckProfile, Suppression
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 _MOST_FINDINGS = 20_000
+_MOST_OF_NODE = 50
 
 
 def analyse(
@@ -39,14 +51,14 @@ def analyse(
                 found.add(check, seen, [node.name])
         for _, comparison in across:
             comparison.add(node)
+    not_run = dict(profile.not_run)
     for check, comparison in across:
-        for nodes, seen in comparison.results():
-            found.add(check, seen, nodes)
+        not_run |= found.take(check, comparison)
     if ANSWER.name in profile.checks:
         for node_name, why in silent.items():
             found.add(ANSWER, _silence(why), [node_name])
+    found.add_rest()
     findings, muted = _muted(found.folded(), profile.suppressions, today)
-    not_run = dict(profile.not_run)
     if found.more:
         not_run["findings"] = f"{found.more} more than the {_MOST_FINDINGS} that are shown"
     return Analysis(profile.name, tuple(names), findings, muted, profile.checks, not_run)
@@ -67,14 +79,49 @@ class _Findings:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[HealthCheck, Spotted], list[str]] = {}
+        self._counts: dict[tuple[str, str], int] = defaultdict(int)
+        self._rest: dict[tuple[HealthCheck, str], Gravity] = {}
         self.more = 0
 
     def add(self, check: HealthCheck, seen: Spotted, nodes: Iterable[str]) -> None:
         """Take a finding of some nodes."""
+        kept = [node for node in nodes if self._has_room(check, seen, node)]
+        if not kept:
+            return
         if (check, seen) not in self._nodes and len(self._nodes) >= _MOST_FINDINGS:
             self.more += 1
             return
-        self._nodes.setdefault((check, seen), []).extend(nodes)
+        self._nodes.setdefault((check, seen), []).extend(kept)
+
+    def _has_room(self, check: HealthCheck, seen: Spotted, node: str) -> bool:
+        self._counts[check.name, node] += 1
+        if self._counts[check.name, node] <= _MOST_OF_NODE:
+            return True
+        grade = check.grade if seen.grade is None else seen.grade
+        self._rest[check, node] = max(grade, self._rest.get((check, node), grade))
+        return False
+
+    def add_rest(self) -> None:
+        """Tell how many findings of a check and a node are not shown: no check floods a report."""
+        for (check, node), grade in self._rest.items():
+            count = self._counts[check.name, node] - _MOST_OF_NODE
+            seen = Spotted(
+                f"{count} more findings",
+                "none",
+                f"a node shows at most {_MOST_OF_NODE} findings of one check",
+                "nearmetal check collect",
+                source=OWN,
+                grade=grade,
+            )
+            self._nodes.setdefault((check, seen), []).append(node)
+
+    def take(self, check: HealthCheck, comparison: AcrossNodes) -> dict[str, str]:
+        """Take the findings of a comparison; return what it left out, and why."""
+        for nodes, seen in comparison.results():
+            self.add(check, seen, nodes)
+        if isinstance(comparison, Partial):
+            return {f"{check.name} {place}": why for place, why in comparison.left_out()}
+        return {}
 
     def folded(self) -> list[CheckFinding]:
         """Return the findings, the gravest first."""

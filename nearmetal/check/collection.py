@@ -19,6 +19,7 @@ from nearmetal.check.snapshot import (
     MAX_BYTES,
     Snapshot,
     digest_of,
+    load_bounded,
     parse_snapshot,
 )
 from nearmetal.core.errors import LogError
@@ -30,6 +31,8 @@ FORMAT = "nearmetal-collection"
 VERSION = 1
 MAX_NODES = 20_000
 _MAX_INDEX = 16 << 20
+_MAX_VALUES = 6 * MAX_NODES
+_MOST_WHY = 300
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HINT = "give a folder of `nearmetal check collect`, or one snapshot"
 
@@ -79,7 +82,7 @@ def index_text(taken: float, nodes: Mapping[str, Entry], silent: Mapping[str, st
             | ({} if entry.clock is None else {"clock": [round(c, 3) for c in entry.clock]})
             for name, entry in nodes.items()
         },
-        "silent": dict(silent),
+        "silent": {name: why[:_MOST_WHY] for name, why in silent.items()},
     }
     return json.dumps(data, indent=1) + "\n"
 
@@ -101,12 +104,10 @@ def _open_index(folder: Path) -> Collection:
     file = folder / INDEX
     try:
         content = read_regular(INDEX, _MAX_INDEX, below=folder)
-        data: Any = json.loads(content)
     except OSError as error:
         raise LogError(f"cannot read {file}: {error.strerror}", _HINT) from error
-    except (ValueError, RecursionError) as error:
-        raise LogError(f"{file}: not valid JSON", _HINT) from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+    data = load_bounded(content, str(file), most_bytes=_MAX_INDEX, most_values=_MAX_VALUES)
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise LogError(f"{file}: not an index of version {VERSION}", _HINT)
     nodes, silent = data.get("nodes"), data.get("silent")
     if not isinstance(nodes, dict) or not isinstance(silent, dict):
@@ -121,7 +122,7 @@ def _open_index(folder: Path) -> Collection:
         folder,
         float(taken) if isinstance(taken, int | float) else 0.0,
         {name: _entry(file, name, item) for name, item in nodes.items()},
-        {name: printable(str(why))[:300] for name, why in silent.items()},
+        {name: printable(str(why))[:_MOST_WHY] for name, why in silent.items()},
     )
 
 

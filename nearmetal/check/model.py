@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from nearmetal.check.expect import Expectations
@@ -55,6 +55,14 @@ class AcrossNodes(Protocol):
 
     def results(self) -> Iterator[tuple[list[str], Spotted]]:
         """Return the findings, each with its nodes."""
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A comparison that may leave something out."""
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yield the places that were not compared, and why."""
 
 
 @dataclass(frozen=True)

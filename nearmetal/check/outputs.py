@@ -110,6 +110,8 @@ def prometheus(analysis: Analysis, taken: float) -> str:
         "# HELP nearmetal_check_finding A finding of nearmetal check.",
         "# TYPE nearmetal_check_finding gauge",
     ]
+    # Labels name a time series, and two findings may differ in their values only.
+    found: dict[str, None] = {}
     for finding in analysis.findings:
         for node in finding.nodes[:_MOST_NODES] if finding.grade is Gravity.NOTE else finding.nodes:
             labels = {
@@ -119,8 +121,9 @@ def prometheus(analysis: Analysis, taken: float) -> str:
                 "about": finding.about,
             }
             shown = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
-            rows.append(f"nearmetal_check_finding{{{shown}}} 1")
+            found[f"nearmetal_check_finding{{{shown}}} 1"] = None
     rows += [
+        *found,
         "# HELP nearmetal_check_nodes Nodes of the last check.",
         "# TYPE nearmetal_check_nodes gauge",
         f"nearmetal_check_nodes {len(analysis.nodes)}",

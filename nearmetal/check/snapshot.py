@@ -25,6 +25,7 @@ MAX_VALUES = 30_000
 MAX_TEXT = 1024
 MAX_KEY = 256
 _WHOLE = 1 << 64
+_MOST_DIGITS = 18
 _HINT = "collect it again with `nearmetal check collect`"
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -118,10 +119,12 @@ def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def load_bounded(content: bytes, file: str) -> dict[str, Any]:
+def load_bounded(
+    content: bytes, file: str, *, most_bytes: int = MAX_BYTES, most_values: int = MAX_VALUES
+) -> dict[str, Any]:
     """Return a JSON object within the limits of this module; raises LogError."""
-    if len(content) > MAX_BYTES:
-        raise LogError(f"{file}: larger than {MAX_BYTES >> 20} MiB", _HINT)
+    if len(content) > most_bytes:
+        raise LogError(f"{file}: larger than {most_bytes >> 20} MiB", _HINT)
     try:
         data: Any = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -129,7 +132,7 @@ def load_bounded(content: bytes, file: str) -> dict[str, Any]:
         raise LogError(f"{file}:{line}: not valid JSON: {str(error)[:100]}", _HINT) from error
     if not isinstance(data, dict):
         raise LogError(f"{file}: not a JSON object", _HINT)
-    why = _excess(data)
+    why = _excess(data, most_values)
     if why:
         raise LogError(f"{file}: {why}", _HINT)
     return data
@@ -139,9 +142,9 @@ def _refuse(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
-def _excess(data: dict[str, Any]) -> str:
+def _excess(data: dict[str, Any], most_values: int) -> str:
     """Return the limit that a value exceeds; "" if it keeps all."""
-    left = MAX_VALUES
+    left = most_values
     pending: list[tuple[dict[str, Any] | list[Any], int]] = [(data, 1)]
     while pending:
         value, depth = pending.pop()
@@ -150,7 +153,7 @@ def _excess(data: dict[str, Any]) -> str:
         items: list[Any] = value if isinstance(value, list) else list(value.values())
         left -= len(items)
         if left < 0:
-            return f"more than {MAX_VALUES} values"
+            return f"more than {most_values} values"
         if isinstance(value, dict) and any(len(key) > MAX_KEY for key in value):
             return f"a key of more than {MAX_KEY} characters"
         for item in items:
@@ -166,6 +169,11 @@ def _excess(data: dict[str, Any]) -> str:
 
 def _real(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+
+
+def is_decimal(text: str) -> bool:
+    """Whether `int` takes a text as a whole number without a sign, in few digits."""
+    return len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit()
 
 
 def shown(path: Path) -> str:

@@ -15,12 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, parse_snapshot
+from nearmetal.cli import check
 
 AGENT = Path(__file__).parents[2] / "nearmetal/share/check/agent.py"
 OLD_MODULES = {"json", "os", "re", "resource", "select", "signal", "socket", "stat", "struct"}
@@ -168,6 +169,91 @@ def test_a_source_that_fails_keeps_its_first_facts(
     assert (rows, reason) == ([["a.b", 1]], why)
 
 
+def test_daemons_are_seen_among_any_number_of_processes(agent: ModuleType, tmp_path: Path) -> None:
+    agent.MOST_NAMES = 3  # type: ignore[attr-defined]
+    put(tmp_path, {f"proc/{pid}/stat": f"{pid} (worker) S 1\n" for pid in range(1, 9)})
+    put(tmp_path, {"proc/9/stat": "9 (slurmd) S 1\n", "proc/95/stat": "95 (chronyd) D 1\n"})
+    found = facts(agent, "services")
+    assert found["services"] == {"slurmd": "runs", "time": "chronyd"}
+    assert found["system"]["processes"] == {"uninterruptible": 1, "zombies": 0}
+    assert agent.read_source(agent.services, 5)[1] == ""
+
+
+MOUNTS = """\
+21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+22 21 8:1 /srv /home rw,relatime - ext4 /dev/sda1 rw
+23 21 0:40 / /opt\\040x rw,noatime - nfs4 server:/opt ro,vers=4.2
+24 21 0:41 / /data ro,nosuid - ext4 /dev/sdb rw
+25 24 0:42 / /data rw - xfs /dev/sdc rw
+"""
+
+
+def test_each_mount_point_is_recorded_and_each_file_system_is_asked_once(
+    agent: ModuleType, tmp_path: Path
+) -> None:
+    put(tmp_path, {"proc/self/mountinfo": MOUNTS})
+    for name in ("home", "opt x", "data"):
+        (tmp_path / name).mkdir()
+    found = facts(agent, "mounts")["storage"]
+    assert {point: (one["type"], one["options"]) for point, one in found.items()} == {
+        "/": ("ext4", "relatime rw"),
+        "/home": ("ext4", "relatime rw"),
+        "/opt x": ("nfs4", "noatime ro"),
+        "/data": ("xfs", "rw"),
+    }
+    assert [point for point, one in found.items() if "bytes" in one] == ["/", "/opt x", "/data"]
+    agent.MOST_MOUNTS = 2  # type: ignore[attr-defined]
+    rows, why = agent.read_source(agent.mounts, 5)
+    assert {place.split(".")[1] for place, _ in rows} == {"/", "/home"}
+    assert why == "cut: 2 of 4 mounts"
+
+
+def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) -> None:
+    more = "26 1 0:50 / /z rw - nfs server:/z rw\n"
+    put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
+    stat = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
+        if path.endswith("/opt x"):
+            time.sleep(60)
+        return stat(tmp_path)
+
+    agent.os = SimpleNamespace(**{**vars(os), "statvfs": hang})  # type: ignore[attr-defined]
+    rows, why = agent.read_source(agent.mounts, 0.5)
+    assert ["storage./z.type", "nfs"] in rows
+    assert why == "no answer in 0.5 s after storage./opt x.remote"
+
+
+def test_what_is_too_much_is_said(agent: ModuleType, tmp_path: Path) -> None:
+    agent.MOST_NAMES = 3  # type: ignore[attr-defined]
+    put(tmp_path, {f"sys/class/net/eth{i}/mtu": "1500\n" for i in range(5)})
+    rows, why = agent.read_source(agent.interfaces, 5)
+    assert len({place.split(".")[1] for place, _ in rows}) == 3
+    assert why == "cut: 3 of 5 names of /sys/class/net"
+
+
+def streams() -> Iterator[tuple[str, Any]]:
+    yield "streams", [str(Path(f"/proc/self/fd/{stream}").readlink()) for stream in (0, 1, 2)]
+
+
+def test_a_source_that_hangs_holds_no_stream_of_the_agent(agent: ModuleType) -> None:
+    rows, _ = agent.read_source(streams, 5)
+    assert rows == [["streams", ["/dev/null"] * 3]]
+
+
+def test_a_quick_agent_ends_before_its_caller_stops_waiting(
+    agent: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert agent.QUICK_TOTAL_S + 5 < check._QUICK_S
+    agent.QUICK_TOTAL_S = 0.6  # type: ignore[attr-defined]
+    agent.SOURCES = [("a", hanging), ("b", hanging), ("c", failing)]  # type: ignore[attr-defined]
+    begin = time.monotonic()
+    assert agent.main(["--quick"]) == 0
+    assert time.monotonic() - begin < 5
+    unseen = json.loads(capsys.readouterr().out)["unseen"]
+    assert unseen["c"] == "the time for all sources is over"
+
+
 def test_an_endless_source_is_stopped(agent: ModuleType) -> None:
     begin = time.monotonic()
     rows, reason = agent.read_source(endless, 30)
@@ -214,6 +300,8 @@ def test_rdma_devices_of_a_faked_sysfs(agent: ModuleType, tmp_path: Path) -> Non
             f"{port}/gids/0": "fe80:0000:0000:0000:0002:c903:0000:00aa\n",
             f"{port}/gids/1": "0000:0000:0000:0000:0000:0000:0000:0000\n",
             f"{port}/gid_attrs/types/1": "RoCE v2\n",
+            f"{port}/gids/2": "0000:0000:0000:0000:0000:ffff:0a00:0001\n",
+            f"{port}/gid_attrs/types/2": "RoCE v2\n",
         },
     )
     (tmp_path / "sys/class/infiniband").mkdir(parents=True)
@@ -225,7 +313,7 @@ def test_rdma_devices_of_a_faked_sysfs(agent: ModuleType, tmp_path: Path) -> Non
     assert found["ports"]["1"]["state"] == "ACTIVE"
     assert found["ports"]["1"]["counters"] == {"link_downed": 3}
     assert found["ports"]["1"]["pkeys"] == "0xffff"
-    assert found["ports"]["1"]["gids"] == {"IB/RoCE v1": 1}
+    assert found["ports"]["1"]["gids"] == {"IB/RoCE v1": 0, "RoCE v2": 1}
 
 
 def test_quotas_of_control_groups(agent: ModuleType, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     ("base.swap", [("memory>SwapTotal", 8 << 20), ("memory>SwapFree", 1 << 20)], "more", "warning"),
     ("processor.governor", [("processor>governors", {"powersave": "0-7"})], "powersave", "warning"),
     ("processor.frequency", [("processor>allowed_khz", {"2000000": "0-7"})], "2.00", "warning"),
-    ("processor.offline", [("processor>offline", "7")], "CPUs 7", "warning"),
+    ("processor.offline", [("processor>online", "0-6")], "CPUs 7", "warning"),
     ("processor.quota", [("processor>quota", 0.5)], "0.5 processors", "fault"),
     ("processor.microcode", [("processor>microcode", "0x2a, 0x2b")], "0x2a, 0x2b", "fault"),
     ("processor.throttled", [("processor>throttled", 12)], "throttled", "warning"),
@@ -59,7 +59,15 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
         "symbol_error",
         "note",
     ),
-    ("fabric.roce", [("fabric>mlx5_0>ports>1>link_layer", "Ethernet")], "none", "fault"),
+    (
+        "fabric.roce",
+        [
+            ("fabric>mlx5_0>ports>1>link_layer", "Ethernet"),
+            ("fabric>mlx5_0>ports>1>gids", {"RoCE v2": 0, "IB/RoCE v1": 1}),
+        ],
+        "none",
+        "fault",
+    ),
     ("fabric.slot", [("pci>0000:17:00.0>current_link_width", "8")], "x8", "warning"),
     ("virtual.clock", [("virtual>clock", "acpi_pm")], "acpi_pm", "warning"),
     ("virtual.steal", [("virtual>steal_percent", 7.5)], "more than 1 %", "warning"),
@@ -182,6 +190,53 @@ def test_what_the_agent_could_not_see_is_said() -> None:
         ("base.sources", "warning", "compute-01"),
         ("base.privilege", "note", "compute-01"),
     ]
+
+
+def test_daemons_are_not_judged_if_the_agent_did_not_see_all() -> None:
+    profile = "name: s\nchecks: [base.services]\nexpect: {services: [slurmd]}\n"
+    unseen = {"services": "no answer in 5 s after services.sshd"}
+    assert named(judged([node(1, unseen=unseen)], profile)) == []
+
+
+def test_many_mounts_are_no_silent_file_system() -> None:
+    profile = "name: s\nbase: health_extended\nexpect: {mounts: [/home]}\n"
+    found = judged([node(1, unseen={"storage": "cut: 1024 of 2000 mounts"})], profile)
+    assert named(found) == [("base.sources", "warning", "compute-01")]
+
+
+def test_shared_space_and_memory_that_are_full_drain_no_node() -> None:
+    full = {"options": "rw", "bytes": 100, "free": 0}
+    for facts in (dict(full, type="tmpfs", remote=False), dict(full, type="nfs4", remote=True)):
+        changes = ("storage>/x", facts)
+        assert named(judged([node(1, changes, quick=True)], "health_base")) == []
+        found = only(judged([node(1, changes)], "health_base"))
+        assert (found.check, found.about) == ("storage.full", "/x")
+    local = node(1, ("storage>/x", dict(full, type="xfs", remote=False)), quick=True)
+    assert only(judged([local], "health_base")).check == "storage.full"
+
+
+def test_processors_that_could_be_added_are_not_switched_off() -> None:
+    guest = node(1, ("processor>offline", "8-127"), ("processor>possible", "0-127"))
+    assert named(judged([guest])) == []
+
+
+def test_an_ethernet_port_without_roce_needs_no_address_of_it() -> None:
+    port = dict(PORT, link_layer="Ethernet", gids={"IB/RoCE v1": 1})
+    assert named(judged([node(1, ("fabric>mlx5_0>ports>1", port))])) == []
+
+
+def test_a_gpu_without_work_is_judged_by_its_lanes_only() -> None:
+    place = "pci>0000:17:00.0>"
+    slow = (place + "current_link_speed", "2.5 GT/s PCIe")
+    narrow = (place + "current_link_width", "8")
+    for kind, changes, count in (
+        ("030200", [slow], 0),
+        ("120000", [slow], 0),
+        ("020700", [slow], 1),
+        ("030200", [slow, narrow], 1),
+    ):
+        found = judged([node(1, (place + "class", kind), *changes)])
+        assert named(found) == [("fabric.slot", "warning", "compute-01")] * count
 
 
 def test_silent_nodes_are_one_finding_for_each_reason() -> None:

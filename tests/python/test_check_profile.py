@@ -102,6 +102,17 @@ def test_a_suppression_hides_its_nodes_until_its_day() -> None:
     assert named(after) == [("storage.full", "fault", "compute-[02-03,05]")]
 
 
+def test_a_suppression_takes_the_words_of_a_finding_or_a_pattern() -> None:
+    for about in ("sysctl[vm.swappiness]", "sysctl*"):
+        profile = (
+            "name: s\nbase: hpc_platform\nsuppress:\n"
+            f"  - {{check: '*', about: '{about}', until: '2030-01-01', reason: r}}\n"
+        )
+        found = judged(cluster(node(3, ("sysctl>vm.swappiness", "60"))), profile)
+        assert not [f for f in found.findings if "swappiness" in f.about]
+        assert [m.finding.folded for m in found.muted] == ["compute-03"]
+
+
 def test_an_expectation_that_is_null_is_not_checked() -> None:
     odd = node(1, ("limits>memlock>soft", 65536))
     assert named(judged([odd])) == [("base.memlock", "fault", "compute-01")]
@@ -160,6 +171,27 @@ def test_outputs_have_all_findings() -> None:
     assert "\x1b" not in text + outputs.junit(analysis, Gravity.FAULT) + "".join(
         outputs.lines(analysis)
     )
+
+
+def test_findings_that_differ_in_values_are_one_series_of_prometheus() -> None:
+    full = {"options": "rw", "bytes": 100, "free": 0, "inodes": 100, "inodes_free": 0}
+    analysis = judged([node(1, ("storage>/x", full))])
+    assert len(analysis.findings) == 2
+    rows = [r for r in outputs.prometheus(analysis, 5.0).splitlines() if r.startswith("nearmetal")]
+    assert len(rows) == len({row.rpartition(" ")[0] for row in rows}) == 3
+
+
+def test_no_node_floods_a_report() -> None:
+    broken = {f"/d/{i}": {"error": "Stale file handle"} for i in range(3000)}
+    analysis = judged(
+        cluster(node(3, ("storage", broken)), node(4, ("storage>/x", broken["/d/0"])))
+    )
+    found = [f for f in analysis.findings if f.check == "storage.broken"]
+    assert len(found) == 52
+    assert [(f.grade, f.folded, f.value) for f in found if "more" in f.value] == [
+        (Gravity.FAULT, "compute-03", "2950 more findings")
+    ]
+    assert [f.folded for f in found if f.about == "/x"] == ["compute-04"]
 
 
 def test_an_analysis_fails_from_a_severity_on() -> None:

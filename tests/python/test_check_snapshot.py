@@ -87,6 +87,20 @@ def test_no_check_fails_on_facts_of_any_type(changes: list[tuple[list[str], Any]
         assert text.isprintable()
 
 
+@pytest.mark.parametrize("digit", ["²", "٣", "1" * 200])
+def test_digits_that_are_no_numbers_fail_no_check(digit: str) -> None:
+    odd = node(
+        1,
+        ("pci>0000:17:00.0>current_link_width", digit),
+        ("processor>highest_khz", {digit: "0"}),
+        ("processor>allowed_khz", {digit: "0", "1": "1"}),
+        ("virtual>guests", {"u": {"name": "vm1", "pins": {"0": digit, "1": f"0-{digit}"}}}),
+    )
+    profile = CheckProfile("all", tuple(CHECKS))
+    found = analyse([odd], profile, silent={}, today=TODAY).findings
+    assert {"processor.frequency", "fabric.slot"}.isdisjoint(f.check for f in found)
+
+
 def write(folder: Path, contents: dict[str, bytes], silent: dict[str, str] | None = None) -> Path:
     folder.mkdir()
     nodes = {}
@@ -131,12 +145,15 @@ def test_changed_content_a_link_and_a_missing_file_are_refused(tmp_path: Path) -
     ("index", "why"),
     [
         ("", "not valid JSON"),
-        ("[]", "not an index"),
+        ("[]", "not a JSON object"),
         ('{"format": "nearmetal-collection", "version": 1}', "it has no nodes"),
         (index_text(0, {"../x": Entry("0" * 64)}, {}), "is not the name of a node"),
         (index_text(0, {"n1": Entry("../../etc/passwd")}, {}), "has no snapshot"),
         (index_text(0, {}, {"a\x1b[31m": "x"}), "is not the name of a node"),
         (index_text(0, {}, {f"n{i}": "" for i in range(20_001)}), "more than 20000 nodes"),
+        (f'{{"taken": {"9" * 400}}}', "a number out of range"),
+        ('{"taken": 1e400}', "a number out of range"),
+        (index_text(0, {"n1": Entry("0" * 64, (float("nan"), 0))}, {}), "NaN is not a number"),
     ],
 )
 def test_a_hostile_index_is_refused(index: str, why: str, tmp_path: Path) -> None:

@@ -74,9 +74,36 @@ def test_many_differences_of_one_table_are_cut() -> None:
     assert any(f.value.endswith("more differences") for f in findings)
 
 
-def test_a_table_that_differs_everywhere_is_left_out() -> None:
+def test_a_value_that_differs_everywhere_is_left_out_and_hides_nothing_else() -> None:
     nodes = [node(i, ("services>own", str(i))) for i in range(1, 80)]
-    assert named(judged(nodes)) == []
+    found = judged([*nodes, node(80, ("services>own", "x"), ("services>sshd", ...))])
+    assert named(found) == [("uniformity.services", "warning", "compute-80")]
+    assert found.not_run == {
+        "uniformity.services services.own": "not compared: 64 or more different values"
+    }
+
+
+def test_a_node_with_half_the_memory_is_named_where_no_two_nodes_are_equal() -> None:
+    nodes = [node(i, ("memory>MemTotal", (64 << 20) - 8 * i)) for i in range(1, 100)]
+    finding = only(judged([*nodes, node(100, ("memory>MemTotal", 32 << 20))]))
+    assert (finding.check, finding.folded) == ("uniformity.memory", "compute-100")
+    assert (finding.grade, finding.expected[-18:]) == (Gravity.FAULT, "as 99 of 100 nodes")
+
+
+def test_what_the_kernel_computes_of_memory_is_not_compared() -> None:
+    def own(i: int) -> tuple[tuple[str, Any], ...]:
+        return ("sysctl>kernel.threads-max", str(9000 + i)), ("limits>nproc>soft", 4500 + i)
+
+    odd = node(10, *own(10), ("sysctl>vm.swappiness", "60"))
+    found = judged([*(node(i, *own(i)) for i in range(1, 10)), odd])
+    assert [(f.about, f.folded) for f in found.findings] == [
+        ("sysctl[vm.swappiness]", "compute-10")
+    ]
+
+
+def test_the_first_node_may_be_the_odd_one() -> None:
+    odd = node(1, ("software>packages>libfabric1", "1"), ("services>sshd", ...))
+    assert {f.folded for f in judged(cluster(odd)).findings} == {"compute-01"}
 
 
 def test_a_port_that_is_down_on_one_node_only() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _ABI = "kernel, Documentation/ABI/stable/sysfs-class-infiniband"
@@ -142,7 +142,8 @@ def _roce(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for name, path in _ports(node):
         ethernet = node.text(*path, "link_layer") == "Ethernet"
         active = node.text(*path, "state") == "ACTIVE"
-        if ethernet and active and not node.count(*path, "gids", "RoCE v2"):
+        # A port of iWARP has no GID of RoCE v2 at all; one of RoCE has that of its link.
+        if ethernet and active and node.number(*path, "gids", "RoCE v2") == 0:
             interface = node.text(*path, "netdev") or "INTERFACE"
             yield Spotted(
                 "none",
@@ -162,9 +163,11 @@ def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         ]
         if node.flag("virtual", "guest") or node.text(*place, "physical"):
             continue  # a hypervisor makes these values up
-        narrow = all(w.isdigit() for w in widths) and 0 < int(widths[0]) < int(widths[1])
+        narrow = all(map(is_decimal, widths)) and 0 < int(widths[0]) < int(widths[1])
         slow = speeds[0] and speeds[1] and float(speeds[0][1]) < float(speeds[1][1])
-        if narrow or slow:
+        # A GPU or accelerator without work lowers its speed to save power.
+        saving = node.text(*place, "class")[:2] in ("03", "12")
+        if narrow or (slow and not saving):
             shown = [
                 f"x{w}, {s[1] if s else '?'} GT/s" for w, s in zip(widths, speeds, strict=True)
             ]

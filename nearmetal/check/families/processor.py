@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
+from nearmetal.check.families.base import cpus_of
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.snapshot import Snapshot
+from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
@@ -28,9 +29,9 @@ def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    highest = {int(k) for k in node.table("processor", "highest_khz") if k.isdigit()}
+    highest = {int(k) for k in node.table("processor", "highest_khz") if is_decimal(k)}
     for allowed, cpus in sorted(node.table("processor", "allowed_khz").items()):
-        if highest and allowed.isdigit() and int(allowed) < min(highest):
+        if highest and is_decimal(allowed) and int(allowed) < min(highest):
             yield Spotted(
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",
@@ -41,10 +42,12 @@ def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 
 def _offline(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    cpus = node.text("processor", "offline")
-    if cpus and node.text("processor", "smt") not in ("off", "forceoff"):
+    # A virtual machine to which CPUs may be added has numbers for them, and no CPUs.
+    online = cpus_of(node.text("processor", "online"))
+    off = cpus_of(node.text("processor", "present")) - online if online else set()
+    if off and node.text("processor", "smt") not in ("off", "forceoff"):
         yield Spotted(
-            f"CPUs {printable(cpus)[:60]}",
+            f"CPUs {', '.join(map(str, sorted(off)))}"[:60],
             "none",
             "processors are switched off, so jobs have fewer",
             "for f in /sys/devices/system/cpu/cpu*/online; do echo 1 >$f; done",

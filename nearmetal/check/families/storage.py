@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import word
+from nearmetal.check.families.base import was_cut, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -21,6 +21,9 @@ def _mounts(node: Snapshot) -> Iterator[tuple[str, str]]:
 def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     most = wanted.value("fill_percent")
     for point, shown in _mounts(node):
+        # A quick snapshot decides about one node, which owns neither shared space nor jobs' memory.
+        if node.quick and _is_elsewhere(node, point):
+            continue
         if "ro" in node.text("storage", point, "options").split():
             continue
         for all_, free, what in (("bytes", "free", "space"), ("inodes", "inodes_free", "inodes")):
@@ -34,6 +37,11 @@ def _full(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                     shown,
                     wanted.source("fill_percent"),
                 )
+
+
+def _is_elsewhere(node: Snapshot, point: str) -> bool:
+    memory = node.text("storage", point, "type") in ("tmpfs", "ramfs", "devtmpfs")
+    return memory or node.flag("storage", point, "remote")
 
 
 def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
@@ -51,7 +59,7 @@ def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 def _silent(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     why = node.unseen.get("storage", "")
-    if why:
+    if why and not was_cut(why):
         yield Spotted(
             printable(why)[:200],
             "an answer",
@@ -76,7 +84,7 @@ def _slow(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _missing(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
-    mounted = node.table("storage")
+    mounted = {} if was_cut(node.unseen.get("storage", "")) else node.table("storage")
     for point in wanted.value("mounts") or ():
         if mounted and point not in mounted:
             yield Spotted(

@@ -3,7 +3,8 @@
 
 A value is compared within a group of nodes: those of one kind (host, guest, container), and for
 some facts those of one model. If more than half of at least three nodes agree, the others are
-named. If no majority exists, one note lists the values, and no node is blamed.
+named. If no majority exists, one note lists the values, and no node is blamed. A number with a
+tolerance is compared with the median.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Any
 
 from nearmetal.check.expect import OWN, Expectations
@@ -22,9 +24,20 @@ from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
 
 _LEAST = 3
-_MOST_VARIANTS = 64
+_MOST_VALUES = 64
+_MOST_DIFFERENCES = 1_000_000
 _MOST_PLACES = 16
 _SHOWN = 80
+_OF_MEMORY = (
+    "kernel.threads-max",
+    "kernel.shmmax",
+    "kernel.shmall",
+    "fs.file-max",
+    "user.max_user_namespaces",
+    "vm.min_free_kbytes",
+    "nproc",
+)
+"""Settings and limits whose default the kernel computes of the size of memory: no two are equal."""
 
 Facts = Mapping[str, Any]
 
@@ -103,6 +116,16 @@ _OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
 _OF_PORTS = ("rate", "link_layer", "state")
 _OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
 _OF_MOUNTS = ("type", "options")
+_OF_JOBS = (
+    "/run/user/",
+    "/run/containerd/",
+    "/var/lib/containers/",
+    "/var/lib/docker/",
+    "/var/lib/kubelet/",
+    "/proc",
+    "/sys",
+)
+"""Mount points that come and go with sessions, containers and the kernel."""
 
 
 def _fabric(node: Snapshot) -> Facts:
@@ -129,7 +152,7 @@ def _mounts(node: Snapshot) -> Facts:
     return {
         point: {key: node.table("storage", point).get(key) for key in _OF_MOUNTS}
         for point in node.table("storage")
-        if not point.startswith(("/run/user/", "/proc", "/sys"))
+        if not point.startswith(_OF_JOBS)
     }
 
 
@@ -151,57 +174,129 @@ def kind_of(node: Snapshot) -> str:
 
 
 @dataclass
-class _Variant:
-    """One value of a subject, and the nodes that have it."""
+class _Peers:
+    """The nodes of a group: what differs from the first of them, place by place.
 
-    value: Any
-    nodes: list[str] = field(default_factory=list)
+    Nodes with equal facts are one variant, so a cluster whose nodes agree costs little memory.
+    """
+
+    first: dict[Path, Any]
+    nodes: list[list[str]] = field(default_factory=list)
+    """The nodes of each variant."""
+    known: dict[bytes, int] = field(default_factory=dict)
+    """The variant of a digest."""
+    other: dict[Path, dict[Any, list[int]]] = field(default_factory=dict)
+    """Values that are not those of the first node, and the variants that have them."""
+    left_out: set[Path] = field(default_factory=set)
+    room: int = _MOST_DIFFERENCES
+    full: bool = False
+
+    def add(self, node: str, value: Any) -> None:
+        """Take the facts of a node."""
+        digest = _digest(value)
+        variant = self.known.get(digest)
+        if variant is None:
+            variant = self.known[digest] = len(self.nodes)
+            self.nodes.append([])
+            self._note(variant, _flat(value))
+        self.nodes[variant].append(node)
+
+    def _note(self, variant: int, values: dict[Path, Any]) -> None:
+        for path in values.keys() | self.first.keys():
+            value = values.get(path)
+            if value == self.first.get(path) or path in self.left_out:
+                continue
+            if not self.room:
+                self.full = True
+                return
+            self.room -= 1
+            found = self.other.setdefault(path, {})
+            found.setdefault(value, []).append(variant)
+            if len(found) >= _MOST_VALUES:
+                self.left_out.add(path)
+                del self.other[path]
+
+    def places(self) -> Iterator[tuple[Path, dict[Any, list[str]]]]:
+        """Yield each place that differs, with its values and their nodes."""
+        if self.full:
+            return
+        for path, others in self.other.items():
+            differ = {variant for variants in others.values() for variant in variants}
+            same = [i for i in range(len(self.nodes)) if i not in differ]
+            groups = {self.first.get(path): same} | others
+            yield (
+                path,
+                {v: [n for i in which for n in self.nodes[i]] for v, which in groups.items()},
+            )
 
 
 class Uniform:
-    """Keeps each different value of a subject once, with the names of its nodes."""
+    """Compares one subject."""
 
     def __init__(self, subject: Subject, check_grade: Gravity) -> None:
         """`check_grade`: that of the check, for a value without a majority below it."""
         self._subject = subject
         self._grade = max(subject.grade, check_grade)
-        self._groups: dict[str, dict[bytes, _Variant]] = defaultdict(dict)
-        self._full: set[str] = set()
+        self._groups: dict[str, _Peers] = {}
+        self._numbers: dict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def add(self, node: Snapshot, value: Any, by: str) -> None:
         """Take the value of a node; None: the node does not say."""
-        if value is None:
-            return
         group = f"{kind_of(node)} {by}"
-        variants = self._groups[group]
-        key = _key(value)
-        if key not in variants:
-            if len(variants) >= _MOST_VARIANTS:
-                self._full.add(group)
-                return
-            variants[key] = _Variant(value)
-        variants[key].nodes.append(node.name)
+        if self._subject.tolerance:
+            number = node.number(*self._subject.path)
+            if number is not None:
+                self._numbers[group].append((number, node.name))
+        elif value is not None:
+            if group not in self._groups:
+                self._groups[group] = _Peers(_flat(value))
+            self._groups[group].add(node.name, value)
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """Yield what was not compared, and why."""
+        for group in self._groups.values():
+            for path in sorted(group.left_out)[:_MOST_PLACES]:
+                place = shown((*self._subject.path, *path))
+                yield place, f"not compared: {_MOST_VALUES} or more different values"
+            if group.full:
+                yield shown(self._subject.path), "not compared: its nodes differ in too many places"
 
     def results(self) -> Iterator[tuple[list[str], Spotted]]:
         """Return what differs, place by place."""
-        for group, variants in self._groups.items():
-            if len(variants) > 1 and group not in self._full:
-                yield from self._differences(list(variants.values()))
+        for group in self._groups.values():
+            yield from self._differences(dict(group.places()))
+        for numbers in self._numbers.values():
+            yield from self._far(numbers)
 
-    def _differences(self, variants: list[_Variant]) -> Iterator[tuple[list[str], Spotted]]:
-        places: dict[Path, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
-        flat = [(dict(leaves(variant.value)), variant.nodes) for variant in variants]
-        everywhere = {path for values, _ in flat for path in values}
-        for path in everywhere:
-            for values, nodes in flat:
-                places[path][_hashable(values.get(path))] += nodes
-        differing = [path for path in sorted(places) if len(places[path]) > 1]
+    def _far(self, numbers: list[tuple[float, str]]) -> Iterator[tuple[list[str], Spotted]]:
+        """Blame the numbers that are not near the median."""
+        middle = median_low(number for number, _ in numbers)
+        room = self._subject.tolerance * abs(middle)
+        values: dict[Any, list[str]] = defaultdict(list)
+        for number, name in numbers:
+            values[middle if abs(number - middle) <= room else number].append(name)
+        if len(values) > 1:
+            yield from self._of_place(self._subject.path, values)
+
+    def _differences(
+        self, places: dict[Path, dict[Any, list[str]]]
+    ) -> Iterator[tuple[list[str], Spotted]]:
+        # What a node lacks comes before what only some nodes have.
+        def rank(path: Path) -> tuple[bool, Path]:
+            return _usual(places[path]) is None, path
+
+        differing = sorted(places, key=rank)
         for path in differing[:_MOST_PLACES]:
             yield from self._of_place((*self._subject.path, *path), places[path])
         rest = differing[_MOST_PLACES:]
         if rest:
-            usual = max(flat, key=lambda entry: len(entry[1]))[1]
-            others = [name for _, nodes in flat for name in nodes if nodes is not usual]
+            others = {
+                name
+                for path in rest
+                for value, nodes in places[path].items()
+                if value != _usual(places[path])
+                for name in nodes
+            }
             yield (
                 sorted(others),
                 Spotted(
@@ -218,12 +313,8 @@ class Uniform:
         self, path: Path, values: Mapping[Any, list[str]]
     ) -> Iterator[tuple[list[str], Spotted]]:
         total = sum(map(len, values.values()))
-        usual = max(values, key=lambda value: len(values[value]))
+        usual = _usual(values)
         most = len(values[usual])
-        if self._subject.tolerance and all(
-            _close(value, usual, self._subject.tolerance) for value in values
-        ):
-            return
         if total < _LEAST or most * 2 <= total:
             listed = "; ".join(
                 f"{_text(value)}: {len(nodes)} nodes"
@@ -242,7 +333,7 @@ class Uniform:
             )
             return
         for value, nodes in values.items():
-            if value == usual or _close(value, usual, self._subject.tolerance):
+            if value == usual:
                 continue
             yield (
                 sorted(nodes),
@@ -257,18 +348,22 @@ class Uniform:
             )
 
 
-def _key(value: Any) -> bytes:
+def _usual(values: Mapping[Any, list[str]]) -> Any:
+    return max(values, key=lambda value: len(values[value]))
+
+
+def _digest(value: Any) -> bytes:
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def _hashable(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list) else value
-
-
-def _close(value: Any, usual: Any, tolerance: float) -> bool:
-    numbers = isinstance(value, int | float) and isinstance(usual, int | float)
-    return bool(tolerance and numbers and abs(value - usual) <= tolerance * abs(usual))
+def _flat(value: Any) -> dict[Path, Any]:
+    """Return each value with its path; one that is empty counts as absent."""
+    return {
+        path: json.dumps(leaf) if isinstance(leaf, list) else leaf
+        for path, leaf in leaves(value)
+        if leaf not in (None, "") and (not path or path[0] not in _OF_MEMORY)
+    }
 
 
 def _text(value: Any) -> str:
@@ -293,6 +388,10 @@ class _Subjects:
         for _, uniform in self._each:
             yield from uniform.results()
 
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        for _, uniform in self._each:
+            yield from uniform.left_out()
+
 
 class _Derived:
     """The comparison of one check of DERIVED."""
@@ -306,6 +405,9 @@ class _Derived:
 
     def results(self) -> Iterator[tuple[list[str], Spotted]]:
         yield from self._uniform.results()
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        yield from self._uniform.left_out()
 
 
 def _subjects(name: str) -> HealthCheck:

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import word
+from nearmetal.check.families.base import cpus_of, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
-_MOST_CPUS = 8192
 _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
 
@@ -107,20 +106,6 @@ def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             )
 
 
-def _cpus(text: object) -> set[int]:
-    """Return the numbers of a list such as 0-3,8; an empty set for anything else."""
-    found: set[int] = set()
-    for part in str(text)[:1024].split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or len(first + last) > 10:  # noqa: PLR2004 - a number of a CPU is short
-            return set()
-        low, high = int(first), int(last or first)
-        if high >= _MOST_CPUS or low > high:
-            return set()
-        found.update(range(low, high + 1))
-    return found
-
-
 def _machines(node: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield the key and the name of each machine of a host."""
     for uuid in sorted(node.table("virtual", "guests")):
@@ -131,7 +116,7 @@ def _machines(node: Snapshot) -> Iterator[tuple[str, str]]:
 def _pins(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     owners: dict[int, set[str]] = defaultdict(set)
     for uuid, name in _machines(node):
-        pins = {v: _cpus(c) for v, c in node.table("virtual", "guests", uuid, "pins").items()}
+        pins = {v: cpus_of(c) for v, c in node.table("virtual", "guests", uuid, "pins").items()}
         loose = [v for v, cpus in pins.items() if len(cpus) > 1]
         if loose:
             yield Spotted(

@@ -23,16 +23,21 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 VERSION = 1
 SOURCE_S = 5.0
 TOTAL_S = 45.0
+QUICK_TOTAL_S = 12.0
 MOST_BYTES = 384 << 10
 MOST_FILE = 4 << 20
 MOST_TEXT = 512
-MOST_NAMES = 4096
+MOST_NAMES = 1 << 16
+MOST_MOUNTS = 1024
 
 Facts = Iterator[Tuple[str, Any]]
 """Pairs of a dotted place (`processor.model`; `|` in place of a dot within a name) and a value."""
 
 ROOT = "/"
 """The root of /proc, /sys, /etc and /var; tests choose another one."""
+
+CUT = []  # type: List[str]
+"""What this process left out because it was too much."""
 
 SYSCTLS = """\
 kernel.numa_balancing kernel.randomize_va_space kernel.pid_max kernel.threads-max kernel.shmmax
@@ -63,7 +68,7 @@ system.dmi.sys_vendor sys/class/dmi/id/sys_vendor
 system.dmi.bios_version sys/class/dmi/id/bios_version
 system.dmi.board_name sys/class/dmi/id/board_name
 processor.online sys/devices/system/cpu/online
-processor.offline sys/devices/system/cpu/offline
+processor.present sys/devices/system/cpu/present
 processor.isolated sys/devices/system/cpu/isolated
 processor.nohz_full sys/devices/system/cpu/nohz_full
 processor.smt sys/devices/system/cpu/smt/control
@@ -194,9 +199,27 @@ def number(name: str) -> Optional[int]:
 
 def names(name: str) -> List[str]:
     try:
-        return sorted(os.listdir(at(name)))[:MOST_NAMES]
+        found = sorted(os.listdir(at(name)))
     except OSError:
         return []
+    return first(found, MOST_NAMES, "names of /" + name)
+
+
+def first(found: List[Any], most: int, what: str) -> List[Any]:
+    if len(found) > most:
+        CUT.append("cut: %d of %d %s" % (most, len(found), what))
+    return found[:most]
+
+
+def processes() -> Iterator[str]:
+    """Yield the number of each process, however many there are."""
+    try:
+        with os.scandir(at("proc")) as entries:
+            for entry in entries:
+                if re.match(r"[0-9]+$", entry.name):
+                    yield entry.name
+    except OSError:
+        return
 
 
 def target(name: str) -> str:
@@ -282,13 +305,12 @@ def limits() -> Facts:
 
 def services() -> Facts:
     running, uninterruptible, zombies = set(), 0, 0
-    for pid in names("proc"):
-        if pid.isdigit():
-            head, _, tail = line("proc/%s/stat" % pid).rpartition(")")
-            running.add(head.partition("(")[2])
-            state = tail.split()[:1]
-            uninterruptible += state == ["D"]
-            zombies += state == ["Z"]
+    for pid in processes():
+        head, _, tail = line("proc/%s/stat" % pid).rpartition(")")
+        running.add(head.partition("(")[2])
+        state = tail.split()[:1]
+        uninterruptible += state == ["D"]
+        zombies += state == ["Z"]
     for name in (
         "sshd",
         "slurmd",
@@ -352,11 +374,11 @@ def processor() -> Facts:
 def frequency() -> Facts:
     for place, file in GOVERNED.items():
         yield "processor." + place, grouped(file)
-    for entry in names(CPU + "cpu0/cpuidle")[:16]:
+    for entry in names(CPU + "cpu0/cpuidle"):
         state = CPU + "cpu0/cpuidle/" + entry
         if line(state + "/disable") == "0":
             yield "processor.idle." + key(line(state + "/name")), number(state + "/latency")
-    for entry in names(CPU + "vulnerabilities")[:64]:
+    for entry in names(CPU + "vulnerabilities"):
         yield "processor.vulnerabilities." + key(entry), line(CPU + "vulnerabilities/" + entry)
     counts = grouped("thermal_throttle/core_throttle_count")
     yield "processor.throttled", max([int(c) for c in counts if c.isdigit()] or [0])
@@ -552,14 +574,15 @@ def port_of(folder: str, place: str) -> Facts:
         value = number("%s/counters/%s" % (folder, counter))
         if value is not None:
             yield "%s.counters.%s" % (place, counter), value
-    pkeys = {line("%s/pkeys/%s" % (folder, index)) for index in names(folder + "/pkeys")[:256]}
+    pkeys = {line("%s/pkeys/%s" % (folder, index)) for index in names(folder + "/pkeys")}
     yield place + ".pkeys", " ".join(sorted(pkeys - {"0x0000", ""}))[:MOST_TEXT]
     kinds = {}  # type: Dict[str, int]
-    for index in names(folder + "/gid_attrs/types")[:256]:
+    for index in names(folder + "/gid_attrs/types"):
         kind = line("%s/gid_attrs/types/%s" % (folder, index))
         gid = line("%s/gids/%s" % (folder, index))
         if kind and gid.strip("0:"):
-            kinds[kind] = kinds.get(kind, 0) + 1
+            # The kernel makes a GID of the link itself for each kind that the port has.
+            kinds[kind] = kinds.get(kind, 0) + (not gid.lower().startswith("fe80:"))
     yield place + ".gids", {key(kind): count for kind, count in kinds.items()}
     yield place + ".netdev", line("%s/gid_attrs/ndevs/0" % folder)
 
@@ -625,8 +648,8 @@ def guest() -> Facts:
 def machines() -> Facts:
     """The QEMU machines of this host: processors and their pins, memory, and its kind."""
     hidden = 0
-    for pid in names("proc"):
-        if not pid.isdigit() or not line("proc/%s/comm" % pid).startswith(("qemu-", "kvm")):
+    for pid in processes():
+        if not line("proc/%s/comm" % pid).startswith(("qemu-", "kvm")):
             continue
         words = whole("proc/%s/cmdline" % pid).split("\0")
         if "-name" not in words and "-uuid" not in words and "-m" not in words:
@@ -678,31 +701,34 @@ def pins_of(pid: str) -> Dict[str, str]:
 
 def mounts() -> Facts:
     """Mounted file systems, network ones last: these may hang, and then cost only themselves."""
-    entries, seen = [], set()
+    points = {}  # type: Dict[str, Tuple[bool, str, str, str, str]]
     for text in whole("proc/self/mountinfo").splitlines():
         left, _, right = text.partition(" - ")
-        first, second = left.split(), right.split()
-        if len(first) < 6 or len(second) < 2:
+        front, back = left.split(), right.split()
+        if len(front) < 6 or len(back) < 2 or back[0] in KERNEL_FILES:
             continue
-        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), first[4])
-        kind = second[0]
-        if kind in KERNEL_FILES or first[2] in seen:
-            continue
-        seen.add(first[2])
-        entries.append((kind.split(".")[0] in NETWORK_TYPES, point, kind, first[5]))
-    for remote, point, kind, options in sorted(entries)[:256]:
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), front[4])
+        kind, options = back[0], set(front[5].split(","))
+        # A file system that is read-only as a whole is so at each of its mount points.
+        if "ro" in back[-1].split(","):
+            options = options - {"rw"} | {"ro"}
+        shown = " ".join(sorted(options & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"}))
+        # The last mount of a point covers the others.
+        points[point] = (kind.split(".")[0] in NETWORK_TYPES, point, kind, front[2], shown)
+    # All mounts are named before one of them may hang.
+    chosen = first(list(points.values()), MOST_MOUNTS, "mounts")
+    for remote, point, kind, _, shown in chosen:
         place = "storage." + key(point)
         yield place + ".type", kind
         yield place + ".remote", remote
-        yield (
-            place + ".options",
-            " ".join(
-                sorted(
-                    set(options.split(","))
-                    & {"ro", "rw", "noatime", "relatime", "nosuid", "noexec"}
-                )
-            ),
-        )
+        yield place + ".options", shown
+    asked = set()
+    for remote, point, _, device, _ in sorted(chosen, key=lambda mount: mount[0]):
+        if device in asked:
+            continue
+        asked.add(device)
+        place = "storage." + key(point)
+        yield place + ".remote", remote
         begin = time.monotonic()
         try:
             found = os.statvfs(at(point.lstrip("/")))
@@ -882,11 +908,19 @@ def child(source: Callable[[], Facts], out: int) -> None:
         for place, value in source():
             if value is not None:
                 os.write(out, (json.dumps([place, value]) + "\n").encode())
+        end[1] = ", ".join(CUT)[:MOST_TEXT]
     except Unseen as reason:
         end[1] = str(reason)
     except Exception as error:  # noqa: BLE001 - a source that fails must not cost the others
         end[1] = "%s: %s" % (type(error).__name__, clean(str(error)))
     os.write(out, (json.dumps(end) + "\n").encode())
+
+
+def leave_streams() -> None:
+    """Give up the streams of the agent: who reads them must not wait for a source that hangs."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
 
 
 def read_source(source: Callable[[], Facts], seconds: float) -> Tuple[List[Any], str]:
@@ -897,6 +931,7 @@ def read_source(source: Callable[[], Facts], seconds: float) -> Tuple[List[Any],
         code = 1
         try:
             os.close(inner)
+            leave_streams()
             child(source, outer)
             code = 0
         finally:
@@ -949,7 +984,7 @@ def main(arguments: List[str]) -> int:
     for name, source in SOURCES:
         if quick and name in SLOW:
             continue
-        left = TOTAL_S - (time.monotonic() - begin)
+        left = (QUICK_TOTAL_S if quick else TOTAL_S) - (time.monotonic() - begin)
         if left <= 0:
             unseen[name] = "the time for all sources is over"
             continue
