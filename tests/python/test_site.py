@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nearmetal.cli.main import main
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.resources import share
@@ -389,7 +390,7 @@ def test_a_guest_without_its_variables_gives_no_options(tmp_path: Path) -> None:
 def test_every_engine_gets_provider_variables_and_meeting_place(
     engine: str, meeting: str, provider: Path
 ) -> None:
-    words = container_words(engine, "openmpi5", meeting, LocalRunner())
+    words = container_words(engine, "openmpi5", Path(meeting), LocalRunner())
     assert Path(meeting).stat().st_mode & 0o777 == 0o700
     inside = "/usr/lib/nearmetal/libnearmetal-fi.so"
     variable, place = "--env", f"--volume={provider}:{inside}:ro"
@@ -425,7 +426,7 @@ def test_a_host_refuses_what_a_shell_would_split(
 ) -> None:
     for directory in ("/tmp/job", "/dev/shm/../etc", "/dev/shm/a b", "/dev/shm/"):
         with pytest.raises(LaunchError):
-            container_words("podman", "openmpi5", directory, LocalRunner())
+            container_words("podman", "openmpi5", Path(directory), LocalRunner())
     library = tmp_path / "a b.so"
     library.touch()
     monkeypatch.setenv("NEARMETAL_PROVIDER_LIB", str(library))
@@ -433,3 +434,12 @@ def test_a_host_refuses_what_a_shell_would_split(
         container_words("podman", "openmpi5", None, LocalRunner())
     with pytest.raises(LaunchError, match="engine lxc is not known"):
         container_words("lxc", "openmpi5", None, LocalRunner())
+
+
+def test_the_verb_prints_the_options(
+    meeting: str, provider: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["container", "--engine", "docker", meeting]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"--volume={provider}:/usr/lib/nearmetal/libnearmetal-fi.so:ro" in lines
+    assert lines[-1] == f"--env=NEARMETAL_RUNDIR={meeting}"

@@ -25,7 +25,7 @@ _RUN = "/run/nearmetal"
 _ANSWER_S = 20.0
 
 
-def container_words(engine: str, mpi: str, directory: str | None, runner: Runner) -> list[str]:
+def container_words(engine: str, mpi: str, directory: Path | None, runner: Runner) -> list[str]:
     """Return the options of an engine; `mpi`: the one in the image. Makes the directory.
 
     Raises UsageError or LaunchError.
@@ -56,7 +56,7 @@ def container_words(engine: str, mpi: str, directory: str | None, runner: Runner
     }
     script = share("guest", "unit", "container.sh")
     words = ["sh", "-c", '. "$1"; shift; container_options "$@"', "sh", str(script)]
-    words += [f"--engine={engine}", *([] if directory is None else [directory])]
+    words += [f"--engine={engine}", *([] if directory is None else [str(directory)])]
     done = runner.run(Command(tuple(words), env=facts), timeout_s=_ANSWER_S)
     if done.code != 0:
         raise LaunchError(done.error_tail or f"exit code {done.code}", "use other paths")
