@@ -251,7 +251,7 @@ def test_a_change_with_an_outage_keeps_nodes_and_a_new_node_is_known_to_all(
         text = Path(spec).read_text()
         Path(spec).write_text(text.replace("{name: n3}", "{name: n3, vcpus: 2}, {name: n4}"))
         assert "outage for vcpus" in site.run("plan", spec).stdout
-        site.ok("up", spec)
+        site.ok("up", "--yes", spec)
         out, err = run.communicate(timeout=300)
     assert (run.returncode, out.split().count("survived")) == (0, 3), err
     assert "nothing to do" in site.ok("plan", spec)
