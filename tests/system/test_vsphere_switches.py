@@ -115,11 +115,13 @@ def test_switches_from_up_to_down(vcenter: Simulator, own: Session, tmp_path: Pa
     assert lines(plan) == [
         (
             "~ network near: mtu 1500 -> 9000, nics vmnic1 -> vmnic1,vmnic4, "
-            "port_groups lan vlan 7 -> lan vlan 4095, more (in place)"
+            "port_groups lan vlan 7 -> lan vlan 4095, more "
+            "(in place; the network of n0, n1, n2 and 2 more stops for a while)"
         ),
         (
             "~ network far: mtu 9000 -> 1500, nics vmnic2,vmnic3 -> vmnic3, "
-            "port_groups rdma -> extra vlan 9, rdma vlan 4095 (in place)"
+            "port_groups rdma -> extra vlan 9, rdma vlan 4095 "
+            "(in place; the network of n0, n1, n2 and 2 more stops for a while)"
         ),
     ]
     raised(changed, tmp_path)

@@ -223,7 +223,7 @@ def _outages(spec: VsphereSpec, parts: Iterable[Resource], observed: Observed) -
         elif isinstance(wanted, VirtualSwitch) and name in switches:
             users = [] if _keeps(wanted, switches[name]) else _users(switches[name], machines)
             if users:
-                found[item.key] = f"the network of {some(users)} stops for a while"
+                found[item.key] = f"the network of {some(sorted(users))} stops for a while"
     return found
 
 
