@@ -56,7 +56,7 @@ trap 'rm -rf -- "$work"' EXIT
 # Where Debian has libraries, and others have not; Meson alone knows it only with dpkg-dev.
 libdir=lib/$("${CC:-cc}" -print-multiarch 2>/dev/null || true)
 # No byte may depend on the place of the build.
-export CFLAGS="${CFLAGS-} -ffile-prefix-map=$root=. -ffile-prefix-map=$(realpath --relative-to="$work/build" "$root")=."
+export CFLAGS="${CFLAGS-} -ffile-prefix-map=$work=. -ffile-prefix-map=$root=. -ffile-prefix-map=$(realpath --relative-to="$work/build" "$root")=."
 meson setup --prefix /usr --libdir "${libdir%/}" -Dspank=enabled -Dprovider=disabled "$work/build" "$root" >"$work/log" 2>&1 &&
 	ninja -C "$work/build" src/spank/spank_nearmetal.so >>"$work/log" 2>&1 &&
 	meson install -C "$work/build" --no-rebuild --strip --tags slurm --destdir "$work/package" >>"$work/log" 2>&1 ||
