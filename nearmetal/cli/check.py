@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Number = TypeVar("Number", int, float)
 
 _GRADES = ["fault", "warning", "note"]
-_MOST_HOSTS = 20_000
 _QUICK_S = 20.0
 
 _TARGETS = """\
@@ -206,13 +205,14 @@ def _positive(option: str, value: Number) -> Number:
 def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
     """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
     from nearmetal.check.collect import here, over_ssh
+    from nearmetal.check.collection import MAX_NODES
     from nearmetal.check.node_pattern import expand
 
     if args.spec is not None and args.hosts is not None:
         raise UsageError("SPEC and --hosts contradict each other", "give one of them")
     if args.hosts is not None:
         try:
-            return over_ssh(expand(args.hosts, _MOST_HOSTS), args.user or ""), {}
+            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}
         except ValueError as error:
             why, _, hint = str(error).partition("|")
             raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs for the launchers of a site: env, wrap, doctor."""
+"""The verbs for the launchers of a site: env, wrap, doctor and container."""
 
 from __future__ import annotations
 

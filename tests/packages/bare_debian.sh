@@ -28,7 +28,7 @@ passed completion
 nearmetal-guest --help | grep -q configure
 passed "guest unit"
 nearmetal study import /usr/share/doc/nearmetal/examples --draft /tmp/draft.yaml >/tmp/log 2>&1 || true
-! grep -q Traceback /tmp/log
+if grep Traceback /tmp/log; then cat /tmp/log; exit 1; fi
 
 cd
 nearmetal demo --blocks 1 --output results >/tmp/demo || { cat /tmp/demo; exit 1; }
@@ -42,7 +42,8 @@ quietly /opt/mpi/mpich5/bin/pip install --no-deps mpich==5.0.2
 export NEARMETAL_MPI_PATH=/opt/mpi
 quietly nearmetal up "$spec"
 program=$(echo /usr/lib/*/nearmetal/mpi_hello-mpich)
-nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" 2>&1 | tee /tmp/job | grep 'shm' || { cat /tmp/job; exit 1; }
+nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" >/tmp/job 2>&1 || { cat /tmp/job; exit 1; }
+grep 'carried by nearmetal: 2 endpoints sent shm' /tmp/job || { cat /tmp/job; exit 1; }
 passed "a job of PyPI's MPICH across two nodes"
 nearmetal down --yes "$spec" >/dev/null
 unset NEARMETAL_MPI_PATH

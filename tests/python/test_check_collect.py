@@ -87,10 +87,8 @@ def test_each_way_to_be_silent_has_its_reason() -> None:
 
 
 def test_nodes_are_asked_side_by_side_up_to_the_limit() -> None:
-    begin = time.monotonic()
     _, runner = gathered({f"n{i}": GOOD for i in range(24)}, at_once=8, seconds=0.1)
     assert 2 < runner.most <= 8
-    assert time.monotonic() - begin < 24 * 0.1
 
 
 def test_ssh_asks_nothing_and_goes_to_the_named_host() -> None:

@@ -171,9 +171,9 @@ def test_a_script_that_does_not_end_is_ended_with_all_its_processes(site: Site) 
     marks = f"setsid sleep 31.25 & echo $! >>{site.folder}/pids; echo begun; sleep 30"
     site.script("slow", marks)
     begin = time.monotonic()
-    with pytest.raises(BackendError, match=r"it did not end within 1 s\n      begun"):
-        site.up("slow, timeout: 1, nodes: [n1]")
-    assert time.monotonic() - begin < 20
+    with pytest.raises(BackendError, match=r"it did not end within 5 s\n      begun"):
+        site.up("slow, timeout: 5, nodes: [n1]")
+    assert time.monotonic() - begin < 25
     assert not alive(site)
     assert not site.left()
 
@@ -317,7 +317,7 @@ def test_a_kill_in_the_middle_runs_it_again_and_leaves_nothing_of_the_first_run(
     ) as child:
         record = site.state / "post.json"
         deadline = time.monotonic() + 60
-        while not (record.exists() and '"done"' in record.read_text() and "long:n1" in site.seen):
+        while not (record.exists() and '"done"' in record.read_text() and alive(site)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         child.kill()

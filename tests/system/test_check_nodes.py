@@ -87,7 +87,9 @@ def ward() -> Iterator[Ward]:
         place.ok("up", spec)
         (pid,) = [n["pid"] for n in place.json("status", spec)["nodes"] if n["name"] == NODE]
         yield Ward(place, spec, pid)
+        place.look(spec)
         place.ok("down", "--yes", spec)
+        place.assert_no_trace()
 
 
 def test_a_healthy_cluster_passes_the_extended_checks(ward: Ward) -> None:
@@ -256,11 +258,11 @@ def test_two_equal_guids_of_a_faked_sysfs_are_found(tmp_path: Path) -> None:
     assert "m1 mlx5_0, m4 mlx5_0" in found[0].reason
 
 
-def test_a_node_that_ended_is_a_finding(tmp_path: Path) -> None:
-    del tmp_path
+def test_a_node_that_ended_is_a_finding() -> None:
     with site() as place:
         spec = place.write("spec.yaml", SPEC.replace("name: check", "name: ended"))
         place.ok("up", spec)
+        place.look(spec)
         pids = {n["name"]: n["pid"] for n in place.json("status", spec)["nodes"]}
         os.kill(pids["n2"], 9)
         time.sleep(0.5)

@@ -130,7 +130,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         place = Site(host, host.as_found(), host.tell(THINGS))
         place.ok("up vfs.yaml")
         yield place
-        place.ok("down vfs.yaml")
+        place.ok("down --yes vfs.yaml")
         assert host.as_found() == place.found
         assert host.tell(THINGS) == place.things
         host.tell("test ! -e /var/lib/nearmetal/host")

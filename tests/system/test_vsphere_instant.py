@@ -150,11 +150,14 @@ def test_a_source_that_is_off_or_has_a_device_is_refused(
         with pytest.raises(BackendError, match="machine source has a device of its host"):
             raised(text, tmp_path)
     finally:
-        (card,) = (d for d in source.config.hardware.device if isinstance(d, kind))
-        removed = vim.vm.device.VirtualDeviceSpec(operation="remove", device=card)
+        removed = [
+            vim.vm.device.VirtualDeviceSpec(operation="remove", device=card)
+            for card in source.config.hardware.device
+            if isinstance(card, kind)
+        ]
         if source.runtime.powerState == "poweredOn":
             own.wait("meddling", source.PowerOffVM_Task)
-        spec = vim.vm.ConfigSpec(deviceChange=[removed], memoryReservationLockedToMax=False)
+        spec = vim.vm.ConfigSpec(deviceChange=removed, memoryReservationLockedToMax=False)
         shares = vim.SharesInfo(level="normal", shares=0)
         spec.memoryAllocation = vim.ResourceAllocationInfo(reservation=0, shares=shares)
         own.wait("meddling", partial(source.ReconfigVM_Task, spec))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The family `fabric`: RDMA ports, GUIDs, error counters, RoCE, and adapters in their slots. Pure."""
+"""The family `fabric`: RDMA ports, GUIDs, error counters, RoCE, slots of adapters. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _manager(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                     "sminfo",
                     name,
                 )
-            if path and node.table(*path).get("pkeys") == "":
+            if node.table(*path).get("pkeys") == "":
                 yield Spotted(
                     "none",
                     "a partition key",

@@ -12,14 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
 from nearmetal.check.expect import OWN, Expectations
 from nearmetal.check.families.base import contained
-from nearmetal.check.model import Gravity, HealthCheck, Spotted
+from nearmetal.check.model import AcrossNodes, Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
 
@@ -157,9 +157,9 @@ def _mounts(node: Snapshot) -> Facts:
 
 
 DERIVED = {
-    "uniformity.fabric": (_fabric, "fabric", "ibstat", Gravity.WARNING),
-    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU", Gravity.WARNING),
-    "uniformity.mounts": (_mounts, "storage", "mount -a", Gravity.WARNING),
+    "uniformity.fabric": (_fabric, "fabric", "ibstat"),
+    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU"),
+    "uniformity.mounts": (_mounts, "storage", "mount -a"),
 }
 """Checks of facts that are chosen first."""
 
@@ -233,10 +233,8 @@ class _Peers:
 class Uniform:
     """Compares one subject."""
 
-    def __init__(self, subject: Subject, check_grade: Gravity) -> None:
-        """`check_grade`: that of the check, for a value without a majority below it."""
+    def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._grade = max(subject.grade, check_grade)
         self._groups: dict[str, _Peers] = {}
         self._numbers: dict[str, list[tuple[float, str]]] = defaultdict(list)
 
@@ -305,7 +303,7 @@ class Uniform:
                     f"more of {shown(self._subject.path)} differs",
                     self._subject.remedy,
                     shown(self._subject.path),
-                    grade=self._grade,
+                    grade=self._subject.grade,
                 ),
             )
 
@@ -343,7 +341,7 @@ class Uniform:
                     "it differs from most nodes of its kind",
                     self._subject.remedy,
                     shown(path),
-                    grade=self._grade,
+                    grade=self._subject.grade,
                 ),
             )
 
@@ -374,7 +372,7 @@ class _Subjects:
     """The comparison of one check of SUBJECTS."""
 
     def __init__(self, subjects: tuple[Subject, ...]) -> None:
-        self._each = [(subject, Uniform(subject, Gravity.NOTE)) for subject in subjects]
+        self._each = [(subject, Uniform(subject)) for subject in subjects]
 
     def add(self, node: Snapshot) -> None:
         for subject, uniform in self._each:
@@ -397,8 +395,8 @@ class _Derived:
     """The comparison of one check of DERIVED."""
 
     def __init__(self, name: str) -> None:
-        self._choose, place, remedy, grade = DERIVED[name]
-        self._uniform = Uniform(Subject((place,), remedy=remedy, grade=grade), grade)
+        self._choose, place, remedy = DERIVED[name]
+        self._uniform = Uniform(Subject((place,), remedy=remedy))
 
     def add(self, node: Snapshot) -> None:
         self._uniform.add(node, self._choose(node), "")
@@ -410,20 +408,17 @@ class _Derived:
         yield from self._uniform.left_out()
 
 
-def _subjects(name: str) -> HealthCheck:
-    def compare(_: Expectations) -> _Subjects:
-        return _Subjects(SUBJECTS[name])
-
-    title = f"{name.partition('.')[2]} is the same on all nodes"
+def _check(name: str, compare: Callable[[Expectations], AcrossNodes]) -> HealthCheck:
+    title = f"all nodes have the same {name.partition('.')[2]}"
     return HealthCheck(name, Gravity.WARNING, title, OWN, compare=compare)
+
+
+def _subjects(name: str) -> HealthCheck:
+    return _check(name, lambda _: _Subjects(SUBJECTS[name]))
 
 
 def _derived(name: str) -> HealthCheck:
-    def compare(_: Expectations) -> _Derived:
-        return _Derived(name)
-
-    title = f"{name.partition('.')[2]} is the same on all nodes"
-    return HealthCheck(name, Gravity.WARNING, title, OWN, compare=compare)
+    return _check(name, lambda _: _Derived(name))
 
 
 CHECKS = (*map(_subjects, SUBJECTS), *map(_derived, DERIVED))

@@ -728,6 +728,7 @@ def mounts() -> Facts:
             continue
         asked.add(device)
         place = "storage." + key(point)
+        # Said again, so that the reason names this mount point if the query hangs.
         yield place + ".remote", remote
         begin = time.monotonic()
         try:
