@@ -153,7 +153,7 @@ class _Reader:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             self._refuse((key,), "is not a list of words|write for example [base.*, storage.*]")
             return []
-        return value[:_MOST_PATTERNS]
+        return self._bounded((key,), value)
 
     def _checks(self, base: tuple[str, ...]) -> tuple[str, ...]:
         chosen = set(base)
@@ -186,6 +186,11 @@ class _Reader:
             sources[key] = f"{self.document.file}:{line}"
         return Expectations(values, sources)
 
+    def _bounded(self, at: tuple[Key, ...], values: list[Any]) -> list[Any]:
+        if len(values) > _MOST_PATTERNS:
+            self._refuse(at, f"has more than {_MOST_PATTERNS} entries|join some by patterns")
+        return values[:_MOST_PATTERNS]
+
     def _suppressions(self) -> list[Suppression]:
         given = self._data.get("suppress") or []
         if not isinstance(given, list):
@@ -193,7 +198,7 @@ class _Reader:
             return []
         return [
             found
-            for index, item in enumerate(given[:_MOST_PATTERNS])
+            for index, item in enumerate(self._bounded(("suppress",), given))
             if (found := self._suppression(("suppress", index), item)) is not None
         ]
 
@@ -223,10 +228,13 @@ class _Reader:
             self._refuse((*at, "nodes"), str(error))
             return None
         about = item.get("about", "*")
+        if not isinstance(about, str):
+            self._refuse((*at, "about"), "is not text|write it in quotes")
+            return None
         return Suppression(
             texts["check"],
             texts["reason"],
             until,
-            about if isinstance(about, str) else "*",
+            about,
             pattern,
         )

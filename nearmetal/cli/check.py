@@ -121,7 +121,7 @@ def _drain(args: argparse.Namespace, view: View) -> int:
 
     if args.spec is not None or args.hosts is not None:
         raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
-    gathered = _here(quick=True, timeout_s=min(args.timeout, _QUICK_S))
+    gathered = _here(min(args.timeout, _QUICK_S))
     args.profile = args.profile or "health_base"
     analysis = _analysis(args, gathered.snapshots(), gathered.silent)
     faults = [f for f in analysis.findings if f.grade is Gravity.FAULT]
@@ -136,18 +136,17 @@ def _drain(args: argparse.Namespace, view: View) -> int:
 
 def _drain_node(fault: CheckFinding) -> None:
     from nearmetal.core.process import LocalRunner
-    from nearmetal.slurm.queue import drain
+    from nearmetal.slurm.queue import drain, this_node
 
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-    drain(LocalRunner(), node, f"{fault.key}: {fault.value}")
+    drain(LocalRunner(), this_node(), f"{fault.key}: {fault.value}")
 
 
-def _here(*, quick: bool, timeout_s: float) -> Gathered:
+def _here(timeout_s: float) -> Gathered:
     from nearmetal.check.collect import collect, here
     from nearmetal.core.process import LocalRunner
     from nearmetal.core.progress import Silent
 
-    targets = here(os.uname().nodename, quick=quick)
+    targets = here(os.uname().nodename, quick=True)
     return collect(targets, LocalRunner(), timeout_s=timeout_s, progress=Silent())
 
 

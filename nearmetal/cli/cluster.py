@@ -127,8 +127,8 @@ def _ask(plan: Plan, changes: Sequence[Change], view: View, *, yes: bool) -> Non
     from nearmetal.cluster.model import some
 
     verbs = {
-        verb: [str(change.key) for change in changes if words(change)]
-        for verb, words in (
+        verb: [str(change.key) for change in changes if fits(change)]
+        for verb, fits in (
             ("remove", lambda c: c.new is None),
             ("recreate", lambda c: c.new is not None and not c.in_place),
             ("interrupt", lambda c: c.in_place),

@@ -97,12 +97,12 @@ def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vf
 
 def _promised(runner: Runner, found: Sequence[Instance], count: Count) -> int | None:
     """Return the number of VFs that Slurm may give away on this node; None: it has no VF."""
-    from nearmetal.slurm.queue import gres
+    from nearmetal.slurm.queue import gres, this_node
 
     if not count.offered:
         return None
-    named = next((c.node for c in found if c.node), "") or os.environ.get("SLURMD_NODENAME", "")
-    return gres(runner, named or os.uname().nodename.partition(".")[0])
+    named = next((c.node for c in found if c.node), "")
+    return gres(runner, named or this_node())
 
 
 def _compare(view: View, count: Count, promised: int | None) -> bool:

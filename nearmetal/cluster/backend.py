@@ -130,7 +130,7 @@ class Backend(Protocol):
         """Return the state of every node that exists or should exist."""
 
     def incarnations(self) -> Mapping[str, str]:
-        """Return an identity of each node's machine, which one that is made again does not have."""
+        """Return the identity of each node's machine; a recreated machine has another one."""
 
     def on_node(self, node: str, argv: Sequence[str], **entry: Unpack[NodeEntry]) -> Command:
         """Return the command that runs `argv` in a node, on its cores."""

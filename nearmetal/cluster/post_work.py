@@ -39,6 +39,9 @@ _GUARD_S = 90.0
 """Time that a node has besides that of the script: for the login, and to end processes."""
 
 _TAIL_LINES = 12
+_MAX_NODES = 12
+"""Nodes that an error lists; it counts the rest."""
+
 _END = re.compile(rb"\n?nearmetal: exit ([0-9]{1,3}) after ([0-9]{1,9}) s\n\Z")
 _LATE = (124, 137)
 """Exit codes of timeout(1) where it ended the program; the program may have the same."""
@@ -196,7 +199,7 @@ class PostScripts:
         return {d: one for d, one in scripts.items() if one.state == "done" or d in now}
 
     def _failure(self, run: ScriptRun, faults: Mapping[str, str]) -> BackendError:
-        shown = [*faults.items()][:_TAIL_LINES]
+        shown = [*faults.items()][:_MAX_NODES]
         listed = "".join(f"\n  node {node}: {why}" for node, why in shown)
         more = len(faults) - len(shown)
         listed += f"\n  and {more} nodes more" if more else ""

@@ -139,7 +139,7 @@ def logging_to(verbosity: int, path: Path | None) -> Iterator[None]:
 
     The file gets everything, and is readable for its owner only. Raises NearmetalError.
     """
-    handlers: list[logging.Handler] = []
+    handlers: list[_Stream] = []
     if verbosity:
         screen = _Stream(sys.stderr)
         screen.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
@@ -159,7 +159,7 @@ def logging_to(verbosity: int, path: Path | None) -> Iterator[None]:
     finally:
         for handler in handlers:
             _LOGGER.removeHandler(handler)
-            if isinstance(handler, logging.StreamHandler) and handler.stream is not sys.stderr:
+            if handler.stream is not sys.stderr:
                 handler.stream.close()
 
 
@@ -170,10 +170,10 @@ def _opened(path: Path) -> TextIO:
     except OSError as error:
         raise _refusal(path, error.strerror) from error
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+    regular = stat.S_ISREG(status.st_mode)
+    if not regular or status.st_uid != os.geteuid():
         os.close(descriptor)
-        owned = "it is another user's file" if stat.S_ISREG(status.st_mode) else ""
-        raise _refusal(path, owned or "it is not a regular file")
+        raise _refusal(path, "it is another user's file" if regular else "it is not a regular file")
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 

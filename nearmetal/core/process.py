@@ -325,19 +325,24 @@ def _run_side_by_side(
             running.append(one)
         deadline = time.monotonic() + timeout_s
         active = set(running)
+        ends: dict[_Running, Completed] = {}
+
+        def note(one: _Running) -> None:
+            ends[one] = _logged(one.completed())
+            if ended is not None:
+                ended(running.index(one), ends[one])
+
         while active and (left_s := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left_s):
                 if key.data in active and key.data.act(key.fd):
                     active.remove(key.data)
-                    if ended is not None:
-                        ended(running.index(key.data), key.data.completed())
+                    note(key.data)
         for late in active:
             late.timed_out = True
             _end_session(late.process)
             late.end()
-            if ended is not None:
-                ended(running.index(late), late.completed())
-        return [_logged(one.completed()) for one in running]
+            note(late)
+        return [ends[one] for one in running]
 
 
 def _logged(end: Completed) -> Completed:

@@ -39,6 +39,12 @@ _TOOLS = {
 }
 """The packages of programs in Debian, and in RHEL where the name is another."""
 
+_NETWORKS = ((r"(?:0000:){5}ffff:", 34), (r"(?!fe80:|0000:)", 19), ("fe80:", 19))
+"""Kinds of GIDs, best first: a pattern, and the characters that GIDs of one network share.
+
+They are a /16 of IPv4, and a /64 of IPv6 and of link-local addresses.
+"""
+
 _FULL = 0x8000
 
 
@@ -211,13 +217,10 @@ def _gids(server: End, client: End) -> tuple[int, int] | None:
     """Return the indexes of two RoCE v2 GIDs in one network: IPv4, else IPv6, else link-local."""
     if server.port.link_layer != ETHERNET:
         return None
-    for kind in (r"(?:0000:){5}ffff:", "(?!fe80:|0000:)", "fe80:"):
+    for kind, shared in _NETWORKS:
         for index, gid in server.port.gids:
             for other, partner in client.port.gids:
-                common = (
-                    gid[:34] == partner[:34] if kind.startswith("(?:") else gid[:19] == partner[:19]
-                )
-                if re.match(kind, gid) and re.match(kind, partner) and common:
+                if re.match(kind, gid) and gid[:shared] == partner[:shared]:
                     return index, other
     return None
 

@@ -19,12 +19,17 @@ _SELF = "\0"
 def limited(file: HostsFile, text: str) -> HostsFile:
     """Return the file with only the hosts of a list of node sets and of patterns with * and ?.
 
-    Raises UsageError for a part that names no host of the file.
+    Raises UsageError for a text that is too long, and for a part that names no host of the file.
     """
     known = [name for name, _ in file.each()]
     chosen: set[str] = set()
-    for part in _PARTS.split(text[: _MAX_LIMIT + 1]):
-        names = _named(part, known) if len(text) <= _MAX_LIMIT else []
+    if len(text) > _MAX_LIMIT:
+        raise UsageError(
+            f"--limit: longer than {_MAX_LIMIT} characters",
+            "use ranges and patterns, for example kvm[01-04] or kvm*",
+        )
+    for part in _PARTS.split(text):
+        names = _named(part, known)
         if not names or not set(names) <= set(known):
             missing = fold([name for name in names if name not in known]) if names else part[:80]
             raise UsageError(

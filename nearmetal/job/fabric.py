@@ -50,7 +50,6 @@ _UNMEASURED = (
 )
 
 NEXT, ALL, NONE = "next", "all", "none"
-PAIRS = (NEXT, ALL, NONE)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,8 @@ class _FabricNodes:
         try:
             ends = self.runner.run_all(list(commands.values()), timeout_s=timeout_s)
             found |= dict(zip(commands, ends, strict=True))
-        except CommandError:  # of one node: which one, each shows by itself
+        except CommandError:
+            # The error does not name its node: each command is run alone.
             for name, command in commands.items():
                 try:
                     found[name] = self.runner.run(command, timeout_s=timeout_s)
@@ -222,7 +222,8 @@ class _FabricMeasurement:
         figures: list[float | str] = []
         try:
             figures = self._send(pairs, program, size)
-        except _BROKEN as error:  # of one pair: which one, each shows alone
+        except _BROKEN as error:
+            # The error does not name its pair: below, each pair is measured alone.
             if len(pairs) == 1:
                 return [error.message]
         finally:

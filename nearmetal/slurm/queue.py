@@ -33,6 +33,11 @@ class Allocated:
     memory_bytes: int = 0
 
 
+def this_node() -> str:
+    """Return Slurm's name of this node: the one that slurmd gives, or that of the machine."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+
+
 def _run(runner: Runner, argv: tuple[str, ...]) -> Completed:
     """Run a program of Slurm, for this cluster, without options from the caller's variables."""
     env = {

@@ -67,6 +67,14 @@ def test_an_unknown_profile_is_wrong_usage() -> None:
             "suppress[0].check: matches no check",
         ),
         (
+            "name: a\nsuppress:\n  - {check: base.swap, until: 2030-01-01, reason: r, about: 5}\n",
+            "suppress[0].about: is not text",
+        ),
+        (
+            "name: a\nsuppress:\n" + "  - {check: base.swap, until: 2030-01-01, reason: r}\n" * 201,
+            "suppress: has more than 200 entries",
+        ),
+        (
             "name: a\nsuppress:\n  - {check: base.swap, until: 2030-01-01, reason: r, nodes: 'a b'}\n",
             "suppress[0].nodes: is not a set of nodes",
         ),

@@ -45,12 +45,15 @@ class HereBackend(FakeBackend):
     silent: set[str] = field(default_factory=set)
     cut: int = 0
     """Bytes of a script that come; 0: all."""
+    tokens: set[str] = field(default_factory=set)
+    """Of the scripts that ran: other tests run scripts on this machine too."""
 
     def incarnations(self) -> Mapping[str, str]:
         return dict(self.machines) if self.there else {}
 
     def on_node(self, node: str, argv: Sequence[str], **entry: object) -> Command:
         assert entry == {"root": True}
+        self.tokens.add(argv[4])
         if node in self.silent:
             return Command(("sh", "-c", "echo no route to host >&2; exit 255"))
         if self.cut:
@@ -93,8 +96,10 @@ class Site:
         return up(self.cluster, self.spec(*entries))
 
     def left(self) -> list[str]:
+        names = [f"nearmetal-post.{token}.*" for token in self.backend.tokens]
+        assert names
         places = (Path("/var/lib"), Path("/tmp"))
-        return [str(p) for place in places for p in place.glob("nearmetal-post.*")]
+        return [str(p) for place in places for name in names for p in place.glob(name)]
 
 
 @pytest.fixture

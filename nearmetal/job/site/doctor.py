@@ -69,7 +69,7 @@ def examine(text: str | None, runner: Runner, *, run: bool = True) -> Examinatio
         found.append(say.of_loading(seen, said, library))
         found.append(say.of_environment(settings, os.environ, again))
     facts = read_machine(env, runner)
-    found += _of_machine(facts, seen if settings is not None else None)
+    found += _of_machine(facts, seen)
     if run and mpi is not None and mpi.launcher is not None and settings is not None:
         found.append(say_hello(mpi, settings, runner))
     return Examination(mpi, tuple(found))

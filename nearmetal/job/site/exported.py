@@ -60,8 +60,9 @@ def exported(
 ) -> Exported:
     """Return what a launcher must export for an MPI, in a shell with the environment `env`.
 
-    `own`: further variables, for example NEARMETAL_RUNDIR. `listed`: no `mpirun -x` will
-    be used, so Open MPI 4 also gets the list of variables to forward. Raises LaunchError for an MPI that cannot use libfabric.
+    `own`: further variables, for example NEARMETAL_RUNDIR. `listed`: no `mpirun -x` will be used,
+    so Open MPI 4 also gets the list of variables to forward. Raises LaunchError for an MPI that
+    cannot use libfabric.
     """
     if not mpi.ofi:
         raise LaunchError(

@@ -129,8 +129,7 @@ def _names() -> str:
 def _of_launcher(launcher: Path, source: str, runner: Runner) -> FoundMpi:
     # The alternatives of Debian are links to links; the last one shows the MPI.
     real = launcher.resolve()
-    prefix = next((p.parent for p in (launcher, real) if p.parent.name in ("bin", "sbin")), None)
-    if prefix is None:
+    if {launcher.parent.name, real.parent.name}.isdisjoint(("bin", "sbin")):
         raise LaunchError(
             f"{launcher} is not in a directory bin, so its MPI is not known",
             "give the directory or the libmpi of the MPI",
@@ -141,7 +140,7 @@ def _of_launcher(launcher: Path, source: str, runner: Runner) -> FoundMpi:
             f"{launcher} is not the launcher of a known MPI: `{launcher} --version` names none",
             "known: Open MPI, MPICH, Intel MPI; or give the path of the MPI's libmpi.so",
         )
-    places = dict.fromkeys((launcher.parent.parent, real.parent.parent, prefix.parent))
+    places = dict.fromkeys((launcher.parent.parent, real.parent.parent))
     for place in places:
         library = next(_libraries(place, known), None)
         if library is not None:

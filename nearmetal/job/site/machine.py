@@ -34,7 +34,10 @@ class Usable:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """What doctor needs to know. Sizes in bytes; None: no limit, or not known."""
+    """What doctor needs to know. Sizes in bytes.
+
+    `shm_free` None: /dev/shm is missing or not writable. `memlock` None: no limit.
+    """
 
     told: bool
     rundir: str
