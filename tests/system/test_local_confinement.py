@@ -193,7 +193,7 @@ def test_a_node_keeps_what_jobs_need(inside: Prison) -> None:
 
 NESTED = """\
 echo 0 >/proc/sys/user/max_user_namespaces &&
-"$@" up $SPEC && "$@" exec $SPEC n1 -- sh -c "$PROBE" && "$@" down $SPEC
+"$@" up $SPEC && "$@" exec $SPEC n1 -- sh -c "$PROBE" && "$@" down --yes $SPEC
 """
 
 
