@@ -241,8 +241,8 @@ def predict(
         what = "time in MPI" if timed else "calls"
         worst = max((g for g in exchanged if g.why), key=lambda g: (g.seconds or 0.0, g.count))
         why = (
-            f"{unmapped:.0f} % of the {what} has no benchmark, at most {most_unmapped:g} % may: "
-            f"{worst.name}: {worst.why}"
+            f"no benchmark stands for {unmapped:.0f} % of the {what}, at most "
+            f"{most_unmapped:g} % may lack one: {worst.name}: {worst.why}"
         )
         return replace(made, why=why)
     whole = _whole(groups, run)

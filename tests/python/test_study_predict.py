@@ -155,7 +155,9 @@ def test_a_share_without_a_benchmark_is_told_and_limited() -> None:
     ]
     made = predict(found, curves(compared()), most_unmapped=4)
     assert made.tax is None
-    assert made.why.startswith("5 % of the time in MPI has no benchmark, at most 4 % may: Comm_dup")
+    assert made.why.startswith(
+        "no benchmark stands for 5 % of the time in MPI, at most 4 % may lack one: Comm_dup"
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,7 +309,7 @@ def test_the_verb_says_what_it_cannot_predict(
     words = ["study", "predict", str(tmp_path / "p.mpiP"), str(study), "a", "b"]
     assert main(words) == 4
     out = capsys.readouterr().out
-    assert "NOT PREDICTABLE: 98 % of the time in MPI has no benchmark" in out
+    assert "NOT PREDICTABLE: no benchmark stands for 98 % of the time in MPI" in out
     assert "Win_fence" in out
     assert main([*words, "--most-unmapped", "100"]) == 0
     capsys.readouterr()
