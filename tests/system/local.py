@@ -114,7 +114,7 @@ class Site:
         while left and time.monotonic() < deadline:
             time.sleep(0.02)
             left = self.traces()
-        assert left == []
+        assert left == [], f"left: {left}"
 
     def traces(self) -> list[str]:
         found = [f"file {path}" for path in (self.state,) if path.exists()]
