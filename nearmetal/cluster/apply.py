@@ -14,7 +14,7 @@ from nearmetal.cluster.post_work import PostScripts
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.errors import Interrupted, NearmetalError, StateError
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
 from nearmetal.core.process import LocalRunner
@@ -135,7 +135,11 @@ def up(
         cluster.backend.check(plan)
         if agree is not None:
             agree(plan)
-        _execute(cluster, plan, spec, journal, progress or Silent())
+        try:
+            _execute(cluster, plan, spec, journal, progress or Silent())
+        except Interrupted as error:
+            cluster.backend.leave(error)
+            raise
         rest = plan_up(cluster, spec)
         if not rest.empty:
             raise StateError(

@@ -14,7 +14,7 @@ from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Observed, Resource
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.core.extras import ExtraError
 from nearmetal.core.process import Command, Runner
 
@@ -97,6 +97,10 @@ class Backend(Protocol):
 
     def finish(self) -> None:
         """Wait until everything is usable. The last step of an `up` that changed anything."""
+
+    def leave(self, error: Interrupted) -> None:
+        """End an `up` that was interrupted: begin nothing else, and say in `error` what continues."""
+        del error
 
     def facts(self) -> Facts:
         """Return the facts of the infrastructure that planning needs."""

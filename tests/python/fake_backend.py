@@ -12,7 +12,7 @@ from nearmetal.cluster.backends.local.plan import ContainerNode
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.config.size import format_size
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.core.process import Command
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ class FakeBackend:
 
     def finish(self) -> None:
         pass
+
+    def leave(self, error: Interrupted) -> None:
+        error.hint = "the backend left"
 
     def job_root(self) -> Path:
         return Path("/run/nearmetal")

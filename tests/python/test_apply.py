@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store, state_directory
-from nearmetal.core.errors import BackendError, LockedError, StateError
+from nearmetal.core.errors import BackendError, Interrupted, LockedError, StateError
 from nearmetal.core.files import MAX_STATE
 from nearmetal.core.journal import Event, Journal
 from nearmetal.core.lock import locked
+from nearmetal.core.progress import Silent
 from tests.python.fake_backend import FakeBackend
 
 TEXT = """\
@@ -57,6 +59,24 @@ def test_a_failure_at_any_step_is_taken_up(tmp_path: Path, spec: ClusterSpec, st
     backend.fail_at = -1
     up(cluster, spec)
     assert plan_up(cluster, spec).empty
+
+
+class InterruptedAt(Silent):
+    """An interrupt after a step has begun, in our own code."""
+
+    def step(self, text: str) -> None:
+        if text == "make node n2":
+            raise Interrupted(signal.SIGINT)
+
+
+def test_a_backend_is_told_of_an_interrupt_anywhere_in_an_up(
+    tmp_path: Path, spec: ClusterSpec
+) -> None:
+    backend = FakeBackend()
+    with pytest.raises(Interrupted) as caught:
+        up(cluster_in(tmp_path, backend), spec, progress=InterruptedAt())
+    assert caught.value.hint == "the backend left"
+    assert backend.steps == ORDER[:-1]
 
 
 def test_another_spec_is_refused_with_the_difference(tmp_path: Path, spec: ClusterSpec) -> None:

@@ -125,6 +125,13 @@ def test_a_task_without_progress_is_left_and_a_slow_one_is_waited_for() -> None:
     assert "the task continues" in caught.value.hint
 
 
+LEFT = [
+    "node n1: cloning continues in vCenter",
+    "  node n2: marking continues in vCenter",
+    "  the next `up` or `down` waits for them",
+]
+
+
 def test_an_interrupt_leaves_the_task_and_names_it() -> None:
     session = Connected(Vcenter(server="vc", user="u"))
     workers = Workers(session, 2)
@@ -141,11 +148,25 @@ def test_an_interrupt_leaves_the_task_and_names_it() -> None:
             workers.drain()
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert caught.value.hint.splitlines() == [
-        "node n1: cloning continues in vCenter",
-        "  node n2: marking continues in vCenter",
-        "  the next `up` or `down` waits for them",
-    ]
+    assert caught.value.hint.splitlines() == LEFT
+    # The backend is asked to leave after any interrupt; there is nothing more to say.
+    workers.leave(caught.value)
+    assert caught.value.hint.splitlines() == LEFT
+
+
+def test_an_interrupt_between_two_machines_begins_no_other_and_names_the_task() -> None:
+    session = Connected(Vcenter(server="vc", user="u"))
+    workers, third = Workers(session, 2), EndlessTask(7)
+    tasks = [EndlessTask(7), EndlessTask(7)]
+    workers.begin("node n1", lambda: session.wait("cloning", lambda: tasks[0]))
+    workers.begin("node n2", lambda: session.wait("marking", lambda: tasks[1]))
+    workers.begin("node n3", lambda: session.wait("cloning", lambda: third))
+    while not all(task.progress for task in tasks):
+        time.sleep(0.01)
+    error = Interrupted(signal.SIGINT)
+    workers.leave(error)
+    assert error.hint.splitlines() == LEFT
+    assert third.progress == 0
 
 
 def interrupt(_number: int, _frame: object) -> None:

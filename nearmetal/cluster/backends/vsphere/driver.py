@@ -45,7 +45,7 @@ from nearmetal.cluster.model import ClusterSpec, Finding
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.core.process import LocalRunner, Runner
 from nearmetal.host.vcenter.session import Properties, Session, fetch, fetch_of
 
@@ -329,6 +329,10 @@ class VsphereBackend(SshBackend):
         if self._guests and (need_off(wanted, now) or wanted.power != now.power):
             self._guests.close(name)
         self._machine_work().change(found, name, wanted, now)
+
+    def leave(self, error: Interrupted) -> None:
+        """Begin no other machine; `error` says which tasks continue in vCenter."""
+        self._workers.leave(error)
 
     def finish(self) -> None:
         """Wait for the machines, set the rules of DRS, and remove the rest of switches."""

@@ -27,28 +27,32 @@ class Workers:
             self._pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="vsphere")
         self._work.append((what, self._pool.submit(work)))
 
-    def drain(self) -> None:
-        """Wait for all work; raises BackendError with all failures.
-
-        An interrupt cancels the work that has not begun, and says which tasks continue in vCenter.
-        """
+    def leave(self, error: Interrupted) -> None:
+        """Cancel the work that has not begun, and say in `error` which tasks continue in vCenter."""
         pool, work = self._pool, self._work
         self._pool, self._work = None, []
+        if pool is None:
+            return
+        self._session.leave()
+        pool.shutdown(wait=True, cancel_futures=True)
+        left = [f"{w}: {e}" for w, e in _failed(work) if isinstance(e, TaskLeftError)]
+        if left:
+            rest = "the next `up` or `down` waits for them"
+            error.hint = "\n  ".join([*left, rest])
+
+    def drain(self) -> None:
+        """Wait for all work; raises BackendError with all failures. An interrupt is as `leave`."""
+        pool, work = self._pool, self._work
         if pool is None:
             return
         try:
             for _, future in work:
                 future.exception()
         except Interrupted as error:
-            self._session.leave()
-            pool.shutdown(wait=True, cancel_futures=True)
-            left = [f"{w}: {e}" for w, e in _failed(work) if isinstance(e, TaskLeftError)]
-            if left:
-                rest = "the next `up` or `down` waits for them"
-                error.hint = "\n  ".join([*left, rest])
+            self.leave(error)
             raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        self._pool, self._work = None, []
+        pool.shutdown(wait=True)
         failed = _failed(work)
         for _, fault in failed:
             if not isinstance(fault, NearmetalError):
