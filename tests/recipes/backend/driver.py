@@ -38,7 +38,7 @@ class EmptyBackend:
     def _refuse(self, *_args: object, **_more: object) -> NoReturn:
         raise BackendError("an empty cluster has no nodes")
 
-    prepare = finish = check = create = change = delete = _nothing
+    prepare = finish = leave = check = create = change = delete = _nothing
     on_node = on_launcher = remote_shell = job_root = _refuse
     staged = meeting_directory = supervisor = end_marked = incarnations = _refuse
 

@@ -17,6 +17,8 @@ from tests.system.faults.peer import PATIENCE_S
 MAGIC = 0x746D6D6E
 VERSION = 4
 HELLO, WELCOME, MET, ACK, GO, BYE = range(1, 7)
+NOBODYS = (1 << 64) - 1
+"""The tag of a message that no job looks for (docs/design/faults.md: messages that are left over)."""
 
 HEADER = struct.Struct("<IHH")
 GREETING = struct.Struct("<IHH 6s8s 6s8s III QQQ 56s 96s")

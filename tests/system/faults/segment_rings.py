@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 
+from tests.system.faults.hello import NOBODYS
 from tests.system.faults.segment_machine import (
     CHUNK,
     GO,
@@ -54,7 +55,7 @@ def sequence_jumps_of_a_ring(m: Machine) -> Turns:
         if call:
             for position in range(call.start, call.start + RING_SLOTS):
                 jump = random.choice((0, RING_SLOTS, -RING_SLOTS, 1, 1 << 31, WORD))
-                call.publish(position, sequence=position + 1 + jump, flags=1)
+                call.publish(position, sequence=position + 1 + jump, flags=1, tag=NOBODYS)
         yield call is not None
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.system.faults.hello import BYE, FAREWELL, MAGIC, VERSION, Identity, Line
+from tests.system.faults.hello import BYE, FAREWELL, MAGIC, NOBODYS, VERSION, Identity, Line
 from tests.system.faults.shm_den import (
     BELL,
     CHUNK,
@@ -44,8 +44,6 @@ from tests.system.faults.shm_scene import Scene
 from tests.system.faults.shm_table import QUICK_MS, attack
 
 FUTEX, WAKE = 202, 1
-NOBODYS = (1 << 64) - 1
-"""The tag of a message that no job looks for (docs/design/faults.md: messages that are left over)."""
 
 
 @attack(
