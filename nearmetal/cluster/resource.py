@@ -192,6 +192,14 @@ def cores_note(nr_slots: int, nr_cores: int, users: Mapping[int, Sequence[str]])
 
 
 @dataclass(frozen=True)
+class Region:
+    """Memory regions of a device that a machine maps: the device's name, and their sizes."""
+
+    name: str
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """One hypervisor as found. `devices`: names that its QEMU knows, of those that matter here."""
 
@@ -209,6 +217,10 @@ class HostFacts:
     """Path of the cluster's files there; from the spec, or chosen by the backend."""
     vfs: tuple[str, ...] = ()
     """For each node with a virtual function: its adapter, and the reason for this adapter."""
+    efi: bool = False
+    """Whether it has EFI firmware for machines; asked for only if a node needs it."""
+    regions: Mapping[str, tuple[Region, ...]] = field(default_factory=dict)
+    """By node: the regions of the devices of the host that it gets."""
 
     @property
     def cpus(self) -> tuple[int, ...]:

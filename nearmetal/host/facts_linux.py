@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from nearmetal.host.cards import MLX5
 from nearmetal.host.model import CardFacts, DeviceFacts, PlatformFacts, PortFacts, VfGuids
+from nearmetal.host.parse.regions import regions_of
 from nearmetal.host.parse.tools import (
     boards_by_card,
     parse_devlink,
@@ -93,10 +94,6 @@ _DEVICE = re.compile(
     r"(?P<used>[^ @]{0,256})@ (?P<mates>[0-9a-fx:.,=-]{0,4096})@ (?P<bars>[0-9a-fx,-]{0,512})@ "
     r"(?P<above>[0-9a-fpci:./]{0,1024})@"
 )
-_BAR = re.compile(r"0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})-0x([0-9a-f]{1,16})")
-_MEMORY, _UNSET = 0x200, 0x20000000
-"""Of the flags in `resource`: a memory region, and one without an address."""
-
 _FUNCTION = re.compile(
     r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]) (?:(?P<driver>[\w-]{1,32}) )?"
     r"(?P<net>[\w.@:-]{1,32}) (?P<link>[\w-]{1,16}) (?:(?P<state>[A-Z_]{1,16}) )?"
@@ -229,12 +226,7 @@ def _devices(text: str) -> tuple[DeviceFacts, ...]:
 
 
 def _device(match: re.Match[str]) -> DeviceFacts:
-    found = [[int(n, 16) for n in bar] for bar in _BAR.findall(match["bars"])]
-    bars = [
-        (end - start + 1, not start or bool(flags & _UNSET))
-        for start, end, flags in found
-        if flags & _MEMORY and end > start
-    ]
+    bars = regions_of(match["bars"].replace("-", " ").replace(",", "\n"))
     slot = match["address"].rpartition(".")[0]
     mates = [mate.partition("=") for mate in match["mates"].split(",") if mate]
     return DeviceFacts(

@@ -44,7 +44,12 @@ def load_image(cache: Cache, key: str) -> Image | None:
     below = cache.systems / manifest.system
     SystemManifest.load(below).verify(below)
     return Image(
-        manifest.key, below / system.KERNEL, folder / INITRD, below / system.ROOT, manifest.append
+        manifest.key,
+        below / system.KERNEL,
+        below / system.EFI_KERNEL,
+        folder / INITRD,
+        below / system.ROOT,
+        manifest.append,
     )
 
 

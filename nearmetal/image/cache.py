@@ -112,6 +112,7 @@ class Image:
 
     key: str
     kernel: Path
+    efi_kernel: Path
     initrd: Path
     root: Path
     append: str

@@ -3,8 +3,8 @@
 
 Its packages come from the mirrors that this machine's apt uses, or from a given one. QEMU enters
 the ELF file inside Debian's compressed kernel directly (PVH). The compressed kernel boots as well,
-but decompresses itself inside the machine, which takes seconds without KVM. Its header is the one
-of the Linux/x86 boot protocol, version 2.08 and later.
+but decompresses itself inside the machine, which takes seconds without KVM; EFI starts only that
+one. Its header is the one of the Linux/x86 boot protocol, version 2.08 and later.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from nearmetal.image.parts import Parts
 SUITE = "trixie"
 ROOT = "root.squashfs"
 KERNEL = "vmlinux"
+EFI_KERNEL = "vmlinuz"
 BUSYBOX = "busybox"
 STEPS = ("Debian packages", "root file system", "kernel")
 
-_FORMAT = 1
+_FORMAT = 2
 """Increment it if this module makes another system from the same parts."""
 
 _EPOCH = "1754006400"
@@ -226,9 +227,11 @@ def _tail(log: Path) -> str:
 def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
     """Unpack the files that the build of the tree left in nearmetal-build; return the manifest."""
     taken = folder / "nearmetal-build"
-    (folder / KERNEL).write_bytes(uncompressed_kernel(_read(taken / "vmlinux"), runner))
+    compressed = _read(taken / "vmlinux")
+    (folder / EFI_KERNEL).write_bytes(compressed)
+    (folder / KERNEL).write_bytes(uncompressed_kernel(compressed, runner))
     (folder / BUSYBOX).write_bytes(_read(taken / "busybox"))
-    names = [KERNEL, ROOT, BUSYBOX]
+    names = [KERNEL, EFI_KERNEL, ROOT, BUSYBOX]
     for path in sorted((taken / "modules").iterdir()):
         if not _MODULE.fullmatch(path.name):
             raise ImageError(f"unexpected file name for a kernel module: {path.name!r}")

@@ -353,6 +353,7 @@ def test_modules_of_memory_without_serial_numbers(agent: ModuleType, tmp_path: P
     put(tmp_path, {"sys/firmware/dmi/tables/DMI": table + bytes([127, 4, 0, 0, 0, 0])})
     assert facts(agent, "modules_of_memory")["memory"] == {
         "modules": {"DIMM_A1": "16384 MiB, 2933 MT/s of 3200"},
+        "groups": {"array 1": "16384 MiB in 1 of 2 slots"},
         "slots": {"all": 2, "empty": 1},
     }
 

@@ -45,6 +45,16 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
         "16 GiB, 32 GiB",
         "warning",
     ),
+    (
+        "memory.spread",
+        [
+            ("memory>groups>processor 1", "131072 MiB in 8 of 8 slots"),
+            ("memory>groups>processor 2", "114688 MiB in 7 of 8 slots"),
+            ("memory>groups>processor 3", "0 MiB in 0 of 8 slots"),
+        ],
+        "processor 1: 131072 MiB in 8 of 8 slots, processor 2: 114688 MiB in 7 of 8 slots",
+        "warning",
+    ),
     ("memory.empty_node", [("memory>nodes>1>MemTotal", 0)], "no memory", "warning"),
     ("memory.transparent", [("memory>transparent>enabled", "never")], "never", "warning"),
     ("fabric.state", [("fabric>mlx5_0>ports>1>state", "DOWN")], "DOWN, LinkUp", "fault"),

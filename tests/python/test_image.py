@@ -97,6 +97,7 @@ def test_the_manifest_says_what_is_inside(cache: Cache) -> None:
     ]
     assert {f["name"] for f in manifest["files"]} == {
         "vmlinux",
+        "vmlinuz",
         "root.squashfs",
         "busybox",
         "10-virtio_blk.ko",

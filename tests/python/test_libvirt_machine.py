@@ -18,6 +18,7 @@ from nearmetal.cluster.backends.libvirt.build import (
     machine,
     made_network,
 )
+from nearmetal.cluster.backends.libvirt.efi import Firmware
 from nearmetal.cluster.backends.libvirt.machine import (
     NAMESPACE,
     GuestKernel,
@@ -58,6 +59,7 @@ def site_of(found: HostFacts, items: list[Resource], host: str) -> Site:
         "/dev/shm/segment",
         layout,
         share="/var/lib/nearmetal/clusters/c/files/shared",
+        firmware=Firmware("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     )
 
 
@@ -168,7 +170,7 @@ def test_hostile_words_stay_words() -> None:
 
 def test_a_virtual_function_is_passed_on_and_never_bound_by_libvirt() -> None:
     (first, _) = machines_of(spec_of(TWO.replace("DEVICE", "none")), SMALL)
-    top = ET.fromstring(replace(first, vf="0000:01:10.2").xml())  # noqa: S314 - our own
+    top = ET.fromstring(replace(first, devices=("0000:01:10.2",)).xml())  # noqa: S314 - our own
     (device,) = top.iter("hostdev")
     assert (device.get("type"), device.get("managed")) == ("pci", "no")
     address = device.find("source/address")
@@ -184,8 +186,8 @@ def test_a_virtual_function_is_passed_on_and_never_bound_by_libvirt() -> None:
 
 def test_a_device_of_the_host_behind_an_iommu_of_the_guest_hears_of_its_mappings() -> None:
     (first, _) = machines_of(spec_of(TWO.replace("DEVICE", "none")), SMALL)
-    for vf, told in (("0000:01:10.2", "on"), ("", None)):
-        top = ET.fromstring(replace(first, viommu=True, vf=vf).xml())  # noqa: S314 - our own
+    for devices, told in ((("0000:01:10.2",), "on"), ((), None)):
+        top = ET.fromstring(replace(first, viommu=True, devices=devices).xml())  # noqa: S314 - ours
         driver = top.find("devices/iommu/driver")
         assert driver is not None
         assert (driver.get("intremap"), driver.get("caching_mode")) == ("on", told)

@@ -20,6 +20,7 @@ HYPERVISOR = HostFacts(
     numa=((0, 1, 2, 3), (4, 5, 6, 7)),
     cpu_vendor="Intel",
     directory="/var/lib/nearmetal/clusters/c/h1",
+    efi=True,
 )
 """A host of two NUMA nodes with a working KVM."""
 

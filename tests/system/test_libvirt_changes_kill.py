@@ -115,8 +115,8 @@ class Bare(BuiltImages):
     def ready(self) -> bool:
         return True
 
-    def boot(self, shell: HostShell) -> Boot:
-        del shell
+    def boot(self, shell: HostShell, *, efi: bool = False) -> Boot:
+        del shell, efi
         return self.start
 
 

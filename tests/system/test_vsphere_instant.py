@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
+from nearmetal.cluster.apply import describe
 from nearmetal.core.errors import BackendError
 from tests.system.fuse import Fuse, Refusal, ended, settle
 from tests.system.vcenter import (
@@ -103,6 +104,52 @@ def test_instant_clones_are_made_changed_and_removed(
     assert sorted(vm.config.instanceUuid for vm in now.values()) == sorted(before.values())
     gone(text, tmp_path)
     assert machines_of(own.content, "forks") == {}
+
+
+def test_an_instant_clone_that_was_moved_is_found_and_moved_back(
+    vcenter: Simulator, own: Session, tmp_path: Path
+) -> None:
+    text = vcenter.head("strays") + BODY
+    raised(text, tmp_path)
+    before = machines_of(own.content, "strays")
+    center = own.content.rootFolder.childEntity[0]
+    elsewhere = own.call("meddling", lambda: center.vmFolder.CreateFolder("away"))
+    own.wait("meddling", lambda: elsewhere.MoveIntoFolder_Task([before["n0"]]))
+    own.wait("meddling", lambda: before["n0"].Rename_Task("odd"))
+    # A copy beside it has its mark, and is not taken for it.
+    place = vim.vm.RelocateSpec(pool=center.hostFolder.childEntity[0].resourcePool)
+    spec = vim.vm.CloneSpec(location=place, powerOn=False, template=False)
+    copy: Any = own.wait(
+        "meddling", lambda: before["n0"].CloneVM_Task(center.vmFolder, "copy", spec)
+    )
+    plan = plan_of(text, tmp_path)
+    assert [describe(change) for change in plan.effective] == [
+        "~ node n0: vm odd -> n0 (in place; it is not in the folder of the cluster)"
+    ]
+    raised(text, tmp_path)
+    assert machines_of(own.content, "strays") == before
+    assert plan_of(text, tmp_path).empty
+    # The fork keeps its home when its marks change, and a cluster of the same name has another.
+    raised(text.replace("{name: n0}", "{name: n0, slots: 2}"), tmp_path)
+    own.wait("meddling", lambda: elsewhere.MoveIntoFolder_Task([before["n0"]]))
+    with pytest.raises(BackendError, match="had left folder strays and stay: n0"):
+        gone(text, tmp_path)
+    assert list(elsewhere.childEntity) == [before["n0"]]
+    twin = text.replace("hosts:", "folder: away\nhosts:")
+    raised(twin, tmp_path / "twin")
+    inner = next(one for one in elsewhere.childEntity if one.name == "strays")
+    lost = next(vm for vm in inner.childEntity if vm.name == "n0")
+    own.wait("meddling", lost.PowerOffVM_Task)
+    own.wait("meddling", lost.Destroy_Task)
+    raised(twin, tmp_path / "twin")
+    assert {vm.name for vm in inner.childEntity} == {"n0", "second"}
+    assert before["n0"] in elsewhere.childEntity
+    gone(twin, tmp_path / "twin")
+    for machine in (copy, before["n0"]):
+        if machine.runtime.powerState == "poweredOn":
+            own.wait("meddling", machine.PowerOffVM_Task)
+        own.wait("meddling", machine.Destroy_Task)
+    own.wait("meddling", elsewhere.Destroy_Task)
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,8 @@ class Images(BuiltImages):
 
     changed: Boot | None = None
 
-    def boot(self, shell: HostShell) -> Boot:
-        return self.changed or super().boot(shell)
+    def boot(self, shell: HostShell, *, efi: bool = False) -> Boot:
+        return self.changed or super().boot(shell, efi=efi)
 
 
 @dataclass

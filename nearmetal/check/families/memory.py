@@ -13,6 +13,7 @@ from nearmetal.core.text import printable
 
 _EDAC = "kernel, Documentation/ABI/testing/sysfs-devices-edac"
 _MODULE = re.compile(r"([0-9]+) MiB, ([0-9]+) MT/s of ([0-9]+)")
+_GROUP = re.compile(r"([0-9]+) MiB in ([0-9]+) of ([0-9]+) slots")
 
 
 def _errors(node: Snapshot, kind: str, remedy: str, reason: str) -> Iterator[Spotted]:
@@ -78,6 +79,22 @@ def _uneven_modules(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         )
 
 
+def _unequal_groups(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    found = {
+        name: match
+        for name, text in sorted(node.table("memory", "groups").items())
+        # Slots of a processor that is not there are empty, and `memory.empty_node` knows the others.
+        if (match := _GROUP.fullmatch(str(text))) and int(match[1])
+    }
+    if len({match[1] for match in found.values()}) > 1:
+        yield Spotted(
+            printable(", ".join(f"{name}: {match[0]}" for name, match in found.items()))[:160],
+            "equal sizes",
+            "a processor or controller with less memory has fewer channels or a missing module",
+            "dmidecode -t memory",
+        )
+
+
 def _empty_node(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for name, numa in sorted(node.table("memory", "nodes").items()):
         if isinstance(numa, dict) and numa.get("cpus") and numa.get("MemTotal") == 0:
@@ -138,6 +155,9 @@ CHECKS = (
         "memory.speed", Gravity.NOTE, "modules run at their speed", "SMBIOS", _slow_modules
     ),
     HealthCheck("memory.sizes", Gravity.WARNING, "modules have one size", OWN, _uneven_modules),
+    HealthCheck(
+        "memory.spread", Gravity.WARNING, "processors have equal memory", OWN, _unequal_groups
+    ),
     HealthCheck("memory.empty_node", Gravity.WARNING, "NUMA nodes have memory", OWN, _empty_node),
     HealthCheck("memory.per_core", Gravity.FAULT, "memory for each core", "", _per_core),
     HealthCheck("memory.huge_pages", Gravity.FAULT, "enough huge pages", "", _huge_pages),

@@ -96,6 +96,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.memory": (
         Subject(("memory", "MemTotal"), grade=Gravity.FAULT, tolerance=0.01),
         Subject(("memory", "modules")),
+        Subject(("memory", "persistent")),
         Subject(("memory", "slots")),
     ),
     "uniformity.firmware": (

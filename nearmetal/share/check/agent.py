@@ -467,8 +467,61 @@ def corrections() -> Facts:
                 )
 
 
+def structures(table: bytes) -> Iterator[Tuple[int, bytes, List[bytes]]]:
+    """Type, fields and texts of each structure of SMBIOS (DSP0134)."""
+    place = 0
+    while place + 4 <= len(table):
+        length = table[place + 1]
+        end = table.find(b"\0\0", place + length)
+        if length < 4 or end < 0:
+            return
+        yield table[place], table[place : place + length], table[place + length : end].split(b"\0")
+        place = end + 2
+
+
+class Module:
+    """One memory device (type 17), without its serial number."""
+
+    def __init__(self, fields: bytes, texts: List[bytes]) -> None:
+        def word(at: int) -> int:
+            return int(struct.unpack_from("<H", fields, at)[0]) if len(fields) >= at + 2 else 0
+
+        def text(at: int) -> str:
+            index = fields[at]
+            return texts[index - 1].decode("ascii", "replace") if 0 < index <= len(texts) else ""
+
+        size, self.size = word(0x0C), 0
+        if size == 0x7FFF and len(fields) >= 0x20:
+            self.size = struct.unpack_from("<I", fields, 0x1C)[0] & 0x7FFFFFFF
+        elif size & 0x8000 and size != 0xFFFF:
+            self.size = (size & 0x7FFF) >> 10  # in KiB
+        elif size != 0xFFFF:
+            self.size = size
+        self.array, self.kind = word(4), fields[0x12]
+        self.slot, self.bank = text(0x10).strip(), text(0x11).strip()
+        self.speed, self.running = word(0x15), word(0x20)
+        technology = fields[0x28] if len(fields) > 0x28 else 0
+        self.persistent = self.kind == 0x1F or 4 <= technology <= 7
+
+
+PROCESSOR = re.compile(r"(?:P|CPU|PROC|Socket)[ _]?([0-9]{1,2})[ _-]", re.IGNORECASE)
+
+
+def groups_of(modules: List[Module]) -> Dict[str, List[Module]]:
+    """Modules by processor if each slot names one, else by array: a processor or its controller."""
+    found = {}  # type: Dict[str, List[Module]]
+    named = [PROCESSOR.match(module.slot) for module in modules]
+    arrays = sorted({module.array for module in modules})
+    for module, match in zip(modules, named):
+        name = "array %d" % (arrays.index(module.array) + 1)
+        if match and all(named):
+            name = "processor " + match.group(1)
+        found.setdefault(name, []).append(module)
+    return found
+
+
 def modules_of_memory() -> Facts:
-    """Type 17 of the tables of SMBIOS (DSP0134), without serial numbers."""
+    """The modules of main memory; firmware also lists its own ROM as a memory device."""
     name = "sys/firmware/dmi/tables/DMI"
     if not os.path.exists(at(name)):
         return
@@ -476,36 +529,29 @@ def modules_of_memory() -> Facts:
         table = raw(name, 1 << 18)
     except OSError as error:
         raise Unseen("only root may read it") from error
-    place, slots, empty = 0, 0, 0
-    while place + 4 <= len(table):
-        kind, length = table[place], table[place + 1]
-        end = table.find(b"\0\0", place + length)
-        if length < 4 or end < 0:
-            break
-        if kind == 17 and length >= 0x17:
-            texts = table[place + length : end].split(b"\0")
-            (size,) = struct.unpack_from("<H", table, place + 0x0C)
-            if size == 0x7FFF and length >= 0x20:
-                (size,) = struct.unpack_from("<I", table, place + 0x1C)
-            (speed,) = struct.unpack_from("<H", table, place + 0x15)
-            running = struct.unpack_from("<H", table, place + 0x20)[0] if length >= 0x22 else 0
-            index = table[place + 0x10]
-            locator = (
-                texts[index - 1].decode("ascii", "replace")
-                if 0 < index <= len(texts)
-                else str(slots)
-            )
-            slots += 1
-            if size and size != 0xFFFF:
-                yield (
-                    "memory.modules." + key(locator),
-                    "%d MiB, %d MT/s of %d" % (size, running or speed, speed),
-                )
-            else:
-                empty += 1
-        place = end + 2
-    yield "memory.slots.all", slots
-    yield "memory.slots.empty", empty
+    found = [
+        Module(fields, texts)
+        for kind, fields, texts in structures(table)
+        if kind == 17 and len(fields) >= 0x17
+    ]
+    slots = [module for module in found if not 8 <= module.kind <= 12]
+    names = [module.slot for module in slots]
+    for number, module in enumerate(slots):
+        place = module.slot or str(number)
+        if names.count(module.slot) > 1:
+            # Some boards count the slots of each channel: "DIMM 0" of "P0 CHANNEL A".
+            place = ("%s %s" % (module.bank, place)).strip()
+        if module.size and module.persistent:
+            yield "memory.persistent." + key(place), "%d MiB" % module.size
+        elif module.size:
+            speeds = (module.size, module.running or module.speed, module.speed)
+            yield "memory.modules." + key(place), "%d MiB, %d MT/s of %d" % speeds
+    for group, members in groups_of(slots).items():
+        full = [m for m in members if m.size and not m.persistent]
+        counts = (sum(m.size for m in full), len(full), len(members))
+        yield "memory.groups." + group, "%d MiB in %d of %d slots" % counts
+    yield "memory.slots.all", len(slots)
+    yield "memory.slots.empty", sum(not module.size for module in slots)
 
 
 def interfaces() -> Facts:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from nearmetal.cluster.backends.libvirt.efi import Firmware
 from nearmetal.cluster.backends.libvirt.machine import (
     ALL_PCI,
     OWN_PCI,
@@ -67,6 +68,8 @@ class Site:
     """Distances between the host's NUMA nodes; () if they are not known."""
     share: str = ""
     """Directory of the host that nodes with `files: 9p` may read."""
+    firmware: Firmware | None = None
+    """The EFI firmware of the host; None if no node needs it."""
 
     def file(self, name: str) -> str:
         """Return the path of one of the cluster's files on the host."""
@@ -116,6 +119,7 @@ def machine(
 ) -> VirtualMachine:
     """Return the virtual machine of one planned node. `vf`: the PCI address of its VF, if any."""
     name, node = item.key.name, item.of(VirtualNode)
+    firmware = site.firmware if node.firmware else None
     bridge = spec.network.bridge or ""
     network = "" if bridge else domain_name(spec.name, "network")
     disks: tuple[Disk, ...]
@@ -147,7 +151,10 @@ def machine(
         locked=node.locked,
         viommu=node.viommu != NONE,
         segment=segment_of(node, site),
-        vf=vf,
+        devices=tuple(filter(None, (vf, *(node.passthrough or ())))),
+        efi=firmware.code if firmware else "",
+        variables=site.file(f"{name}.nvram") if firmware else "",
+        mmio=node.mmio or 0,
         share=site.share if node.files == "9p" else "",
         label=site.label,
     )

@@ -18,11 +18,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.libvirt import build, hosts
 from nearmetal.cluster.backends.libvirt.build import Site, domain_name
+from nearmetal.cluster.backends.libvirt.efi import Firmware
 from nearmetal.cluster.backends.libvirt.hosts import (
     HostShell,
     NodeVfs,
@@ -366,8 +368,12 @@ class LibvirtBackend(SshBackend):
         self._claim(link, link.domains(), domain, "domain")
         link.end(domain)
         site, owner = self._site(node.host, node.uri), self._hosts.owner(node.uri)
+        if node.firmware:
+            site = replace(site, firmware=self._firmware(node.host, node.uri))
         self._records.write(item)
         granted = self._take_vf(item, shell, owner)
+        for file in self._vfs.group_files(node.passthrough or ()):
+            shell.own(file, owner)
         vf = None if granted is None else seed_interface(granted)
         seed = self._seed(item, site, vf)
         self._records.write(item, RecordNotes(started=time.time(), seed=digest(seed), vf=vf))
@@ -380,10 +386,18 @@ class LibvirtBackend(SshBackend):
             # An interrupted boot may have left half of a node on its disk.
             self._cloud.overlay(shell, site.file(f"{name}.qcow2"), owner)
             self._cloud.disc(shell, site.file(f"{name}.iso"), seed, owner)
-        start = self._images.boot(shell)
+        if site.firmware is not None:
+            hosts.copy(shell, site.firmware.variables, site.file(f"{name}.nvram"), owner)
+        start = self._images.boot(shell, efi=bool(node.firmware))
         address = "" if granted is None else granted.address
         machine = build.machine(self.spec, self._identity(), item, site, start, vf=address)
         link.start(domain, machine.xml())
+
+    def _firmware(self, host: str, uri: str) -> Firmware:
+        found = self._hosts.firmware(host, uri)
+        if found is None:
+            raise BackendError(f"host {host}: its EFI firmware is gone", "install OVMF there again")
+        return found
 
     def finish(self) -> None:
         """Wait for every node that was started, and update the others."""
@@ -458,10 +472,14 @@ class LibvirtBackend(SshBackend):
             link.end(domain)
         if node.vf is not None:
             self._vfs.give_back(name)
+        if node.passthrough and self._hosts.owner(node.uri):
+            shell = self._hosts.shell(node.host, node.uri)
+            for file in self._vfs.group_files(node.passthrough):
+                shell.own(file, "0:0")
         host = self._records.read(Key(Kind.HOST, node.host))
         if host is not None:
             place = host.item.of(VirtualHost).directory
-            files = [f"{place}/{name}.{kind}" for kind in ("seed", "console", "iso")]
+            files = [f"{place}/{name}.{kind}" for kind in ("seed", "console", "iso", "nvram")]
             self._hosts.shell(node.host, node.uri).remove(files)
         with contextlib.suppress(NearmetalError):
             self.nodes().close()
@@ -505,5 +523,7 @@ class LibvirtBackend(SshBackend):
 def open_backend(spec: LibvirtSpec, store: Store, runner: Runner) -> LibvirtBackend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
     built = BuiltImages(runner)
-    images = built if spec.image == "default" else CloudImages(spec.image, runner, built)
+    efi = any(node.firmware == "efi" for _, node in spec.nodes)
+    cloud = CloudImages(spec.image, runner, built, efi=efi)
+    images = built if spec.image == "default" else cloud
     return LibvirtBackend(spec, store, runner, images)

@@ -6,21 +6,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearmetal.cluster.backends.libvirt import passthrough
 from nearmetal.cluster.backends.libvirt.build import Layout, lead_of
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, ResourceRecord
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualHost
-from nearmetal.cluster.resource import Resource
+from nearmetal.cluster.resource import Region, Resource
 from nearmetal.core.errors import BackendError, CommandError, NearmetalError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.resources import tool
 from nearmetal.core.ssh import Login
 from nearmetal.host.vf import GrantedVf, Owner, VfHost, Wish, this_machine
+from nearmetal.host.vf.choose import Choice
 from nearmetal.host.vf.request import VfRequest
 from nearmetal.image.seed import SeedInterface, SeedVf
 
@@ -131,6 +133,13 @@ class HostShell:
             self.run(["rmdir", "--", directory])
 
 
+def copy(shell: HostShell, source: str, path: str, owner: str) -> None:
+    """Copy a file of the host to a new file of mode 0600."""
+    script = 'umask 077; rm -f -- "$2" && cat -- "$1" >"$2"'
+    shell.check(f"cannot copy {source} to {path}", ["sh", "-c", script, "sh", source, path])
+    shell.own(path, owner)
+
+
 # The directory and the segment
 
 
@@ -220,11 +229,9 @@ class NodeVfs:
         state = str(self._directory)
         return Owner(kind="cluster", name=self._cluster, node=node, state=state)
 
-    def survey(self, host: LibvirtHost, nr_cells: int, *, remote: bool) -> tuple[str, ...]:
-        """Return the adapter for each node that asks for a VF; NearmetalError if there is none.
-
-        With several NUMA nodes the choice depends on cores that only planning deals out.
-        """
+    def _choices(
+        self, host: LibvirtHost, *, remote: bool
+    ) -> Iterator[tuple[str, VfRequest, Choice]]:
         asked = [(node.name, node.vf) for node in host.nodes if node.vf is not None]
         if asked and remote:
             raise BackendError(
@@ -232,14 +239,50 @@ class NodeVfs:
                 f"run nearmetal there, or remove vf from its nodes: {host.uri}",
             )
         wishes = [Wish(self.owner(name), request) for name, request in asked]
-        notes = []
         for (name, request), choice in zip(asked, self._host.survey(wishes), strict=True):
+            yield name, request, choice
+
+    def survey(self, host: LibvirtHost, nr_cells: int, *, remote: bool) -> tuple[str, ...]:
+        """Return the adapter for each node that asks for a VF; NearmetalError if there is none.
+
+        With several NUMA nodes the choice depends on cores that only planning deals out.
+        """
+        notes = []
+        for name, request, choice in self._choices(host, remote=remote):
             if nr_cells > 1 and len(request.pfs) != 1:
                 notes.append(f"node {name}: a VF of the adapter that is nearest to its cores")
             else:
                 notes.append(f"node {name}: a VF: {'; '.join(choice.reasons)}")
             notes += [f"node {name}: {note}" for note in choice.notes]
         return tuple(notes)
+
+    def regions(self, host: LibvirtHost, *, remote: bool) -> dict[str, tuple[Region, ...]]:
+        """Return the regions of the VF and of the whole devices of each node.
+
+        Raises BackendError for a device that no machine can get.
+        """
+        found: dict[str, tuple[Region, ...]] = {}
+        efi = {node.name for node in host.nodes if node.firmware == "efi" and node.vf}
+        for name, _, choice in self._choices(host, remote=remote) if efi else ():
+            found[name] = (passthrough.vf_regions(self._host.kernel.sysfs, choice.pf.address),)
+        for node in host.nodes:
+            if node.passthrough and remote:
+                raise BackendError(
+                    f"host {host.name}: devices are passed through only on the machine that "
+                    "nearmetal runs on",
+                    f"run nearmetal there, or remove passthrough from its nodes: {host.uri}",
+                )
+            try:
+                devices = passthrough.survey(self._host.kernel.sysfs, node.passthrough)
+            except BackendError as error:
+                raise BackendError(f"node {node.name}: {error.message}", error.hint) from error
+            if devices:
+                found[node.name] = (*found.get(node.name, ()), *devices)
+        return found
+
+    def group_files(self, devices: Iterable[str]) -> list[str]:
+        """Return the files of vfio by which QEMU opens these devices."""
+        return passthrough.group_files(self._host.kernel.sysfs, devices)
 
     def take(self, node: str, request: VfRequest, cells: frozenset[int]) -> GrantedVf:
         """Return a node's VF, ready for the machine; a second call returns the same VF."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from nearmetal.cluster.backends.libvirt.build import Boot
+from nearmetal.cluster.backends.libvirt.efi import TABLE_SECTORS, boots_by_efi
 from nearmetal.cluster.backends.libvirt.hosts import HostShell
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel
 from nearmetal.cluster.backends.libvirt.records import Memory
@@ -106,12 +107,15 @@ class BuiltImages:
             self._image = find_image(self.cache, self.parts)
         return self._image is not None
 
-    def boot(self, shell: HostShell) -> Boot:
-        """Return what machines of a host start; the files are copied to another host."""
+    def boot(self, shell: HostShell, *, efi: bool = False) -> Boot:
+        """Return what machines of a host start; the files are copied to another host.
+
+        `efi`: the kernel as the firmware starts it, which decompresses itself.
+        """
         self.ensure()
         assert self._image is not None  # noqa: S101 - ensure either sets it or raises
         image = self._image
-        files = [Path(path) for path in (image.kernel, image.initrd, image.root)]
+        files = [image.efi_kernel if efi else image.kernel, image.initrd, image.root]
         if not shell.remote:
             kernel, initrd, root = map(str, files)
         else:
@@ -128,6 +132,9 @@ class CloudImages:
     built: BuiltImages
     memory: Path = field(default_factory=lambda: cache_directory() / "cloud-images.json")
     """File of known digests, because reading gigabytes for every plan would be slow."""
+
+    efi: bool = False
+    """Whether a machine boots it by EFI."""
 
     needs: str = "a cloud image needs systemd, sshd, cloud-init with NoCloud, and console=ttyS0"
     _form: str = ""
@@ -175,6 +182,23 @@ class CloudImages:
         else:
             self._check_qcow2(info.cluster)
         self._form = info.form
+        if self.efi and not boots_by_efi(self._partitions(info.form)):
+            raise self._error(
+                "it has no EFI system partition, so no machine boots it with firmware: efi",
+                "use an image that boots by EFI, or firmware: bios",
+            )
+
+    def _partitions(self, form: str) -> bytes:
+        """Return the beginning of the disk, with its table of partitions."""
+        with tempfile.TemporaryDirectory(prefix="nearmetal-disk-") as directory:
+            out = Path(directory) / "table"
+            options = f"dd --force-share -f {form} -O raw bs=512 count={TABLE_SECTORS}"
+            argv = ("qemu-img", *options.split(), f"if={self.path}", f"of={out}")
+            try:
+                self.runner.check(Command(argv), timeout_s=60)
+            except CommandError as error:
+                raise self._error(f"qemu-img cannot read it: {error.hint}") from error
+            return out.read_bytes()
 
     def _check_qcow2(self, cluster: int) -> None:
         argv = self._qemu_img("check", "--format", "qcow2", "--output=json")
@@ -219,9 +243,9 @@ class CloudImages:
         """Whether it is a regular file."""
         return Path(self.path).is_file()
 
-    def boot(self, shell: HostShell) -> Boot:
+    def boot(self, shell: HostShell, *, efi: bool = False) -> Boot:
         """Return the start from each node's own disk, by the firmware."""
-        del shell
+        del shell, efi
         return Boot()
 
     def overlay(self, shell: HostShell, path: str, owner: str) -> None:

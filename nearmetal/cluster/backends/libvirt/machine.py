@@ -149,8 +149,14 @@ class VirtualMachine:
     locked: bool = False
     viommu: bool = False
     segment: Segment | None = None
-    vf: str = ""
-    """PCI address of its VF, which is bound to vfio-pci already."""
+    devices: tuple[str, ...] = ()
+    """PCI addresses of its VF and of whole devices, which are bound to vfio-pci already."""
+    efi: str = ""
+    """Path of its EFI firmware; "" for BIOS."""
+    variables: str = ""
+    """Path of its own EFI variables."""
+    mmio: int = 0
+    """Size of the 64-bit MMIO window in bytes; 0 for that of the firmware."""
     share: str = ""
     """Directory of the host that the guest may read, and mounts by the tag SHARE_TAG; "": none."""
     label: str = ""
@@ -158,10 +164,13 @@ class VirtualMachine:
 
     def xml(self) -> str:
         """Return the domain XML."""
-        segment, cells, words = self.segment, self.cells, []
+        segment, cells, words = self.segment, self.cells, list[str]()
         slot = segment if segment and segment.device in ("virtio-pmem", "nvdimm") else None
         if segment and segment.device == "ivshmem":
             words = ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
+        if self.mmio:
+            # libvirt reserves the names of OVMF, so the setting is none of its <sysinfo>.
+            words += ["-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={self.mmio >> 20}"]
         if not cells and slot:
             # A memory device must belong to a NUMA node.
             cells = (NumaCell(0, tuple(range(self.nr_cpus)), self.memory),)

@@ -18,7 +18,8 @@ from nearmetal.cluster.backends.libvirt.choices import (
     nr_parts,
     why_recreated,
 )
-from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
+from nearmetal.cluster.backends.libvirt.efi import mmio_window, shared_regions
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode, LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import (
     MADE,
     NONE,
@@ -41,8 +42,10 @@ from nearmetal.cluster.resource import (
     Values,
     cores_note,
 )
-from nearmetal.config.size import parse_size
+from nearmetal.config.size import format_size, parse_size
 from nearmetal.core.errors import StateError
+
+NEW_FIRMWARE = "a machine gets its firmware, with new variables, only at its start"
 
 MIN_LIBVIRT = (9, 0)
 MIN_QEMU = (8, 1)
@@ -174,6 +177,25 @@ def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, observed: Obse
     return _Host(made, accel, parts, notes, why_recreated(host, there, made), files)
 
 
+def _mmio(node: LibvirtNode, host: VirtualHost, facts: HostFacts) -> tuple[int | None, list[str]]:
+    """Return the 64-bit MMIO window of a node, None for that of its firmware, and notes on it."""
+    if node.firmware != "efi":
+        return None, []
+    if not facts.efi:
+        raise StateError(
+            f"node {node.name}: {facts.uri} has no EFI firmware for it",
+            "install OVMF there (on Debian `apt install ovmf`), or use firmware: bios",
+        )
+    regions = list(facts.regions.get(node.name, ()))
+    if host.device == "ivshmem" and host.parts and host.part_size:
+        regions.append(shared_regions(host.parts, host.part_size))
+    asked = None if node.mmio == "auto" else node.mmio
+    size, why = mmio_window(node.name, asked, regions)
+    if size is None:
+        return None, []
+    return size, [f"node {node.name}: 64-bit MMIO window of {format_size(size)}: {why}"]
+
+
 def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
     """Return the virtual machines of a spec and the resources that they need.
 
@@ -196,11 +218,14 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
     for host, node in spec.nodes:
         cores[host.uri].keep(node, there[node.name])
     pinned = {node.name: cores[host.uri].assign(node) for host, node in spec.nodes}
+    whys = {Key(Kind.HOST, name): on.why for name, on in hosts.items() if on.why}
     for host, node in spec.nodes:
         deal, cpus, name, on = cores[host.uri], pinned[node.name], node.name, hosts[host.name]
         if spec.image != "default":
             disk = VirtualDisk(host=host.name, uri=host.uri, format="qcow2", image=facts.image)
             made.append((Key(Kind.DISK, name), disk))
+        mmio, window_notes = _mmio(node, on.made, facts.hosts[host.name])
+        notes += window_notes
         values = VirtualNode(
             host=host.name,
             uri=host.uri,
@@ -221,14 +246,19 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
             emulator_cpus=deal.emulator(node, there[name]),
             numa=deal.cells(node, cpus),
             image=facts.image,
+            passthrough=tuple(node.passthrough) or None,
+            firmware="efi" if node.firmware == "efi" else None,
+            mmio=mmio,
         )
         made.append((Key(Kind.NODE, name), values))
+        before = there[name]
+        if before is not None and before.firmware != values.firmware:
+            whys[Key(Kind.NODE, name)] = NEW_FIRMWARE
     notes += _vf_notes(spec, facts)
     for uri in spec.uris:
         deal = cores[uri]
         note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
         notes += [f"{deal.facts.uri}: {note}"] if note else []
-    whys = {Key(Kind.HOST, name): on.why for name, on in hosts.items() if on.why}
     parts = tuple(part_of(spec, key, values) for key, values in made)
     return Desired(parts, tuple(notes), whys=whys)
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from nearmetal.cluster.backends.libvirt.efi import LIST, Firmware, choose_firmware
 from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, owner_of_files
 from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
 from nearmetal.cluster.backends.libvirt.images import BuiltImages
@@ -226,6 +227,11 @@ class Hypervisors:
             return f"/var/lib/nearmetal/guests/{self.spec.name}/{name}"
         return str(self._directory / "hosts" / name)
 
+    def firmware(self, host: str, uri: str) -> Firmware | None:
+        """Return the EFI firmware of a host; None if it has none that fits."""
+        listed = self.shell(host, uri).check("cannot list its firmware", ["sh", "-c", LIST])
+        return choose_firmware(listed)
+
     def offer_kvm(self) -> bool:
         """Whether the spec allows KVM and any hypervisor offers it."""
         return self.spec.accel != "tcg" and any(self.about(u).offers_kvm for u in self.spec.uris)
@@ -239,6 +245,7 @@ class Hypervisors:
             kvm, reason = False, "the spec asks for TCG"
             if self.spec.accel != "tcg":
                 kvm, reason = ask.kvm(images)
+            needs_efi = any(node.firmware == "efi" for node in host.nodes)
             found[host.name] = HostFacts(
                 uri=host.uri,
                 libvirt=about.libvirt,
@@ -251,5 +258,7 @@ class Hypervisors:
                 cpu_vendor=about.cpu_vendor,
                 directory=self.place(host.name),
                 vfs=vfs.survey(host, len(about.numa), remote=shell.remote),
+                efi=needs_efi and self.firmware(host.name, host.uri) is not None,
+                regions=vfs.regions(host, remote=shell.remote),
             )
         return found

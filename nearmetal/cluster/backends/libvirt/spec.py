@@ -12,8 +12,13 @@ from nearmetal.cluster.model import Cpus, Finding, Host, Network, NetworkedSpec,
 from nearmetal.config.model import MAX_NODES, AbsolutePath, Model, Size
 from nearmetal.host.vf.request import VfRequest
 
+GIB = 1 << 30
+MAX_MMIO = 16384 * GIB
+"""The largest 64-bit MMIO window that OVMF takes."""
+
 MIN_PART = 2 << 20
 MIN_MEMORY = 256 << 20
+MAX_DEVICES = 16
 
 SegmentDevice = Literal["auto", "ivshmem", "virtio-pmem", "nvdimm", "none"]
 Accel = Literal["auto", "kvm", "tcg"]
@@ -28,6 +33,18 @@ def _part(value: int) -> int:
 def _memory(value: int) -> int:
     if value < MIN_MEMORY or value % (1 << 20):
         raise ValueError("is not a multiple of 1 MiB from 256 MiB on|use for example 1 GiB")
+    return value
+
+
+def _mmio(value: int) -> int:
+    if not 0 < value <= MAX_MMIO or value % GIB:
+        raise ValueError("is not a whole number of GiB up to 16 TiB|use for example 64 GiB")
+    return value
+
+
+def _address(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", value):
+        raise ValueError("is not a PCI address|use for example '0000:3b:00.0'")
     return value
 
 
@@ -92,6 +109,19 @@ class LibvirtNode(Node):
         default=False, description="whether its interface has a soft-RoCE device"
     )
     vf: VfRequest | None = Field(default=None, description="virtual function of an adapter")
+    passthrough: Annotated[
+        list[Annotated[str, AfterValidator(_address)]], Field(max_length=MAX_DEVICES)
+    ] = Field(
+        default_factory=list,
+        description="whole devices of the host, by PCI address, that have the driver vfio-pci",
+    )
+    firmware: Literal["bios", "efi"] = Field(
+        default="bios", description="firmware of the machine; efi: OVMF of the host"
+    )
+    mmio: Literal["auto"] | Annotated[Size, AfterValidator(_mmio)] = Field(
+        default="auto",
+        description="64-bit MMIO space under EFI; auto: for the memory regions of its devices",
+    )
 
 
 class SegmentSpec(Model):
@@ -149,6 +179,7 @@ class LibvirtSpec(NetworkedSpec):
         "parts": "is not a number of parts|use auto, or for example 4",
         "directory": "is not a directory|use auto, or an absolute path",
         "image": "is not an image|use default, or the absolute path of a cloud image",
+        "mmio": "is not a whole number of GiB up to 16 TiB|use auto, or for example 64 GiB",
         "create": "is not a number of VFs|use auto, or for example 7",
         "guid": "is not a pair of GUIDs|use derived, or a node and a port",
     }
@@ -176,10 +207,28 @@ class LibvirtSpec(NetworkedSpec):
             )
             hint = "add a bridge that exists on every host"
             found.append(Finding(("network",), "network.bridge is missing", why, hint))
+        found += self._device_findings()
         for i, host in enumerate(self.hosts):
             parts = host.segment.parts
             if parts != "auto" and parts < len(host.nodes):
                 path = ("hosts", i, "segment", "parts")
                 why = f"the host has {len(host.nodes)} nodes"
                 found.append(Finding(path, f"{parts} parts", why, "use at least one for each node"))
+        return found
+
+    def _device_findings(self) -> list[Finding]:
+        found: list[Finding] = []
+        users: dict[tuple[str, str], str] = {}
+        places = ((i, j) for i, host in enumerate(self.hosts) for j, _ in enumerate(host.nodes))
+        for i, j in places:
+            host, node, path = self.hosts[i], self.hosts[i].nodes[j], ("hosts", i, "nodes", j)
+            if node.mmio != "auto" and node.firmware != "efi":
+                why = "it is a setting of EFI firmware; BIOS makes its own 64-bit MMIO space"
+                hint = "add firmware: efi, or remove mmio"
+                found.append(Finding((*path, "mmio"), f"node {node.name} boots by BIOS", why, hint))
+            for k, address in enumerate(node.passthrough):
+                other = users.setdefault((host.uri, address), node.name)
+                if other != node.name or address in node.passthrough[:k]:
+                    why, hint = f"node {other} has it already", "give a device to one node, once"
+                    found.append(Finding((*path, "passthrough", k), address, why, hint))
         return found

@@ -15,6 +15,7 @@ from nearmetal.cluster.resource import (
     Numbers,
     Resource,
     Values,
+    Words,
     YesNo,
     from_text,
 )
@@ -103,6 +104,11 @@ class VirtualNode(Placed):
         ]
         | None
     ) = None
+    passthrough: Words | None = None
+    firmware: Literal["efi"] | None = None
+    """None: BIOS, or no firmware at all for the built image."""
+    mmio: Bytes | None = None
+    """Size of the 64-bit MMIO window; None: that of the firmware."""
 
 
 MODELS: dict[Kind, type[Values]] = {

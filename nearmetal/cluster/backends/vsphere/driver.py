@@ -25,7 +25,16 @@ from nearmetal.cluster.backends.vsphere import machine as machines
 from nearmetal.cluster.backends.vsphere.guests import ADDRESSES, Guests
 from nearmetal.cluster.backends.vsphere.inventory import VsphereInventory
 from nearmetal.cluster.backends.vsphere.lookup import Lookup
-from nearmetal.cluster.backends.vsphere.marks import MADE, MARKS, UUID, Found, claims, mark_of
+from nearmetal.cluster.backends.vsphere.marks import (
+    EXTRA,
+    MADE,
+    MARKS,
+    UUID,
+    Found,
+    claims,
+    home_of,
+    mark_of,
+)
 from nearmetal.cluster.backends.vsphere.plan import (
     VsphereMachine,
     need_off,
@@ -34,6 +43,7 @@ from nearmetal.cluster.backends.vsphere.plan import (
 )
 from nearmetal.cluster.backends.vsphere.rights import lacking
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
+from nearmetal.cluster.backends.vsphere.settings import INSTANT
 from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
 from nearmetal.cluster.backends.vsphere.stock import merged_findings, needs_of, shortages
 from nearmetal.cluster.backends.vsphere.switches import Switches
@@ -200,16 +210,20 @@ class VsphereBackend(SshBackend):
         """Return the machines of these nodes that have left the folder."""
         content, work = self._session.content, self._machine_work()
         wanted = {work.uuid_of(node): node for node in missing}
+        planned = self._desired.named(VsphereMachine)
+        # Marks are large, and only those of instant clones say more than the identity.
+        forked = any(planned[node].clone == INSTANT for node in missing)
+        read_of = [UUID, EXTRA] if forked else [UUID]
 
         def read() -> dict[Any, Properties]:
-            every = fetch(content, content.rootFolder, vim.VirtualMachine, [UUID])
-            refs = [ref for ref, values in every.items() if values.get(UUID) in wanted]
+            every = fetch(content, content.rootFolder, vim.VirtualMachine, read_of)
+            refs = [ref for ref, values in every.items() if home_of(values) in wanted]
             return fetch_of(content, vim.VirtualMachine, refs, names)
 
         found = self._session.call("looking for machines elsewhere", read)
         strays = (Found(ref, values, home=False) for ref, values in found.items())
         return {
-            wanted[stray.uuid]: stray
+            wanted[home_of(stray.properties)]: stray
             for stray in strays
             if stray.named and stray.mark.get("cluster") == self.name
         }

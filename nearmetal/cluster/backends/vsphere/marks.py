@@ -38,7 +38,8 @@ MARKED = ("host", "slots", "template", "clone", "guest")
 
 UUID = "config.instanceUuid"
 BIOS_UUID = "config.uuid"
-MARKS = ("name", "config.extraConfig", UUID, BIOS_UUID)
+EXTRA = "config.extraConfig"
+MARKS = ("name", EXTRA, UUID, BIOS_UUID)
 """Properties with the mark, and with both identities."""
 
 _NAMESPACE = uuid.UUID("5e6b2f0c-6f0f-4e0a-9d57-0c1f8a3b7c21")
@@ -65,12 +66,28 @@ def mark_of(found: Properties) -> dict[str, str]:
     return {str(key): str(value) for key, value in mark.items()}
 
 
+def home_of(found: Properties) -> str:
+    """Return the identity of the node that a machine may belong to."""
+    return mark_of(found).get("home") or str(found.get(UUID) or "")
+
+
 def mark_option(
-    cluster: str, node: str, values: VsphereMachine, state: str, machine: str = ""
+    cluster: str,
+    node: str,
+    values: VsphereMachine,
+    state: str,
+    machine: str = "",
+    *,
+    home: str = "",
 ) -> Any:
-    """Return a mark. `machine`: its instanceUuid, which a clone in its making does not have yet."""
+    """Return a mark.
+
+    `machine`: its instanceUuid, which a clone in its making does not have yet. `home`: the identity
+    of the node, for an instant clone, whose instanceUuid is another; else "".
+    """
     texts = dict(values.attributes)
     mark = {"cluster": cluster, "node": node, "state": state, "uuid": machine}
+    mark |= {"home": home} if home else {}
     mark |= {name: texts.get(name, "") for name in MARKED}
     return vim.option.OptionValue(key=MARK, value=json.dumps(mark, sort_keys=True))
 

@@ -59,8 +59,12 @@ class MachineWork:
     def _configure(self, machine: Any, spec: Any, what: str = "configuring") -> None:
         self._session.wait(what, lambda: machine.ReconfigVM_Task(spec))
 
+    def _option(self, node: str, values: VsphereMachine, state: str, machine: str = "") -> Any:
+        home = self.uuid_of(node) if values.clone == INSTANT else ""
+        return mark_option(self._spec.name, node, values, state, machine, home=home)
+
     def _mark(self, found: Found, node: str, values: VsphereMachine, state: str) -> None:
-        option = mark_option(self._spec.name, node, values, state, found.uuid)
+        option = self._option(node, values, state, found.uuid)
         self._configure(found.ref, vim.vm.ConfigSpec(extraConfig=[option]), "marking")
 
     # Creation
@@ -68,7 +72,7 @@ class MachineWork:
     def make(self, name: str, wanted: VsphereMachine) -> None:
         """Clone a machine and complete it."""
         places = self._places
-        begun = mark_option(self._spec.name, name, wanted, BEGUN)
+        begun = self._option(name, wanted, BEGUN)
 
         def clone() -> Any:
             template = places.template(wanted.template)
@@ -91,7 +95,7 @@ class MachineWork:
         """
         uuid = self._session.call("looking for its identity", lambda: ref.config.instanceUuid)
         spec = machines.shares_spec(wanted)
-        spec.extraConfig = [mark_option(self._spec.name, name, wanted, MADE, str(uuid))]
+        spec.extraConfig = [self._option(name, wanted, MADE, str(uuid))]
         self._configure(ref, spec)
         if wanted.power != "on":
             self.off(ref)
@@ -135,7 +139,7 @@ class MachineWork:
         state = MADE if guest is None else BEGUN
         options = self._first_boot(name)
         if guest is None or born:
-            options.append(mark_option(self._spec.name, name, wanted, state, found.uuid))
+            options.append(self._option(name, wanted, state, found.uuid))
         if guest is not None and before.get("config.tools.pendingCustomization"):
             options.append(vim.option.OptionValue(key=machines.PENDING, value=""))
 
