@@ -14,7 +14,16 @@ import pytest
 from tests.lint.tree import C_SUFFIXES, ROOT, VENV_BIN, tracked
 
 PYPROJECT = ROOT / "pyproject.toml"
-PURE = ("config", "cluster/spec", "cluster/diff.py", "evidence", "report", "advise", "host/plan.py")
+PURE = (
+    "config",
+    "cluster/spec",
+    "cluster/diff.py",
+    "cluster/move",
+    "evidence",
+    "report",
+    "advise",
+    "host/plan.py",
+)
 BACKENDS_PURE = ("spec*", "plan.py")
 NOT_PURE = {"__init__.py", "__pycache__", "runner"}  # in study/
 C_FLAGS = ["-std=gnu17", "-D_GNU_SOURCE", '-DNM_VERSION="0"', f"-I{ROOT / 'src'}"]
