@@ -111,11 +111,11 @@ LARGE = {
     "both leave for one host": replace(
         BOTH_LEAVE, programs={(0, 1): ("atomic",), (2, 1): MESSAGE}, receives=(None,)
     ),
-    "both leave for two hosts": replace(
-        APART, programs={(0, 1): MORE, (2, 1): MESSAGE}, receives=(None, 0)
-    ),
     "given up twice": replace(
-        GIVEN_UP, moves=((2, 2), (), ()), programs={(0, 1): MORE}, receives=(0,), late_receives=()
+        GIVEN_UP,
+        moves=((2, 2), (), ()),
+        programs={(0, 1): ("atomic",), (2, 1): MESSAGE},
+        late_receives=(),
     ),
     "the mover dies at any step": replace(
         DIES, programs={(0, 1): MORE, (2, 1): MESSAGE, (1, 2): MESSAGE}, late_receives=(None,)
