@@ -13,7 +13,7 @@ demo: setup
 	$(VENV)/nearmetal demo
 
 # What keeps one core busy at most: daemons that wait for each other, and programs of one thread.
-LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py study_page.py study_arms.py \
+LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py site_build.py study_page.py study_arms.py \
 	image_build.py local_cluster.py local_faults.py))
 # Tests that share nothing run side by side.
 SIDE_BY_SIDE := -n 2
@@ -67,6 +67,14 @@ packages: setup-packages
 test-packages: packages
 	$(PYTEST) tests/packages --junitxml=build/log/junit/packages.xml
 
+## The documentation as a site without network: build/site/index.html
+site: setup-site
+	$(VENV)/sphinx-build --quiet --fail-on-warning --keep-going -c tools/site -d build/site-cache . build/site
+
+## Record the demo of the documentation on this machine: docs/images/demo.svg (minutes)
+recording: setup-site
+	$(VENV)/python tools/site/record.py docs/images/demo.svg $(VENV)/nearmetal demo
+
 ## Layers, formats, types, licences, wording
 lint: setup
 	$(PYTEST) tests/lint $(SIDE_BY_SIDE) --junitxml=build/log/junit/lint.xml
@@ -91,9 +99,13 @@ setup-slurm:
 setup-packages:
 	@tools/setup/setup.sh --packages
 
-## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks
+## What builds the documentation site
+setup-site:
+	@tools/setup/setup.sh --site
+
+## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks, the site
 setup-system:
-	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers
+	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers --site
 
 ## The same as setup
 build: setup
@@ -114,4 +126,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: packages test-packages setup-packages demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help
+.PHONY: site recording setup-site packages test-packages setup-packages demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help

@@ -244,7 +244,9 @@ def _show(
         "hello": hello,
         "verdicts": verdict_data(found),
     }
-    view.result(data, ["", f"report: {page.absolute()}"])
+    # In the table, a reason would be wider than a terminal.
+    reasons = [f"{v.title}: {v.verdict}" for v in found if ": " in v.verdict]
+    view.result(data, ["", *reasons, f"report: {page.absolute()}"])
 
 
 def _row(v: Headline) -> list[str]:
@@ -257,5 +259,5 @@ def _row(v: Headline) -> list[str]:
     ratio = "-"
     if v.ratio is not None:
         ratio = f"{numbers.times(v.ratio.value)} {word} ({interval_text(v.ratio)})"
-    goal = f"{numbers.tick(numbers.times(v.goal))} {v.verdict}"
+    goal = f"{numbers.tick(numbers.times(v.goal))} {v.verdict.partition(': ')[0]}"
     return [v.title, points[0], points[1], ratio, goal, points[2], points[3]]

@@ -13,6 +13,7 @@
 #   tools/setup/setup.sh --containers  everything, and the container engines of the tests
 #   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
 #   tools/setup/setup.sh --packages everything, and what builds and tests packages
+#   tools/setup/setup.sh --site     everything, and what builds the documentation site
 # Options may stand together.
 
 set -euo pipefail
@@ -33,13 +34,15 @@ cd -- "$root"
 . "$here/libvirt.sh"
 . "$here/vsphere.sh"
 . "$here/packages.sh"
+. "$here/site.sh"
 
-usage() { sed -n '3,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '3,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no
 with_vsphere=no
 with_packages=no
+with_site=no
 more_packages=()
 for option in "$@"; do
 	case $option in
@@ -48,6 +51,7 @@ for option in "$@"; do
 	--vsphere) with_vsphere=yes ;;
 	--study | --slurm | --apps | --containers) more_packages+=("${option#--}") ;;
 	--packages) with_packages=yes ;;
+	--site) with_site=yes ;;
 	-h | --help) usage && exit 0 ;;
 	*) note "setup.sh: unknown option '$option'" && usage >&2 && exit 2 ;;
 	esac
@@ -81,6 +85,7 @@ step_total=9
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
 [[ $with_vsphere == no ]] || step_total=$((step_total + 2))
 [[ $with_packages == no ]] || step_total=$((step_total + 2))
+[[ $with_site == no ]] || step_total=$((step_total + 1))
 step_total=$((step_total + ${#more_packages[@]}))
 
 debian_step
@@ -101,6 +106,9 @@ fi
 if [[ $with_packages == yes ]]; then
 	packages_step packages "Packages for packages" "$here/build-packages.txt" install_packages
 	zig_step
+fi
+if [[ $with_site == yes ]]; then
+	site_step
 fi
 for list in "${more_packages[@]}"; do
 	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages
