@@ -62,7 +62,7 @@ def test_the_example_of_the_page_prints_what_the_page_shows(
     found = doctest.DocTestRunner(verbose=False).run(example, out=said.write)
     assert found.failed == 0, said.getvalue()
     assert found.attempted > 10
-    assert ET.parse("latency.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - our own
+    assert ET.parse("latency.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - our own file
 
 
 def test_the_verdicts_are_those_of_the_command(
@@ -94,7 +94,7 @@ def test_what_a_notebook_shows_is_escaped_and_needs_no_network(study: notebook.O
         assert picture._repr_svg_() == picture.svg
         outside = re.sub(r'xmlns="[^"]+"', "", picture.svg)
         assert "://" not in outside
-        assert ET.fromstring(picture.svg).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - our own
+        assert ET.fromstring(picture.svg).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - our own file
 
 
 def test_a_study_without_margins_has_no_verdict_but_ratios(study: notebook.OpenStudy) -> None:
