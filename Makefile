@@ -73,7 +73,7 @@ site: setup-site
 
 ## Record the demo of the documentation on this machine: docs/images/demo.svg (minutes)
 recording: setup-site
-	$(VENV)/python tools/site/record.py docs/images/demo.svg $(VENV)/nearmetal demo
+	PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/python tools/site/record.py docs/images/demo.svg nearmetal demo
 
 ## Layers, formats, types, licences, wording
 lint: setup

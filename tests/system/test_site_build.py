@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -114,6 +115,34 @@ def test_a_dead_link_and_a_lost_page_fail(tmp_path: Path) -> None:
         "lost.md: WARNING: document isn't included in any toctree",
     ):
         assert what in done.stderr
+
+
+def record(picture: Path, script: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, str(ROOT / "tools/site/record.py"), str(picture), "sh", "-c", script]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_recording_has_what_the_command_printed_and_escapes_it(tmp_path: Path) -> None:
+    # The third line replaces the second, as a bar does.
+    script = r"printf '\033[31m<one>\033[0m\ntwo\n'; sleep 1; printf '\033[A\033[Kthree\n'"
+    done = record(tmp_path / "a.svg", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "a.txt").read_text()
+    assert text.startswith("Recorded on 20")
+    assert text.endswith("\n<one>\nthree\n")
+    picture = ET.parse(tmp_path / "a.svg")  # noqa: S314 - our own file
+    parts = {
+        part.text: part.get("fill") for part in picture.iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert parts["<one>"] == "#ff7b72"
+    assert "three" in parts
+
+
+def test_a_command_that_fails_is_no_recording(tmp_path: Path) -> None:
+    done = record(tmp_path / "a.svg", "echo one; exit 3")
+    assert done.returncode == 1
+    assert "ended with 3: nothing is written" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(find_browser() is None, reason="Chromium is not installed")

@@ -4,7 +4,7 @@
 The picture plays once, several times as fast as the command ran, and stops at the last screen.
 It needs no script, and with `prefers-reduced-motion` it is the last screen. FILE.txt gets the whole
 output as text, below the date and the machine. Both contain what the command printed, and nothing
-else but the line of the prompt.
+else but the line of the prompt. The command runs in a temporary folder, which is removed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pty
 import re
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -72,7 +73,7 @@ def line_of(row: dict[int, pyte.screens.Char]) -> Line:
     return tuple(found)
 
 
-def screens(command: Sequence[str]) -> Iterator[tuple[Screen, str]]:
+def screens(command: Sequence[str], folder: str) -> Iterator[tuple[Screen, str]]:
     """Run a command in a terminal; yield each screen with all lines until then; exit if it fails."""
     terminal = pyte.HistoryScreen(COLUMNS, LINES, history=10_000, ratio=1.0)
     stream = pyte.ByteStream(terminal)
@@ -90,6 +91,7 @@ def screens(command: Sequence[str]) -> Iterator[tuple[Screen, str]]:
     child, master = pty.fork()
     if child == 0:
         size = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color"}
+        os.chdir(folder)
         os.execvpe(command[0], command, os.environ | size)  # noqa: S606 - what the user asks for
     try:
         while data := os.read(master, 65536):
@@ -183,9 +185,10 @@ def main(target: Path, command: Sequence[str]) -> None:
     """Record, and write both files."""
     found = []
     output = ""
-    for screen, text in screens(command):
-        found.append(screen)
-        output = text
+    with tempfile.TemporaryDirectory(prefix="recording-") as folder:
+        for screen, text in screens(command, folder):
+            found.append(screen)
+            output = text
     day = datetime.now(UTC).date().isoformat()
     caption = f"Recorded on {day}: {machine()}. Played {SPEED} times as fast."
     target.with_suffix(".txt").write_text(f"{caption}\n\n{output}", encoding="utf-8")
