@@ -120,21 +120,26 @@ def digest_of(content: bytes) -> str:
 
 
 def load_bounded(
-    content: bytes, file: str, *, most_bytes: int = MAX_BYTES, most_values: int = MAX_VALUES
+    content: bytes,
+    file: str,
+    *,
+    most_bytes: int = MAX_BYTES,
+    most_values: int = MAX_VALUES,
+    hint: str = _HINT,
 ) -> dict[str, Any]:
     """Return a JSON object within the limits of this module; raises LogError."""
     if len(content) > most_bytes:
-        raise LogError(f"{file}: larger than {most_bytes >> 20} MiB", _HINT)
+        raise LogError(f"{file}: larger than {most_bytes >> 20} MiB", hint)
     try:
         data: Any = json.loads(content, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
-        raise LogError(f"{file}:{line}: not valid JSON: {str(error)[:100]}", _HINT) from error
+        raise LogError(f"{file}:{line}: not valid JSON: {str(error)[:100]}", hint) from error
     if not isinstance(data, dict):
-        raise LogError(f"{file}: not a JSON object", _HINT)
+        raise LogError(f"{file}: not a JSON object", hint)
     why = _excess(data, most_values)
     if why:
-        raise LogError(f"{file}: {why}", _HINT)
+        raise LogError(f"{file}: {why}", hint)
     return data
 
 

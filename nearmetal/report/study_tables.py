@@ -9,6 +9,7 @@ from itertools import combinations
 from statistics import median
 
 from nearmetal.core.errors import NearmetalError
+from nearmetal.evidence.line_rate import line_rate
 from nearmetal.report import numbers
 from nearmetal.report.page import Grid, GridCell
 from nearmetal.report.study_view import (
@@ -26,7 +27,7 @@ from nearmetal.study.effects import RULE, SignedTable, by_pair, jitter, noisy_ne
 from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY, VARIES, fold
 from nearmetal.study.judge import Comparison, Verdict, compare
 from nearmetal.study.model import Arm, Cell, Point
-from nearmetal.study.physics import LARGE, line_rate
+from nearmetal.study.physics import LARGE
 from nearmetal.study.stats import Ratio, Summary
 
 ALL_PAIRS = "all_pairs"

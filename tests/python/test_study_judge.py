@@ -12,6 +12,7 @@ import pytest
 from nearmetal.cli.main import main
 from nearmetal.core.errors import NearmetalError
 from nearmetal.evidence import Unit
+from nearmetal.evidence.line_rate import line_rate
 from nearmetal.evidence.published import find
 from nearmetal.study.effects import (
     by_pair,
@@ -35,7 +36,7 @@ from nearmetal.study.judge import (
 )
 from nearmetal.study.labels import arms_of, load_labels
 from nearmetal.study.model import Arm, Cell, Observation, Point
-from nearmetal.study.physics import Severity, line_rate, violations, wire_disagrees
+from nearmetal.study.physics import Severity, violations, wire_disagrees
 from nearmetal.study.store import LABELS, Study
 from tests.python.study_shared import LOGS
 

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lines of two nodes can carry: port, packets of the MTU, and the slot. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nearmetal.check.snapshot import Snapshot, is_decimal
+from nearmetal.core.text import printable
+from nearmetal.evidence.line_rate import FULL, line_rate, pcie_rate
+
+_RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]+)?) Gb/sec")
+_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) GT/s")
+_ROCE_MTUS = (4096, 2048, 1024, 512, 256)
+_ROCE_HEADERS = 52
+"""Bytes of a RoCE packet within the MTU of its interface: IPv4 20, UDP 8, transport 12 to 24."""
+
+
+@dataclass(frozen=True)
+class PortCapacity:
+    """The Gbit/s of payload of a port, and the part that limits it, in words."""
+
+    node: str
+    port: str
+    gbit: float
+    limit: str
+
+
+def capacities(node: Snapshot) -> Iterator[PortCapacity]:
+    """Yield the capacity of each active port of a real RDMA device."""
+    for device in sorted(node.table("fabric")):
+        if node.flag("fabric", device, "software"):
+            continue
+        slot = _slot(node, node.text("fabric", device, "address"))
+        for port in sorted(node.table("fabric", device, "ports")):
+            place = ("fabric", device, "ports", port)
+            found = _RATE.match(node.text(*place, "rate"))
+            if found and node.text(*place, "state") == "ACTIVE":
+                name = printable(f"{device}/{port}")[:64]
+                fabric, mtu = _packets(node, place)
+                line = line_rate(fabric, float(found[1]), 0.0, mtu)
+                if slot and slot[0] < line.payload:
+                    yield PortCapacity(node.name, name, *slot)
+                else:
+                    words = f"{fabric} of {line.nominal:g} Gbit/s"
+                    yield PortCapacity(node.name, name, line.payload, words)
+
+
+def _packets(node: Snapshot, port: tuple[str, ...]) -> tuple[str, int | None]:
+    """Return the fabric and the MTU of its packets; None: the usual one."""
+    if node.text(*port, "link_layer") != "Ethernet":
+        return "InfiniBand", None
+    mtu = node.count("net", node.text(*port, "netdev"), "mtu")
+    return "RoCE", next((size for size in _ROCE_MTUS if size + _ROCE_HEADERS <= mtu), None)
+
+
+def _slot(node: Snapshot, address: str) -> tuple[float, str] | None:
+    """Return the Gbit/s of a slot, and its words; None: not known, as a hypervisor makes it up."""
+    place = ("pci", address)
+    speed = _SPEED.match(node.text(*place, "current_link_speed"))
+    width = node.text(*place, "current_link_width")
+    if node.flag("virtual", "guest") or node.text(*place, "physical"):
+        return None
+    if speed is None or not is_decimal(width):
+        return None
+    rate = pcie_rate(float(speed[1]), int(width))
+    return None if rate is None else (rate, f"PCIe slot of {speed[1]} GT/s with {width} lanes")
+
+
+@dataclass(frozen=True)
+class LineShare:
+    """The share of the possible payload that a pair reached."""
+
+    capacity: PortCapacity
+    gbit: float
+
+    @property
+    def share(self) -> float:
+        """The measured share."""
+        return self.gbit / self.capacity.gbit
+
+    @property
+    def fills(self) -> bool:
+        """Whether the line is full."""
+        return self.share >= FULL
+
+
+def line_share(ends: Sequence[Snapshot], gbit: float) -> LineShare | None:
+    """Return the share of the weaker end's line that a pair reached; None: no line is known.
+
+    Each end counts with its best port: the MPI chooses the port, and no file says which.
+    """
+    best = [max(capacities(end), key=lambda c: c.gbit, default=None) for end in ends]
+    known = [capacity for capacity in best if capacity is not None]
+    if len(known) < len(best):
+        return None
+    return LineShare(min(known, key=lambda c: c.gbit), gbit)

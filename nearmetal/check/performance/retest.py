@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Retests: what to measure again, and what that proves. Pure.
+
+A retest compares the suspect with others of its class that are measured at the same time. Each
+retest of a node has another partner, so the partner is exchanged each time. A pair is measured
+by turns as it is, and with either of its nodes exchanged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nearmetal.check.performance.robust import FLOOR, retests_needed
+from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, Order
+from nearmetal.check.performance.screen import Screening, Side, Suspicion
+from nearmetal.check.performance.tournament import completed, packed, tournament
+
+_MOST_ROUNDS = 6
+"""Limit of the rounds, as a multiple of the number of retests."""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A suspicion with its retests, up to the decision. `typical`: the median slowness of them.
+
+    `proven` None: the retests decide nothing.
+    """
+
+    suspicion: Suspicion
+    retests: int
+    slow: int
+    proven: bool | None
+    typical: float
+    exchanged: tuple[float, float] = (0.0, 0.0)
+    """Of a pair: the median slowness of its sender and of its receiver with other partners."""
+
+
+def orders(names: Sequence[str], screening: Screening, quantity: str) -> Iterator[Order]:
+    """Yield what to measure again of one quantity. The caller stops when all is decided."""
+    ours = [one for one in screening.suspicions if one.quantity == quantity]
+    if not ours:
+        return
+    needed, _ = retests_needed(len(screening.suspicions))
+    if QUANTITIES[quantity].of_pairs:
+        yield from _of_pairs(quantity, names, ours, needed)
+    else:
+        for _ in range(needed):
+            yield Order(quantity, tuple((name,) for name in names))
+
+
+def _of_pairs(
+    quantity: str, names: Sequence[str], ours: Sequence[Suspicion], needed: int
+) -> Iterator[Order]:
+    nodes = {one.item[0] for one in ours if one.side is not Side.PAIR}
+    pairs = {frozenset(one.item) for one in ours if one.side is Side.PAIR}
+    groups = packed([(a, b) for a, b in sorted(sorted(pair) for pair in pairs)])
+    rounds = tournament(names)
+    had = dict.fromkeys(nodes, 0)
+    for turn in range(needed * _MOST_ROUNDS):
+        round_ = rounds[turn % len(rounds)]
+        for a, b in round_:
+            for node, partner in ((a, b), (b, a)):
+                if node in nodes and partner not in nodes:
+                    had[node] += 1
+        yield Order(quantity, round_)
+        if turn < needed:
+            for group in groups:
+                yield Order(quantity, completed(names, group, turn))
+        if turn + 1 >= needed and min(had.values(), default=needed) >= needed:
+            return
+
+
+class Retests:
+    """The turns of retests so far, and what they prove.
+
+    All suspicions, of all quantities, share one bound on errors.
+    """
+
+    def __init__(self, screening: Screening) -> None:
+        self._screening = screening
+        self._suspects: dict[str, set[Item]] = defaultdict(set)
+        for one in screening.suspicions:
+            self._suspects[one.quantity].add(one.item)
+        self._turns: dict[str, list[dict[Item, float]]] = defaultdict(list)
+
+    def add(self, turn: MeasuredTurn) -> None:
+        """Take a turn. A turn of which nothing but suspects could be measured says nothing."""
+        model, suspects = self._screening.models.get(turn.quantity), self._suspects[turn.quantity]
+        if model is None:
+            return
+        slow = {
+            item: own
+            for item, value in turn.values.items()
+            if (own := model.slowness(item, value)) is not None
+        }
+        others = [
+            own
+            for item, own in slow.items()
+            if suspects.isdisjoint((item, item[::-1], *((node,) for node in item)))
+        ]
+        if others:
+            norm = median(others)
+            self._turns[turn.quantity].append({item: own - norm for item, own in slow.items()})
+
+    def decided(self, quantity: str) -> bool:
+        """Whether all suspicions of a quantity are decided."""
+        return all(
+            self._confirmation(one).proven is not None
+            for one in self._screening.suspicions
+            if one.quantity == quantity
+        )
+
+    def results(self) -> list[Confirmation]:
+        """Return all suspicions with what was proven."""
+        return [self._confirmation(one) for one in self._screening.suspicions]
+
+    def _confirmation(self, suspicion: Suspicion) -> Confirmation:
+        found, proven = _decided(
+            self._seen(suspicion), *retests_needed(len(self._screening.suspicions))
+        )
+        exchanged = (0.0, 0.0)
+        if suspicion.side is Side.PAIR:
+            sender, receiver = suspicion.item
+            exchanged = (
+                self._exchanged(suspicion.quantity, Side.SENDS, sender),
+                self._exchanged(suspicion.quantity, Side.RECEIVES, receiver),
+            )
+        return Confirmation(
+            suspicion,
+            len(found),
+            sum(value > FLOOR for value in found),
+            proven,
+            median(found) if found else 0.0,
+            exchanged,
+        )
+
+    def _seen(self, suspicion: Suspicion) -> list[float]:
+        """Return how much slower than the others of its turn the suspect was, turn by turn."""
+        turns = self._turns[suspicion.quantity]
+        if suspicion.side is Side.WHOLE:
+            return [turn[suspicion.item] for turn in turns if suspicion.item in turn]
+        if suspicion.side is Side.PAIR:
+            known = self._screening.models[suspicion.quantity].explained(suspicion.item)
+            return [turn[suspicion.item] - known for turn in turns if suspicion.item in turn]
+        return self._with_others(suspicion.quantity, suspicion.side, suspicion.item[0], set())
+
+    def _with_others(
+        self, quantity: str, side: Side, node: str, suspect_pairs: set[Item]
+    ) -> list[float]:
+        """Return the slowness of a node with each partner that is no suspect."""
+        suspects, at = self._suspects[quantity], 0 if side is Side.SENDS else 1
+        return [
+            slow
+            for turn in self._turns[quantity]
+            for item, slow in turn.items()
+            if item[at] == node and (item[1 - at],) not in suspects and item not in suspect_pairs
+        ]
+
+    def _exchanged(self, quantity: str, side: Side, node: str) -> float:
+        """Return how slow a node of a pair is with partners with which it is no suspect."""
+        suspects = self._suspects[quantity]
+        found = self._with_others(
+            quantity, side, node, suspects | {item[::-1] for item in suspects}
+        )
+        return median(found) if found else 0.0
+
+
+def confirm(turns: Sequence[MeasuredTurn], screening: Screening) -> list[Confirmation]:
+    """Return what retests prove."""
+    retests = Retests(screening)
+    for turn in turns:
+        retests.add(turn)
+    return retests.results()
+
+
+def _decided(values: Sequence[float], most: int, least: int) -> tuple[Sequence[float], bool | None]:
+    """Return the values up to the decision, and the decision.
+
+    The result is that of all `most` retests: later ones could not change it.
+    """
+    slow = 0
+    for count, value in enumerate(values[:most], 1):
+        slow += value > FLOOR
+        if slow >= least:
+            return values[:count], True
+        if count - slow > most - least:
+            return values[:count], False
+    return values[:most], None

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was measured: quantities, turns, and the file of a run. Pure.
+
+A run comes from `nearmetal check` or by mail, and is hostile: its size and its numbers are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite, log
+from typing import Any, NamedTuple, NoReturn
+
+from nearmetal.check.node_pattern import NODE
+from nearmetal.check.snapshot import load_bounded
+from nearmetal.core.errors import LogError
+from nearmetal.core.text import printable
+
+PERFORMANCE = "performance.json"
+"""The name of a run in a collection."""
+
+FORMAT = "nearmetal-performance"
+VERSION = 1
+MAX_NODES = 512
+MAX_BYTES = 128 << 20
+_MAX_VALUES = 12_000_000
+_MAX_TURNS = 20_000
+_MAX_SETUP = 32
+_MAX_TEXT = 200
+_LEAST, _MOST = 1e-12, 1e18
+_HINT = "measure again; the file is written by `nearmetal check`"
+
+Item = tuple[str, ...]
+"""A node, or the sender and the receiver of a pair."""
+
+
+@dataclass(frozen=True)
+class MeasuredQuantity:
+    """Something that is measured on nodes or between pairs."""
+
+    unit: str
+    of_pairs: bool
+    lower_is_better: bool
+    title: str
+
+    def slowness(self, value: float) -> float:
+        """Return the logarithm of a value; larger is slower."""
+        return log(value) if self.lower_is_better else -log(value)
+
+    def value(self, slowness: float) -> float:
+        """Return the value of a slowness."""
+        return exp(slowness if self.lower_is_better else -slowness)
+
+
+QUANTITIES: Mapping[str, MeasuredQuantity] = {
+    "memory": MeasuredQuantity(
+        "GB/s", of_pairs=False, lower_is_better=False, title="memory bandwidth"
+    ),
+    "flops": MeasuredQuantity(
+        "GFLOP/s", of_pairs=False, lower_is_better=False, title="floating point"
+    ),
+    "neighbours": MeasuredQuantity(
+        "", of_pairs=False, lower_is_better=True, title="time with neighbours over time alone"
+    ),
+    "latency": MeasuredQuantity("µs", of_pairs=True, lower_is_better=True, title="latency"),
+    "bandwidth": MeasuredQuantity("MB/s", of_pairs=True, lower_is_better=False, title="bandwidth"),
+}
+"""Every quantity by its name, which is also that of its check."""
+
+
+class Order(NamedTuple):
+    """What to measure side by side. A pair is measured in both directions, one after the other."""
+
+    quantity: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True)
+class MeasuredTurn:
+    """The values of what was measured side by side. A value that could not be had is absent."""
+
+    quantity: str
+    values: Mapping[Item, float]
+
+
+Ask = Callable[[Order], MeasuredTurn]
+
+
+@dataclass(frozen=True)
+class PerformanceRun:
+    """All turns of a run. `setup`: how it was measured, in words."""
+
+    names: tuple[str, ...]
+    taken: float = 0.0
+    setup: Mapping[str, str] = field(default_factory=dict)
+    screening: tuple[MeasuredTurn, ...] = ()
+    retests: tuple[MeasuredTurn, ...] = ()
+
+
+def run_text(run: PerformanceRun) -> str:
+    """Return the content of the file of a run."""
+    number = {name: index for index, name in enumerate(run.names)}
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "taken": round(run.taken, 3),
+        "nodes": list(run.names),
+        "setup": dict(run.setup),
+    }
+    for part, turns in (("screening", run.screening), ("retests", run.retests)):
+        data[part] = [
+            {
+                "quantity": turn.quantity,
+                "values": [
+                    [*(number[name] for name in item), v] for item, v in turn.values.items()
+                ],
+            }
+            for turn in turns
+        ]
+    return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def parse_run(content: bytes, file: str) -> PerformanceRun:
+    """Return a run; raises LogError."""
+    data = load_bounded(content, file, most_bytes=MAX_BYTES, most_values=_MAX_VALUES, hint=_HINT)
+    if data.get("format") != FORMAT or data.get("version") != VERSION:
+        _refuse(file, f"not a run of version {VERSION}")
+    names = data.get("nodes")
+    if not isinstance(names, list) or not 0 < len(names) <= MAX_NODES:
+        _refuse(file, f"not 1 to {MAX_NODES} nodes")
+    for name in names:
+        if not isinstance(name, str) or not NODE.fullmatch(name):
+            _refuse(file, f"{printable(str(name)[:40])!r} is not the name of a node")
+    if len(set(names)) != len(names):
+        _refuse(file, "a node appears twice")
+    setup = data.get("setup")
+    if not isinstance(setup, dict) or len(setup) > _MAX_SETUP:
+        _refuse(file, "no setup, or one of too many words")
+    taken = data.get("taken")
+    return PerformanceRun(
+        tuple(names),
+        float(taken) if isinstance(taken, int | float) else 0.0,
+        {printable(k): printable(str(v))[:_MAX_TEXT] for k, v in setup.items()},
+        _turns(file, names, "screening", data.get("screening")),
+        _turns(file, names, "retests", data.get("retests")),
+    )
+
+
+def _turns(file: str, names: Sequence[str], part: str, given: Any) -> tuple[MeasuredTurn, ...]:
+    if not isinstance(given, list) or len(given) > _MAX_TURNS:
+        _refuse(file, f"{part}: not a list of at most {_MAX_TURNS} turns")
+    return tuple(_turn(file, names, f"{part}[{index}]", turn) for index, turn in enumerate(given))
+
+
+def _turn(file: str, names: Sequence[str], place: str, given: Any) -> MeasuredTurn:
+    name = given.get("quantity") if isinstance(given, dict) else None
+    values = given.get("values") if isinstance(given, dict) else None
+    if not isinstance(name, str) or name not in QUANTITIES or not isinstance(values, list):
+        _refuse(file, f"{place}: no known quantity with values")
+    count = 2 if QUANTITIES[name].of_pairs else 1
+    found: dict[Item, float] = {}
+    for row in values:
+        if not isinstance(row, list) or len(row) != count + 1:
+            _refuse(file, f"{place}: a row has not {count + 1} numbers")
+        *ends, value = row
+        if not all(type(end) is int and 0 <= end < len(names) for end in ends):
+            _refuse(file, f"{place}: a row names a node that is not in the list")
+        item = tuple(names[end] for end in ends)
+        if len(set(item)) != count or item in found:
+            _refuse(file, f"{place}: {' to '.join(item)} is no pair, or appears twice")
+        if type(value) not in (int, float) or not isfinite(value) or not _LEAST < value < _MOST:
+            _refuse(file, f"{place}: the value of {' to '.join(item)} is not possible")
+        found[item] = float(value)
+    return MeasuredTurn(name, found)
+
+
+def _refuse(file: str, why: str) -> NoReturn:
+    raise LogError(f"{file}: {why}", _HINT)

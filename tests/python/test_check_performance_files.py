@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performance runs as files, classes and lines from snapshots, and the words of findings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearmetal.check.model import Gravity
+from nearmetal.check.performance.classes import (
+    BETWEEN_HOSTS,
+    BETWEEN_SWITCHES,
+    ONE_HOST,
+    ONE_KERNEL,
+    ONE_SWITCH,
+    NodeClasses,
+    classes,
+)
+from nearmetal.check.performance.findings import line_findings, slow_parts
+from nearmetal.check.performance.line import capacities, line_share
+from nearmetal.check.performance.run import Item, MeasuredTurn, PerformanceRun, parse_run, run_text
+from nearmetal.core.errors import LogError
+from nearmetal.evidence.line_rate import pcie_rate
+from tests.python.check_nodes import PORT, node
+from tests.python.check_performance_clusters import measure, named, names
+
+TURN = {"quantity": "latency", "values": [[0, 1, 2.5]]}
+RUN: dict[str, Any] = {
+    "format": "nearmetal-performance",
+    "version": 1,
+    "taken": 1.5,
+    "nodes": ["a", "b"],
+    "setup": {"size": "8"},
+    "screening": [TURN],
+    "retests": [],
+}
+
+
+def test_a_run_survives_its_file() -> None:
+    run = measure(names(5), lambda _, item: 1.3 if "n0" in item else 1.0)
+    assert run.retests
+    assert parse_run(run_text(run).encode(), "run") == run
+    assert parse_run(json.dumps(RUN).encode(), "run") == PerformanceRun(
+        ("a", "b"), 1.5, {"size": "8"}, (MeasuredTurn("latency", {("a", "b"): 2.5}),), ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"version": 2}, "not a run of version 1"),
+        ({"format": "nearmetal-snapshot"}, "not a run of version 1"),
+        ({"nodes": []}, "not 1 to 512 nodes"),
+        ({"nodes": [f"n{i}" for i in range(513)]}, "not 1 to 512 nodes"),
+        ({"nodes": ["a", "b\x1b"]}, "is not the name of a node"),
+        ({"nodes": ["a", "a"]}, "a node appears twice"),
+        ({"setup": {str(i): "" for i in range(40)}}, "too many words"),
+        ({"retests": {}}, "not a list of at most 20000 turns"),
+        ({"screening": [{}]}, "no known quantity"),
+        ({"screening": [{**TURN, "quantity": "luck"}]}, "no known quantity"),
+        ({"screening": [{**TURN, "values": [[0, 1]]}]}, "a row has not 3 numbers"),
+        ({"screening": [{**TURN, "values": [[0, 2, 1.0]]}]}, "not in the list"),
+        ({"screening": [{**TURN, "values": [[0, True, 1.0]]}]}, "not in the list"),
+        ({"screening": [{**TURN, "values": [[0, -1, 1.0]]}]}, "not in the list"),
+        ({"screening": [{**TURN, "values": [[1, 1, 1.0]]}]}, "is no pair"),
+        ({"screening": [{**TURN, "values": [[0, 1, 1.0], [0, 1, 1.0]]}]}, "appears twice"),
+        ({"screening": [{**TURN, "values": [[0, 1, 0]]}]}, "is not possible"),
+        ({"screening": [{**TURN, "values": [[0, 1, -1.0]]}]}, "is not possible"),
+        ({"screening": [{**TURN, "values": [[0, 1, 1e300]]}]}, "out of range"),
+        ({"screening": [{**TURN, "values": [[0, 1, "9"]]}]}, "is not possible"),
+    ],
+)
+def test_a_hostile_run_is_refused(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(LogError, match="run: ") as error:
+        parse_run(json.dumps(RUN | change).encode(), "run")
+    assert why in str(error.value)
+    assert "measure again" in error.value.hint
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(sorted(RUN)), JSON)
+def test_any_part_may_be_anything(key: str, value: Any) -> None:
+    refusals = []
+    try:
+        run = parse_run(json.dumps(RUN | {key: value}).encode(), "run")
+    except LogError as error:
+        refusals = [error.message]
+    else:
+        assert parse_run(run_text(run).encode(), "run") == run
+    assert all(message.startswith("run:") for message in refusals)
+
+
+def test_hops_of_snapshots() -> None:
+    def boot(number: int, kernel: str, *changes: tuple[str, Any]) -> Any:
+        return node(number, ("system>boot_id", kernel), *changes)
+
+    uuid = ("virtual>uuid", "u-3")
+    found = classes(
+        [
+            boot(1, "k1"),
+            boot(2, "k1"),
+            boot(3, "k3", ("virtual>guest", True), uuid),
+            boot(4, "k4", ("virtual>guest", True), ("virtual>uuid", "u-4")),
+            boot(5, "k5", ("virtual>guests", {"u-3": {}, "u-4": {}})),
+        ],
+        {"compute-01": "s1", "compute-03": "s1", "compute-05": "s2"},
+    )
+    assert found.hop("compute-01", "compute-02") == ONE_KERNEL
+    assert found.hop("compute-03", "compute-04") == ONE_HOST
+    assert found.hop("compute-03", "compute-05") == ONE_HOST
+    assert found.hop("compute-01", "compute-03") == ONE_SWITCH
+    assert found.hop("compute-01", "compute-05") == BETWEEN_SWITCHES
+    assert found.hop("compute-02", "compute-05") == BETWEEN_HOSTS
+    assert found.host("compute-04") == "k5"
+    assert found.host("compute-99") == ""
+    assert found.of_pair("compute-01", "compute-03") == found.of_pair("compute-03", "compute-01")
+
+
+def test_a_fault_makes_no_class_of_its_own() -> None:
+    slow = node(
+        2,
+        ("memory>MemTotal", 32 << 20),
+        ("fabric>mlx5_0>ports>1", PORT | {"rate": "25 Gb/sec (1X EDR)"}),
+    )
+    found = classes([node(1), slow, node(3, ("processor>model", "Model Q"))], {})
+    assert found.of_node("compute-01") == found.of_node("compute-02")
+    assert found.of_node("compute-01") != found.of_node("compute-03")
+
+
+@pytest.mark.parametrize(
+    ("transfers", "lanes", "gbit"),
+    [(2.5, 8, 16), (5, 8, 32), (8, 8, 63.015), (16, 16, 252.06), (64, 16, 1024)],
+)
+def test_the_encoding_of_pcie(transfers: float, lanes: int, gbit: float) -> None:
+    assert pcie_rate(transfers, lanes) == pytest.approx(gbit, abs=0.01)
+    assert pcie_rate(transfers, 0) is None
+    assert pcie_rate(7, lanes) is None
+
+
+ADDRESS = ("fabric>mlx5_0>address", "0000:17:00.0")
+NARROW = ("pci>0000:17:00.0>current_link_width", "8")
+
+
+def test_the_slot_or_the_port_limits() -> None:
+    (port,) = capacities(node(1, ADDRESS))
+    assert port.limit == "InfiniBand of 100 Gbit/s"
+    assert port.gbit == pytest.approx(100 * 4096 / 4122)
+    (slot,) = capacities(node(1, ADDRESS, NARROW))
+    assert slot.limit == "PCIe slot of 8.0 GT/s with 8 lanes"
+    assert slot.gbit == pytest.approx(63.015, abs=0.01)
+    (guest,) = capacities(node(1, ADDRESS, NARROW, ("virtual>guest", True)))
+    assert guest.limit == port.limit
+    assert not list(capacities(node(1, ("fabric>mlx5_0>software", True))))
+    assert not list(capacities(node(1, ("fabric>mlx5_0>ports>1", PORT | {"state": "DOWN"}))))
+
+
+@pytest.mark.parametrize(("mtu", "payload"), [(1500, 1024), (4200, 4096), (9000, 4096)])
+def test_the_mtu_of_roce(mtu: int, payload: int) -> None:
+    ethernet = PORT | {"link_layer": "Ethernet", "rate": "25 Gb/sec (1X EDR)"}
+    (port,) = capacities(node(1, ("fabric>mlx5_0>ports>1", ethernet), ("net>ib0>mtu", mtu)))
+    assert port.gbit == pytest.approx(25 * payload / (payload + 82))
+
+
+def test_the_weaker_end_counts() -> None:
+    share = line_share([node(1, ADDRESS), node(2, ADDRESS, NARROW)], 60.0)
+    assert share is not None
+    assert share.capacity.node == "compute-02"
+    assert share.fills
+    assert line_share([node(1), node(2, ("fabric", {}))], 60.0) is None
+
+
+def test_a_line_that_is_not_full_is_a_finding() -> None:
+    nodes = [node(1), node(2), node(3)]
+    values: dict[Item, float] = {
+        (a.name, b.name): 6000.0 if a is nodes[1] else 12_000.0
+        for a in nodes
+        for b in nodes
+        if a is not b
+    }
+    run = PerformanceRun(
+        tuple(n.name for n in nodes), screening=(MeasuredTurn("bandwidth", values),)
+    )
+    ((check, weak, seen),) = line_findings(run, nodes)
+    assert (check.name, weak) == ("performance.line_rate", ("compute-02",))
+    assert seen.value == "40 to 50 % of 99.4 Gbit/s"
+    assert not list(line_findings(run, nodes[:1]))
+
+
+def test_the_words_of_a_finding() -> None:
+    found = named(names(6), lambda _, item: 1.5 if "n1" in item else 1.0)
+    seen = {check.name: (nodes, spotted) for check, nodes, spotted in slow_parts(found)}
+    nodes, memory = seen["performance.memory"]
+    assert nodes == ("n1",)
+    assert "50 % slower" in memory.value
+    assert memory.expected.startswith("99.9 GB/s, and at most 7 % slower")
+    assert memory.about == ""
+    assert memory.grade is None
+    _, latency = seen["performance.latency"]
+    assert latency.grade is Gravity.NOTE
+    assert "the node itself is slow" in latency.reason
+
+
+@pytest.mark.parametrize(
+    ("slow", "about"),
+    [
+        ({("n1", "n2")}, "n1 to n2"),
+        ({("n1", "n2"), ("n2", "n1")}, "n1 and n2"),
+        ({("n1", f"n{i}") for i in range(6)}, "link of the node, sends"),
+        ({(f"n{i}", "n1") for i in range(6)}, "link of the node, receives"),
+    ],
+)
+def test_the_named_part_of_traffic(slow: set[tuple[str, str]], about: str) -> None:
+    known = NodeClasses(switches=dict.fromkeys(names(6), "s"))
+    found = named(names(6), lambda q, i: 1.5 if q == "latency" and i in slow else 1.0, known)
+    ((check, _, spotted),) = slow_parts(found)
+    assert check.name == "performance.latency"
+    assert spotted.about == about
