@@ -35,7 +35,7 @@ Sums = Counter[tuple[str, ...]]
 
 
 @dataclass
-class _Place:
+class _JobOnNode:
     """The sums of a job on a node, and what is there now."""
 
     sums: Sums = field(default_factory=Counter)
@@ -57,7 +57,7 @@ class TrafficTotals:
         """`channels`: those of the provider; a file may name others, which are summed up."""
         self._channels = {*channels, "none"}
         self._most = most
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._places: dict[tuple[str, str], _JobOnNode] = {}
         self._last: dict[str, tuple[Sums, float]] = {}
 
     def read(self, endpoints: Iterable[tuple[EndpointCounters, bool]], now_s: float) -> None:
@@ -92,11 +92,11 @@ class TrafficTotals:
         self._places = {key: one for key, one in self._places.items() if one.seen_s >= late}
         self._last = {key: one for key, one in self._last.items() if one[1] >= late}
 
-    def _place(self, endpoint: EndpointCounters, now_s: float) -> _Place:
+    def _place(self, endpoint: EndpointCounters, now_s: float) -> _JobOnNode:
         key = (endpoint.job, endpoint.host)
         if key not in self._places and len(self._places) >= self._most:
             key = (OTHER, OTHER)
-        return self._places.setdefault(key, _Place(seen_s=now_s))
+        return self._places.setdefault(key, _JobOnNode(seen_s=now_s))
 
     def _channel(self, name: str) -> str:
         return name if name in self._channels else OTHER
