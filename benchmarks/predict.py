@@ -241,9 +241,10 @@ def row(application: Application, how: str, one: Measured, found: dict[str, Any]
     )
     name = f"| {application.workload} | {arm} | {how} |"
     real = f"{value:+.1f} | {low:+.1f} to {high:+.1f} | {least:+.1f} |"
-    if found["tax_percent"] is None:
+    predicted = found["tax_percent"]
+    if predicted is None:
         return f"{name} {found['not_predictable']} | | {real} | |"
-    tax, (first, last) = found["tax_percent"], found["interval_percent"]
+    tax, first, last = (predicted[key] for key in ("value", "low", "high"))
     inside = "yes" if first <= value <= last else "no"
     return (
         f"{name} {tax:+.1f} | {first:+.1f} to {last:+.1f} | {real} {tax - value:+.1f} | {inside} |"

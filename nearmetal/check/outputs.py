@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An analysis as text, JSON, JUnit and a Prometheus textfile. Pure."""
+"""An analysis as text, JSON, JUnit and metrics of Prometheus. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from xml.etree import ElementTree as ET
 
 from nearmetal.check.families import CHECKS
 from nearmetal.check.model import Analysis, CheckFinding, Gravity
+from nearmetal.core.metrics import OTHER, Metric, one
 
 _MOST_NODES = 64
+_MOST_SERIES = 10_000
+"""Findings with labels of their own among the metrics."""
 
 
 def lines(analysis: Analysis) -> Iterator[str]:
@@ -104,35 +107,24 @@ def junit(analysis: Analysis, least: Gravity) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def prometheus(analysis: Analysis, taken: float) -> str:
-    """Return a textfile for the collector of node_exporter."""
-    rows = [
-        "# HELP nearmetal_check_finding A finding of nearmetal check.",
-        "# TYPE nearmetal_check_finding gauge",
-    ]
+def metrics(analysis: Analysis, taken: float) -> list[Metric]:
+    """Return the metrics of an analysis; `taken` is the time of the snapshots."""
     # Labels name a time series, and two findings may differ in their values only.
-    found: dict[str, None] = {}
+    found: dict[tuple[str, ...], None] = {}
     for finding in analysis.findings:
         for node in finding.nodes[:_MOST_NODES] if finding.grade is Gravity.NOTE else finding.nodes:
-            labels = {
-                "check": finding.check,
-                "severity": finding.grade.word,
-                "node": node,
-                "about": finding.about,
-            }
-            shown = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
-            found[f"nearmetal_check_finding{{{shown}}} 1"] = None
-    rows += [
-        *found,
-        "# HELP nearmetal_check_nodes Nodes of the last check.",
-        "# TYPE nearmetal_check_nodes gauge",
-        f"nearmetal_check_nodes {len(analysis.nodes)}",
-        "# HELP nearmetal_check_time_seconds Time of the last check.",
-        "# TYPE nearmetal_check_time_seconds gauge",
-        f"nearmetal_check_time_seconds {taken:.3f}",
+            if len(found) < _MOST_SERIES:
+                found[finding.check, finding.grade.word, node, finding.about] = None
+            else:
+                found[finding.check, finding.grade.word, OTHER, ""] = None
+    return [
+        Metric(
+            "check_finding",
+            "gauge",
+            "A finding of the last check.",
+            ("check", "severity", "node", "about"),
+            tuple((labels, 1) for labels in found),
+        ),
+        one("check_nodes", "Nodes of the last check.", len(analysis.nodes)),
+        one("check_timestamp_seconds", "Time of the snapshots of the last check.", taken),
     ]
-    return "\n".join(rows) + "\n"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -154,3 +154,14 @@ def write_new(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError as error:
         raise NearmetalError(f"{path} exists", "remove it, or give another name") from error
+
+
+def seconds(text: str) -> float:
+    """Return the seconds between two readings; raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.1 <= value <= 3600:  # noqa: PLR2004 - a person cannot read faster than that
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    return value

@@ -109,7 +109,8 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
         {
             "directory": str(directory),
             "launches": total,
-            "failed": [launch.number for launch in failed],
+            "failed": len(failed),
+            "failed_launches": [launch.number for launch in failed],
             "skipped": list(manifest.skipped),
         },
         [

@@ -166,7 +166,7 @@ def on_collect(args: argparse.Namespace, view: View) -> int:
         view.warn(f"node {name}: {why}", remedy)
     view.result(
         {
-            "output": str(args.output),
+            "directory": str(args.output),
             "nodes": list(gathered.contents),
             "silent": {name: why for name, (why, _, _) in silent.items()},
         },
@@ -299,6 +299,7 @@ def _judge(
 ) -> int:
     from nearmetal.check import outputs
     from nearmetal.check.model import Gravity
+    from nearmetal.core.exposition import metrics_text
     from nearmetal.core.files import replace_file
 
     analysis = _analysis(args, snapshots, silent)
@@ -306,7 +307,8 @@ def _judge(
     if args.junit is not None:
         replace_file(Path(args.junit), outputs.junit(analysis, least), mode=0o644)
     if args.prometheus is not None:
-        replace_file(Path(args.prometheus), outputs.prometheus(analysis, taken), mode=0o644)
+        text = metrics_text(outputs.metrics(analysis, taken))
+        replace_file(Path(args.prometheus), text, mode=0o644)
     view.result(outputs.data(analysis), list(outputs.lines(analysis)))
     return ExitCode.CHECKS_FAILED if analysis.fails(least) else ExitCode.DONE
 

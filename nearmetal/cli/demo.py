@@ -91,8 +91,7 @@ def verdict_data(found: list[Headline]) -> list[dict[str, Any]]:
             "tcp": v.baseline.value if v.baseline else None,
             "network_only": v.network.value if v.network else None,
             "limit": v.limit.value if v.limit else None,
-            "ratio": v.ratio.value if v.ratio else None,
-            "interval": [v.ratio.low, v.ratio.high] if v.ratio else None,
+            "ratio": v.ratio and v.ratio._asdict(),
             "launches": v.launches,
             "verdict": v.verdict,
             "goal": v.goal,
@@ -240,7 +239,7 @@ def _show(
     view.table(columns, [_row(v) for v in found])
     data: dict[str, Any] = {
         "report": str(page),
-        "locality": [p.model_dump() for p in pairs],
+        "pairs": [p.model_dump() for p in pairs],
         "hello": hello,
         "verdicts": verdict_data(found),
     }

@@ -366,7 +366,7 @@ def on_verify(args: argparse.Namespace, view: View) -> int:
         {
             "nodes": {name: _rdma_data(node) for name, node in fabric.nodes.items()},
             "sends": [asdict(sends) | {"line_gbit": line} for sends, line in fabric.sends],
-            "findings": [asdict(f) | {"level": f.level.value} for f in fabric.findings],
+            "findings": [_finding_data(finding) for finding in fabric.findings],
         }
     )
     columns = ("node", "about", "level", "what", "VMW-IB")
@@ -382,6 +382,12 @@ def _rdma_data(node: RdmaNode) -> dict[str, Any]:
     limit = node.locked
     shown = "unlimited" if limit == float("inf") else limit
     return asdict(node) | {"tools": sorted(node.tools), "locked": shown}
+
+
+def _finding_data(finding: FabricFinding) -> dict[str, Any]:
+    data = asdict(finding)
+    del data["level"]
+    return data | {"severity": finding.level.value}
 
 
 def _finding_row(finding: FabricFinding) -> list[str]:

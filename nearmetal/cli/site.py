@@ -129,7 +129,7 @@ def on_doctor(args: argparse.Namespace, view: View) -> int:
         "mpi": report.mpi.title if report.mpi else None,
         "good": report.good,
         "diagnoses": [
-            {"id": d.id, "grade": d.grade.value, "words": d.words, "remedy": d.remedy}
+            {"id": d.id, "severity": d.grade.value, "words": d.words, "remedy": d.remedy}
             for d in report.found
         ],
     }

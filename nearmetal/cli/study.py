@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nearmetal.study.importer import ImportSummary
     from nearmetal.study.judge import Comparison
     from nearmetal.study.physics import Violation
+    from nearmetal.study.stats import Interval
 
 _MAX_REFUSED = 20
 
@@ -196,9 +197,13 @@ def _comparison_data(one: Comparison) -> dict[str, Any]:
         **one.point._asdict(),
         "setup": one.point.setup._asdict(),
         "unit": one.point.unit.value,
-        "base": {"n": one.base.n, "median": one.base.median, "interval": one.base.interval},
-        "arm": {"n": one.test.n, "median": one.test.median, "interval": one.test.interval},
-        "ratio": one.ratio,
+        "base": {
+            "n": one.base.n,
+            "median": one.base.median,
+            "interval": _limits(one.base.interval),
+        },
+        "arm": {"n": one.test.n, "median": one.test.median, "interval": _limits(one.test.interval)},
+        "ratio": one.ratio and one.ratio._asdict(),
         "tax_percent": one.tax_percent,
         "margin": one.margin and {"limit": one.margin.limit, "origin": one.margin.origin},
         "verdict": one.verdict.value,
@@ -208,6 +213,10 @@ def _comparison_data(one: Comparison) -> dict[str, Any]:
         "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
         "watermarks": one.gate.watermarks,
     }
+
+
+def _limits(interval: Interval | None) -> dict[str, float] | None:
+    return interval and interval._asdict()
 
 
 def _comparison_row(one: Comparison) -> list[str]:

@@ -111,7 +111,7 @@ def on_tax(args: argparse.Namespace, view: View) -> int:
                     "size": p.size,
                     "nodes": p.nodes,
                     "metric": p.metric,
-                    **vars(t),
+                    **_split(t),
                 }
                 for p, t in found
             ]
@@ -119,6 +119,15 @@ def on_tax(args: argparse.Namespace, view: View) -> int:
         ["1 - total = (1 - core loss) x (1 - virtualization); the limits hold with 95 %"],
     )
     return ExitCode.DONE
+
+
+def _split(split: TaxSplit) -> dict[str, Any]:
+    losses = {name: getattr(split, name) for name in ("total", "core_loss", "virtualization")}
+    return {name: loss._asdict() for name, loss in losses.items()} | {"verdict": split.verdict}
+
+
+def _cells(cells: Mapping[tuple[str, str], float]) -> list[dict[str, Any]]:
+    return [{"scale": s, "test": test, "value": value} for (s, test), value in cells.items()]
 
 
 def _percent(loss: Loss) -> str:
@@ -178,14 +187,14 @@ def on_published(args: argparse.Namespace, view: View) -> int:
         {
             "study": vars(study),
             "numbers": [vars(n) for n in known],
-            "taxes": [{"test": n.test, "at": n.scale, **vars(t)} for n, t in split],
+            "taxes": [{"test": n.test, "scale": n.scale, **_split(t)} for n, t in split],
             "signed": [
                 {
                     "plus": t.first,
                     "minus": t.second,
                     "rule": RULE,
-                    "cells": [[*key, value] for key, value in t.cells.items()],
-                    "flagged": [[*key, value] for key, value in t.flagged.items()],
+                    "cells": _cells(t.cells),
+                    "flagged": _cells(t.flagged),
                 }
                 for t in signed
             ],
@@ -322,7 +331,7 @@ def _point(one: Tested) -> dict[str, Any]:
         "size": one.point.size,
         "nodes": one.point.nodes,
         "metric": one.point.metric,
-        "quantity": one.quantity,
+        "quantity": one.quantity._asdict(),
         "launches": one.launches,
         "lines": [f"{o.source}:{o.line}" for o in one.observations[:MAX_LINES]],
     }
@@ -373,7 +382,7 @@ def _show_claims(
                     "line": r.claim.line,
                     "claim": r.claim.quote,
                     "roles": r.claim.roles,
-                    "limits": r.claim.limits,
+                    "limits": r.claim.limits._asdict(),
                     "outcome": r.outcome.value,
                     "reason": r.reason,
                     "marks": r.marks,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.evidence.profiles import Profile
-    from nearmetal.study.predict import GroupTax, Prediction
+    from nearmetal.study.predict import GroupTax, Prediction, TaxLimits
 
 _PERCENT = 100.0
 
@@ -95,6 +95,11 @@ def load_profile(path: Path) -> Profile:
     return read_profile(texts)
 
 
+def _limits(found: TaxLimits, scale: float = 1) -> dict[str, float]:
+    ways = {"value": found.expected, "low": found.low, "high": found.high}
+    return {name: value * scale for name, value in ways.items()}
+
+
 def _data(group: GroupTax, seconds: float) -> dict[str, Any]:
     ratio = group.cost.ratio if group.cost else None
     return {
@@ -104,13 +109,8 @@ def _data(group: GroupTax, seconds: float) -> dict[str, Any]:
         "seconds": group.seconds,
         "benchmark": group.test or None,
         "messages_seconds": group.messages_seconds if group.test else None,
-        "ratio": ratio,
-        "change_percent": [
-            100 * value / seconds
-            for value in (group.change.low, group.change.expected, group.change.high)
-        ]
-        if group.test
-        else None,
+        "ratio": ratio and ratio._asdict(),
+        "change_percent": _limits(group.change, 100 / seconds) if group.test else None,
         "not_predicted": group.why or None,
     }
 
@@ -166,8 +166,7 @@ def _show(made: Prediction, arm: str, base: str, view: View) -> None:
             "format": made.profile.format,
             "ranks": made.profile.ranks,
             "run_seconds_of_all_ranks": made.seconds,
-            "tax_percent": made.tax.expected if made.tax else None,
-            "interval_percent": [made.tax.low, made.tax.high] if made.tax else None,
+            "tax_percent": made.tax and _limits(made.tax),
             "not_predictable": made.why or None,
             "unmapped_percent": made.unmapped_percent,
             "groups": [_data(group, made.seconds) for group in made.groups],

@@ -3,23 +3,19 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import open_running
-from nearmetal.core.errors import BackendError, ExitCode, LogError
-from nearmetal.core.files import replace_file
-from nearmetal.core.process import LocalRunner
+from nearmetal.cli.arguments import open_running, seconds
+from nearmetal.core.errors import ExitCode
 
 if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
-    from nearmetal.cluster.backend import Backend
-    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.evidence.counters import EndpointCounters
     from nearmetal.evidence.traffic import Line
 
@@ -42,16 +38,6 @@ _COLUMNS = (
 )
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.1 <= value <= 3600:  # noqa: PLR2004 - a person cannot read faster than that
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
-    return value
-
-
 def top_options(parser: VerbParser) -> None:
     """Add the arguments of `top`."""
     from nearmetal.evidence.traffic import Sort
@@ -70,7 +56,7 @@ def top_options(parser: VerbParser) -> None:
     parser.option(
         "--interval SECONDS",
         "seconds between two readings (default: 1)",
-        type=_seconds,
+        type=seconds,
         default=1.0,
     )
     parser.option(
@@ -80,48 +66,18 @@ def top_options(parser: VerbParser) -> None:
         default=Sort.RATE.value,
     )
     parser.option("--all", "also show processes that have ended or closed their communication")
-    parser.option(
-        "--prometheus FILE",
-        "instead of a table, write metrics to FILE after each interval, in the text format of Prometheus's textfile collector",
-    )
-
-
-def _of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
-    """Return the directories in which jobs of a running cluster leave their statistics."""
-    found = []
-    for host in spec.hosts:
-        try:
-            base = backend.meeting_directory(host.name)
-            found += [base, *sorted(p for p in base.iterdir() if p.is_dir())]
-        except (BackendError, OSError):
-            continue  # the cluster went down meanwhile
-    return found
-
-
-def _of_all_clusters() -> list[Path]:
-    from nearmetal.cluster.backend import open_backend
-    from nearmetal.cluster.store import Store, state_directory
-
-    store = Store(state_directory())
-    found = []
-    for name in store.names():
-        spec = store.recorded(name)
-        if spec is not None:
-            found += _of_cluster(open_backend(spec, store, LocalRunner()), spec)
-    return found
 
 
 def directories(args: argparse.Namespace) -> list[Path]:
     """Return the directories of statistics files; jobs come and go, so each call looks again."""
     if args.dir:
         return list(args.dir)
+    from nearmetal.job.watched import everywhere, of_cluster
+
     if args.spec:
         cluster, spec = open_running(args.spec)
-        return _of_cluster(cluster.backend, spec)
-    own = [os.environ.get(name, "") for name in ("NEARMETAL_STATS_DIR", "NEARMETAL_RUNDIR")]
-    shm, name = Path("/dev/shm"), f"nearmetal-{os.geteuid()}"  # noqa: S108
-    places = [*(Path(p) for p in own if p), shm / name, *sorted(shm.glob(f"{name}.*"))]
-    return list(dict.fromkeys([*places, *_of_all_clusters()]))
+        return of_cluster(cluster.backend, spec)
+    return everywhere()
 
 
 def look(args: argparse.Namespace) -> list[EndpointCounters]:
@@ -138,24 +94,21 @@ def look(args: argparse.Namespace) -> list[EndpointCounters]:
 
 def on_top(args: argparse.Namespace, view: View) -> int:
     """Read and show the counters again and again, until interrupted or after --once."""
-    from nearmetal.evidence.traffic import Sort, lines, ordered, prometheus
+    from nearmetal.evidence.traffic import Sort, lines, ordered
 
     sort = Sort(args.sort)
     before = look(args)
     live = sys.stdout.isatty() and not args.once and not view.as_json
-    if not before and args.once and not view.as_json and args.prometheus is None:
+    if not before and args.once and not view.as_json:
         view.note("no process of this user communicates over nearmetal now")
     while True:
         time.sleep(args.interval)
         now = look(args)
         found = ordered(lines(now, before), sort)
-        if args.prometheus is not None:
-            _write(args.prometheus, prometheus(found))
-        else:
-            if live:
-                sys.stdout.write(_CLEAR)
-            view.table(_COLUMNS, [_row(line) for line in found])
-            view.result({"endpoints": [_data(e, found) for e in now]})
+        if live:
+            sys.stdout.write(_CLEAR)
+        view.table(_COLUMNS, [_row(line) for line in found])
+        view.result({"endpoints": [_data(e, found) for e in now]})
         if args.once or view.as_json:
             return ExitCode.DONE
         sys.stdout.flush()
@@ -205,12 +158,3 @@ def _row(line: Line) -> list[str]:
         f"{peer.stalls:,}",
         trouble(peer) or (peer.reason if line.channel in {"net", "none"} else ""),
     ]
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the metrics so that a collector never sees half of them."""
-    try:
-        replace_file(path, text, mode=0o644, sync=False, shared=True)
-    except OSError as error:
-        hint = "give a file in a directory that you may write to"
-        raise LogError(f"{path}: {error.strerror}", hint) from error

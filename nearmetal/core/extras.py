@@ -7,6 +7,7 @@ from nearmetal.core.errors import NearmetalError
 
 _DEBIAN = {
     "libvirt": "python3-libvirt",
+    "metrics": "python3-prometheus-client",
     "redfish": "python3-sushy",
     "study": "nearmetal-study",
     "vsphere": "nearmetal",

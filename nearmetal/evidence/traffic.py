@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traffic of running endpoints by peer and channel: totals, rates, text for Prometheus. Pure."""
+"""Traffic of running endpoints by peer and channel: totals and rates. Pure."""
 
 from __future__ import annotations
 
@@ -102,84 +102,3 @@ def trouble(peer: PeerCounters) -> str:
     if peer.fallbacks:
         words.append(f"{peer.fallbacks} fallbacks: {peer.fallback_reason}")
     return "; ".join(words)
-
-
-_TRAFFIC = {
-    "sent_messages": "Messages sent.",
-    "sent_bytes": "Payload bytes sent.",
-    "received_messages": "Messages received.",
-    "received_bytes": "Payload bytes received.",
-}
-_PEER = {
-    "stalls": "Sends that found no room.",
-    "fallbacks": "Transfers that fell back to another protocol.",
-    "quarantines": "Channels given up.",
-}
-_ACCESSES = {
-    "operations": ("accesses", "Puts, gets and atomics on the peer's memory, by way."),
-    "bytes": ("access_bytes", "Bytes of puts, gets and atomics, by way."),
-}
-
-
-def _family(
-    name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, str], float]]
-) -> list[str]:
-    """Return the lines of one metric."""
-    lines = [f"# HELP nearmetal_{name} {text}", f"# TYPE nearmetal_{name} {kind}"]
-    for labels, value in samples:
-        words = ",".join(f'{key}="{_label(word)}"' for key, word in labels.items())
-        lines.append(f"nearmetal_{name}{{{words}}} {value}")
-    return lines
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _labels(line: Line, **more: str) -> dict[str, str]:
-    end = line.endpoint
-    return {
-        "job": end.job,
-        "host": end.host,
-        "rank": "" if end.rank is None else str(end.rank),
-        "endpoint": end.id,
-        "peer": line.peer.id,
-        "peer_label": line.peer.label,
-        **more,
-    }
-
-
-def prometheus(found: Sequence[Line]) -> str:
-    """Return the text format that Prometheus scrapes and its textfile collector reads."""
-    peers = list({(x.endpoint.id, x.peer.id): x for x in found}.values())
-    text: list[str] = []
-    for name, words in _TRAFFIC.items():
-        samples = [(_labels(x, channel=x.channel), getattr(x.traffic, name)) for x in found]
-        text += _family(f"{name}_total", "counter", words, samples)
-    for name, words in _PEER.items():
-        samples = [(_labels(x), getattr(x.peer, name)) for x in peers]
-        text += _family(f"{name}_total", "counter", words, samples)
-    down = ((_labels(x), int(x.peer.down)) for x in peers)
-    text += _family("peer_down", "gauge", "1 when the peer is lost or closed.", down)
-    large = (
-        (_labels(x, protocol=name), count)
-        for x in peers
-        for name, count in x.peer.protocols.items()
-    )
-    words = "Bytes of large messages received, by protocol."
-    text += _family("large_bytes_total", "counter", words, large)
-    for field, (name, words) in _ACCESSES.items():
-        samples = [
-            (_labels(x, way=way, kind=kind), getattr(done, field))
-            for x in peers
-            for way, kinds in x.peer.accesses.items()
-            for kind, done in kinds.items()
-        ]
-        text += _family(f"{name}_total", "counter", words, samples)
-    names = ("relation", "channel", "reason")
-    info = (
-        (_labels(x, **{n: getattr(x.peer, n) for n in names}, trouble=trouble(x.peer)), 1)
-        for x in peers
-    )
-    text += _family("peer_info", "gauge", "How a peer is reached, and why.", info)
-    return "\n".join(text) + "\n"

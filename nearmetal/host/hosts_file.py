@@ -402,7 +402,8 @@ def parse_hosts(text: str, file: str = "<hosts>") -> HostsFile:
 
 def hosts_schema() -> str:
     """Return the JSON Schema of hosts files."""
-    return json.dumps(HostsFile.model_json_schema(), indent=1, sort_keys=True)
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps(dialect | HostsFile.model_json_schema(), indent=1, sort_keys=True)
 
 
 def _checked(file: HostsFile, document: Document) -> HostsFile:

@@ -118,9 +118,8 @@ def _is_locked(descriptor: int) -> bool:
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def read_counters(directory: Path) -> list[Seen]:
-    """Return every sound statistics file of a directory; [] if there is no directory."""
-    found = []
+def counters_in(directory: Path) -> Iterator[Seen]:
+    """Yield every sound statistics file of a directory; none if there is no directory."""
     for name, descriptor in _files(directory, end=SUFFIX):
         for _ in range(_TRIES):
             try:
@@ -131,9 +130,13 @@ def read_counters(directory: Path) -> list[Seen]:
             except (ValueError, OSError):
                 break
             else:
-                found.append(Seen(name, alive, counters))
+                yield Seen(name, alive, counters)
                 break
-    return found
+
+
+def read_counters(directory: Path) -> list[Seen]:
+    """Return every sound statistics file of a directory; [] if there is no directory."""
+    return list(counters_in(directory))
 
 
 def read_stats(directory: Path) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from nearmetal.check.model import Gravity
 from nearmetal.check.node_pattern import expand, node_pattern
 from nearmetal.check.profile import BUILT_IN, load_profile, parse_profile
 from nearmetal.core.errors import SpecError, UsageError
+from nearmetal.core.exposition import metrics_text
 from tests.python.check_nodes import cluster, judged, named, node
 
 MANUAL = (Path(__file__).parents[2] / "nearmetal/share/man/nearmetal-check.md").read_text()
@@ -172,10 +173,10 @@ def test_outputs_have_all_findings() -> None:
         case.get("name") for case in root.iter("testcase") if case.find("failure") is not None
     ]
     assert failed == "storage.broken"
-    text = outputs.prometheus(analysis, 5.0)
+    text = metrics_text(outputs.metrics(analysis, 5.0))
     rows = [row for row in text.splitlines() if row.startswith("nearmetal_check_finding{")]
     assert len(rows) == sum(len(f.nodes) for f in analysis.findings)
-    assert all(re.fullmatch(r'\w+\{(\w+="(\\.|[^"\\\n])*",?){4}\} 1', row) for row in rows)
+    assert all(re.fullmatch(r'\w+\{(\w+="(\\.|[^"\\\n])*",?){4}\} 1\.0', row) for row in rows)
     assert "\x1b" not in text + outputs.junit(analysis, Gravity.FAULT) + "".join(
         outputs.lines(analysis)
     )
@@ -185,7 +186,8 @@ def test_findings_that_differ_in_values_are_one_series_of_prometheus() -> None:
     full = {"options": "rw", "bytes": 100, "free": 0, "inodes": 100, "inodes_free": 0}
     analysis = judged([node(1, ("storage>/x", full))])
     assert len(analysis.findings) == 2
-    rows = [r for r in outputs.prometheus(analysis, 5.0).splitlines() if r.startswith("nearmetal")]
+    text = metrics_text(outputs.metrics(analysis, 5.0))
+    rows = [row for row in text.splitlines() if row.startswith("nearmetal")]
     assert len(rows) == len({row.rpartition(" ")[0] for row in rows}) == 3
 
 

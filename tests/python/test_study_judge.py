@@ -492,7 +492,7 @@ def test_the_tax_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main(["study", "tax", str(tmp_path / "s"), "full", "less", "vm", "--json"]) == 0
     (tax,) = json.loads(capsys.readouterr().out)["taxes"]
-    assert tax["virtualization"][0] == pytest.approx(1 - 1 / 1.1, abs=1e-4)
+    assert tax["virtualization"]["value"] == pytest.approx(1 - 1 / 1.1, abs=1e-4)
     assert main(["study", "tax", str(tmp_path / "s"), "full", "less", "x"]) == 1
 
 

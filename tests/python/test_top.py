@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics files: foreign bytes, torn bytes, living and dead owners; rates and metrics of them."""
+"""Statistics files: foreign bytes, torn bytes, living and dead owners; and rates of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nearmetal.evidence.counters import (
     Traffic,
     parse_counters,
 )
-from nearmetal.evidence.traffic import Sort, lines, ordered, prometheus, trouble
+from nearmetal.evidence.traffic import Sort, lines, ordered, trouble
 from nearmetal.job.stats import read_counters
 from tests.python.counter_files import file_bytes, peer_bytes
 
@@ -58,14 +58,6 @@ def test_accesses_are_told_by_way(capsys: pytest.CaptureFixture[str], tmp_path: 
     }
     told = json.loads(json.dumps(endpoint.data()))["peers"][0]["accesses"]
     assert told["cma"]["get"] == {"operations": 3, "bytes": 30}
-    text = prometheus(lines([endpoint])).splitlines()
-    assert [x.rpartition(" ")[2] for x in text if x.startswith("nearmetal_accesses_total")] == [
-        "12",
-        "3",
-        "1",
-    ]
-    (of_puts,) = (x for x in text if x.startswith("nearmetal_access_bytes_total") and '"put"' in x)
-    assert of_puts.endswith('way="cma",kind="put"} 4800')
     (tmp_path / "a.stats").write_bytes(content)
     assert main(["top", "--once", "--all", "--interval", "0.1", "--dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out.count("15 cma, 1 served") == 1, "beside the channel in use"
@@ -201,29 +193,3 @@ def test_trouble_is_told_with_its_reasons() -> None:
         )
     ).peers[0]
     assert trouble(peer) == "quarantined: a slot lied; 2 fallbacks: EPERM"
-
-
-def test_metrics_are_escaped_and_complete(tmp_path: Path) -> None:
-    content = file_bytes(
-        peer_bytes(label='a"b\\c', traffic=SENT, stalls=2, protocols=(1,) * 8, accesses=ACCESSES),
-        rank=0,
-    )
-    text = prometheus(lines([parse_counters(content)]))
-    label = 'peer_label="a\\"b\\\\c"'
-    expected = (
-        f'nearmetal_sent_bytes_total{{job="job-1",host="n1",rank="0",'
-        f'endpoint="616263646566",peer="000102030405",{label},channel="shm"}} 1000'
-    )
-    assert expected in text.splitlines()
-    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
-    used = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
-    assert names == used
-    assert text.count("nearmetal_large_bytes_total{") == 8
-    assert text.count("nearmetal_stalls_total{") == 1
-    (tmp_path / "a.stats").write_bytes(content)
-    out = tmp_path / "nearmetal.prom"
-    words = ["top", "--once", "--all", "--interval", "0.1", "--dir", str(tmp_path)]
-    assert main([*words, "--prometheus", str(out)]) == 0
-    assert "nearmetal_peer_info" in out.read_text()
-    assert main([*words, "--prometheus", str(tmp_path / "no" / "file")]) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.stats", "nearmetal.prom"]

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.documents import check_document
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -88,6 +90,8 @@ class Site:
         verb, *rest = args
         data = json.loads(self.run(verb, "--json", *rest).stdout)
         assert isinstance(data, dict)
+        if self.program == "nearmetal":
+            check_document(verb, data)
         return data
 
     def write(self, name: str, text: str) -> str:

@@ -63,7 +63,7 @@ def test_demo_measures_reports_and_leaves_nothing_but_the_run(place: Site) -> No
     assert all(v["nearmetal"] and v["limit"] and v["network_only"] for v in data["verdicts"])
     assert {v["ratio"] for v in data["verdicts"]} == {None}
     assert {v["verdict"] for v in data["verdicts"]} == {"too few launches: 1 of at least 6"}
-    assert {p["channel"] for p in data["locality"]} == {"self", "shm"}
+    assert {p["channel"] for p in data["pairs"]} == {"self", "shm"}
     assert "shm" in data["hello"]
     assert Path(data["report"]).read_text().startswith("<!DOCTYPE html>")
     place.assert_no_trace()

@@ -148,9 +148,9 @@ def test_doctor_finds_each_mpi_sound_and_shows_the_channel(mpi: str) -> None:
         *("rundir", "window", "shm", "cma", "segment", "memlock", "user-namespaces", "tuning"),
         *("network", "meeting", "hello"),
     ]
-    assert found["hello"]["grade"] == "ok"
+    assert found["hello"]["severity"] == "ok"
     assert "shm 4" in found["hello"]["words"]
-    assert found["environment"]["grade"] == "warn"
+    assert found["environment"]["severity"] == "warn"
     own = "the system's" if mpi == "openmpi4" else "the MPI's own"
     assert own in found["libfabric"]["words"]
 
@@ -158,7 +158,7 @@ def test_doctor_finds_each_mpi_sound_and_shows_the_channel(mpi: str) -> None:
 def test_doctor_sees_that_only_the_network_is_left() -> None:
     done = nearmetal("doctor", "--json", "mpich5", NEARMETAL_CHANNELS="self,net")
     (last,) = [one for one in json.loads(done.stdout)["diagnoses"] if one["id"] == "hello"]
-    assert last["grade"] == "warn"
+    assert last["severity"] == "warn"
     assert "used the network" in last["words"]
     assert last["remedy"]
 
@@ -167,7 +167,7 @@ def test_doctor_names_a_provider_that_does_not_load(tmp_path: Path) -> None:
     broken = tmp_path / "libnearmetal-fi.so"
     broken.write_bytes(b"\x7fELF and nothing more")
     done = nearmetal("doctor", "--json", "openmpi5", NEARMETAL_PROVIDER_LIB=str(broken))
-    grades = {one["id"]: one["grade"] for one in json.loads(done.stdout)["diagnoses"]}
+    grades = {one["id"]: one["severity"] for one in json.loads(done.stdout)["diagnoses"]}
     assert done.returncode == 4
     assert (grades["provider-loads"], grades["hello"]) == ("fail", "fail")
 
@@ -194,7 +194,7 @@ def test_an_mpich_over_ucx_is_refused_with_its_device(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "MPICH 4.0.2 cannot use libfabric (device ch4:ucx)" in done.stderr
     done = nearmetal("doctor", "--json", str(tmp_path))
-    grades = {one["id"]: one["grade"] for one in json.loads(done.stdout)["diagnoses"]}
+    grades = {one["id"]: one["severity"] for one in json.loads(done.stdout)["diagnoses"]}
     assert (done.returncode, grades["mpi-ofi"], "hello" in grades) == (4, "fail", False)
 
 

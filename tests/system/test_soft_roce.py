@@ -318,8 +318,8 @@ def test_the_fabric_is_verified(site: Site) -> None:
         assert sends["gbit"] > 0
         assert sends["latency_us"] > 0
         assert sends["line_gbit"] == 0
-    assert [f for f in answer["findings"] if f["level"] == "fault"] == []
-    warned = {f["what"] for f in answer["findings"] if f["level"] == "warning"}
+    assert [f for f in answer["findings"] if f["severity"] == "fault"] == []
+    warned = {f["what"] for f in answer["findings"] if f["severity"] == "warning"}
     assert "RoCE packets carry 1024 bytes of an interface MTU of 1500" in warned
 
 
@@ -327,7 +327,7 @@ def faults(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:
     """Return node and fault of each, of a `host verify --json` that found some."""
     assert done.returncode == 4, done.stderr
     found = json.loads(done.stdout)["findings"]
-    return [(f["node"], f["what"]) for f in found if f["level"] == "fault"]
+    return [(f["node"], f["what"]) for f in found if f["severity"] == "fault"]
 
 
 def test_a_device_and_a_program_that_are_gone_are_faults(site: Site) -> None:
