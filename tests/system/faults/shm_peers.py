@@ -238,7 +238,7 @@ def frozen(scene: Scene) -> None:
             one, met = meet_all(scene, found)
             one.listen()
             for lane in met:
-                one.write(lane, RTS, struct.pack("<QQ", 1 << 40, 1), flags=TAGGED)
+                one.write(lane, RTS, struct.pack("<QQ", 1 << 40, 1), flags=TAGGED, tag=NOBODYS)
                 one.write(lane, WRITE, struct.pack("<QQQ", 0, 8, 1) + bytes(8))
             os.kill(os.getpid(), signal.SIGSTOP)
             os._exit(0)
