@@ -101,6 +101,10 @@ static int say_hello(struct nm_sessions *sessions, struct nm_handshake *call,
 	NM_FAULT("call-hello-before");
 	err = nm_message_send(call->fd, &hello, sizeof(hello), sessions->wire->window_fd);
 	NM_FAULT("call-hello-after");
+	if (err == -EBUSY) {
+		nm_reason_set(ret_reason, "cannot say hello: %s", nm_message_send_error(err));
+		return err;
+	}
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot say hello", err);
 	nm_handshake_set_state(call, NM_HANDSHAKE_AWAIT_WELCOME);
@@ -369,7 +373,7 @@ static int try_once(struct nm_sessions *sessions, const struct nm_identity *who,
 		return err;
 	err = look(sessions, call, ret_reason);
 	if (err == -EBUSY && nm_clock_ns() < call->deadline_ns)
-		/* Strangers filled the peer's queue before it read the hello. */
+		/* Strangers filled the peer's queue, or the kernel's, before it read the hello. */
 		err = call_again(sessions, &call, PAUSE_NS, ret_reason);
 	else if (err && err != -EAGAIN)
 		err = give_up(sessions, call, err, ret_reason);

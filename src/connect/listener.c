@@ -133,7 +133,8 @@ static int handle_hello(struct nm_sessions *sessions, struct nm_handshake *hands
 	err = nm_message_send(handshake->fd, &welcome, sizeof(welcome), sessions->wire->window_fd);
 	NM_FAULT("serve-welcome-after");
 	if (err)
-		nm_reason_set(ret_reason, "cannot answer its hello: %s", strerror(-err));
+		nm_reason_set(ret_reason, "cannot answer its hello: %s",
+			      nm_message_send_error(err));
 	nm_handshake_set_state(handshake, NM_HANDSHAKE_AWAIT_MET);
 	handshake->deadline_ns = nm_clock_ns() + sessions->config.connect_ms * NM_NS_PER_MS;
 	return err;

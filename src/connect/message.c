@@ -111,8 +111,13 @@ int nm_message_send(int fd, const void *message, size_t len, int pass_fd)
 	}
 	while (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
 		if (errno != EINTR)
-			return -errno;
+			return errno == ETOOMANYREFS ? -EBUSY : -errno;
 	return 0;
+}
+
+const char *nm_message_send_error(int err)
+{
+	return err == -EBUSY ? "this user has too many descriptors in flight" : strerror(-err);
 }
 
 int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words)

@@ -95,8 +95,13 @@ void nm_step_copy(const void *bytes, struct nm_step *ret_step);
 
 void nm_message_init(struct nm_message_header *header, enum nm_message_kind kind);
 
-/* Send one message, with descriptor PASS_FD unless it is -1. Never blocks. 0 or -errno. */
+/*
+ * Send one message, with descriptor PASS_FD unless it is -1. Never blocks. 0 or -errno. -EBUSY: the
+ * user has too many descriptors in flight, which any of its processes can cause, and which may pass.
+ */
 int nm_message_send(int fd, const void *message, size_t len, int pass_fd);
+/* What an error of nm_message_send() means, in words. */
+const char *nm_message_send_error(int err);
 /* Send MET, ACK, GO or BYE. No error of BYE matters: the hangup follows. */
 int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words);
 /*

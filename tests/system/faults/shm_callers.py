@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import struct
+import time
 
 from tests.system.faults.hello import MAGIC, VERSION, Greeting, Identity, Line
 from tests.system.faults.shm_scene import Scene, seqpacket
@@ -96,6 +97,26 @@ def callers_descriptors(scene: Scene) -> None:
     proof="in flight",
 )
 def callers_in_flight(scene: Scene) -> None:
+    fill_the_kernel(scene)
+    for _ in scene.turns(0.1):
+        pass
+
+
+@attack(
+    "callers-in-flight-at-times",
+    "The same for half a second, and again after a tenth.",
+    alone=True,
+    proof="in flight",
+)
+def callers_in_flight_at_times(scene: Scene) -> None:
+    for _ in scene.turns(0.1):
+        fill_the_kernel(scene)
+        time.sleep(0.5)
+        scene.held.clear()
+
+
+def fill_the_kernel(scene: Scene) -> None:
+    """Hold as many descriptors in flight as the kernel allows."""
     fds = [os.open("/dev/zero", os.O_RDONLY) for _ in range(250)]
     with contextlib.suppress(OSError):
         for _ in range(60):
@@ -105,8 +126,8 @@ def callers_in_flight(scene: Scene) -> None:
             for _ in range(5):
                 socket.send_fds(one, [b"x"], fds)
                 scene.did("in flight", len(fds))
-    for _ in scene.turns(0.1):
-        pass
+    for fd in fds:
+        os.close(fd)
 
 
 @attack("callers-farewells", "Says goodbye before, instead of and after hello.", proof="farewells")
