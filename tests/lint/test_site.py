@@ -11,7 +11,7 @@ from tests.lint import site
 from tests.lint.prose import is_prose
 from tests.lint.tree import ROOT, tracked
 
-PAGES = [path for path in tracked() if is_prose(path)]
+PAGES = [path for path in tracked() if is_prose(path) and path.parts[0] != ".github"]
 PICTURES = [path for path in tracked() if path.parts[0] == "docs" and path.suffix == ".svg"]
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -34,6 +34,7 @@ cd -- "$root"
 . "$here/libvirt.sh"
 . "$here/vsphere.sh"
 . "$here/packages.sh"
+. "$here/promtool.sh"
 . "$here/site.sh"
 
 usage() { sed -n '3,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
@@ -87,6 +88,7 @@ step_total=9
 [[ $with_packages == no ]] || step_total=$((step_total + 2))
 [[ $with_site == no ]] || step_total=$((step_total + 1))
 step_total=$((step_total + ${#more_packages[@]}))
+[[ " ${more_packages[*]} " != *" apps "* ]] || step_total=$((step_total + 1))
 
 debian_step
 python_step
@@ -109,6 +111,9 @@ if [[ $with_packages == yes ]]; then
 fi
 if [[ $with_site == yes ]]; then
 	site_step
+fi
+if [[ " ${more_packages[*]} " == *" apps "* ]]; then
+	promtool_step
 fi
 for list in "${more_packages[@]}"; do
 	packages_step "$list" "Packages for --$list" "$here/$list-packages.txt" install_packages
