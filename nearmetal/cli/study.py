@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import ARM_HELP, add_study, open_running, write_new
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
+from nearmetal.core.text import counted
 
 if TYPE_CHECKING:
     import argparse
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
+    from nearmetal.study.arms import Compared
+    from nearmetal.study.gaps import GapGroup
     from nearmetal.study.importer import ImportSummary
     from nearmetal.study.judge import Comparison
     from nearmetal.study.physics import Violation
     from nearmetal.study.stats import Interval
 
 _MAX_REFUSED = 20
+_MAX_GAPS = 20
 
 _BASE = f"name of the arm to compare with; {ARM_HELP}, for example bare-metal or vm"
 _VERDICTS = """\
@@ -32,9 +36,11 @@ INCONCLUSIVE  the limit is inside the interval, or an arm has fewer than six lau
 NO MARGIN     the labels have no core counts, and --margin is not given
 REFUSED       another difference between the arms can explain the result
 INVALID       a value of the point is physically impossible; the point is left out
+MISSING       an endpoint that only one arm has
 The primary endpoints (=) make the headline: one metric per test, for a short and for a long
 message, at the largest scale; nearmetal-study(1) has the rule. All other points are detail.
-The exit code 0 means that no point is REJECT or INVALID, and not that every point is ACCEPT."""
+The headline is ACCEPT only if every endpoint is ACCEPT. The exit code 0 means that no point is
+REJECT or INVALID and that the arms can be compared, and not that every point is ACCEPT."""
 
 
 def run_options(parser: VerbParser) -> None:
@@ -146,10 +152,15 @@ def _show_import(summary: ImportSummary, target: Path, view: View, *, keep_going
     if len(summary.refused) > _MAX_REFUSED:
         view.warn(f"and {len(summary.refused) - _MAX_REFUSED} more, see {target}/sources.parquet")
     view.result(
-        {"study": str(target), **vars(summary)},
+        {
+            "study": str(target),
+            **vars(summary),
+            "launches": {arm: one._asdict() for arm, one in summary.launches.items()},
+        },
         [
             f"{summary.read} of {summary.files} files read, {summary.facts} numbers: {target}",
             f"{len(summary.refused)} refused, {summary.ignored} ignored",
+            *(one.words(arm) for arm, one in summary.launches.items() if one.lost),
         ],
     )
     return ExitCode.ERROR if summary.refused and not keep_going else ExitCode.DONE
@@ -183,13 +194,14 @@ def on_judge(args: argparse.Namespace, view: View) -> int:
 
     study = Study(args.study)
     base, arm = pick_arms(study, (args.base, args.arm))
-    found, cells = compare_arms(study, base, arm, percent=args.margin, only=args.only)
+    found = compare_arms(study, base, arm, percent=args.margin, only=args.only)
     recorded = RecordedFacts(study.files())
-    against_physics = impossible((base, arm), cells, recorded)
+    against_physics = impossible((base, arm), found.cells, recorded)
     _show_verdicts(found, against_physics, view)
     broken = any(v.severity is Severity.INVALID for v in against_physics)
-    failed = broken or any(c.verdict is Verdict.REJECT for c in found)
-    return ExitCode.CHECKS_FAILED if failed else ExitCode.DONE
+    failed = broken or any(c.verdict is Verdict.REJECT for c in found.comparisons)
+    refused = found.conclusion.verdict is Verdict.REFUSED
+    return ExitCode.CHECKS_FAILED if failed or refused else ExitCode.DONE
 
 
 def _comparison_data(one: Comparison) -> dict[str, Any]:
@@ -210,6 +222,7 @@ def _comparison_data(one: Comparison) -> dict[str, Any]:
         "reason": one.reason,
         "endpoint": one.primary,
         "launches_needed": one.needed,
+        "launches_lost": one.lost,
         "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
         "watermarks": one.gate.watermarks,
     }
@@ -225,7 +238,7 @@ def _comparison_row(one: Comparison) -> list[str]:
     if one.ratio and one.ratio.low is not None and one.ratio.high is not None:
         interval = f"{one.ratio.low:.3f}-{one.ratio.high:.3f}"
     marks = "".join("!" for side in one.flags if side) + "*" * bool(one.gate.watermarks)
-    needed = f" (+{one.needed} launches)" if one.needed else ""
+    needed = f" (+{counted(one.needed, 'launch')})" if one.needed else ""
     return [
         "=" if one.primary else "",
         one.point.test,
@@ -242,26 +255,68 @@ def _comparison_row(one: Comparison) -> list[str]:
     ]
 
 
-def _show_verdicts(found: list[Comparison], against_physics: list[Violation], view: View) -> None:
-    from nearmetal.study.endpoints import conclude
+def _gap_data(group: GapGroup) -> dict[str, Any]:
+    return {
+        **group.point._asdict(),
+        "setup": group.point.setup._asdict(),
+        "unit": group.point.unit.value,
+        "sizes": group.sizes,
+        "points": group.points,
+        "only": group.having,
+        "why": group.why,
+        "endpoint": bool(group.primary),
+        "endpoint_sizes": group.primary,
+    }
+
+
+def _refusals(found: Compared) -> list[str]:
+    """Return why points have no verdict, each reason once."""
     from nearmetal.study.judge import Verdict
 
-    arms = found[0].arms
+    counts: dict[tuple[str, str], int] = {}
+    for one in found.comparisons:
+        if one.verdict in (Verdict.REFUSED, Verdict.NO_MARGIN):
+            key = (one.verdict.value, one.reason)
+            counts[key] = counts.get(key, 0) + 1
+    return [f"{word}: {why} ({counted(count, 'point')})" for (word, why), count in counts.items()]
+
+
+def _losses(found: Compared) -> list[str]:
+    """Return the lost launches of both arms; empty if none was lost."""
+    known = {arm: found.losses.of(arm) for arm in found.comparisons[0].arms}
+    if not any(one.lost for one in known.values()):
+        return []
+    return [one.words(arm) for arm, one in known.items()]
+
+
+def _show_verdicts(found: Compared, against_physics: list[Violation], view: View) -> None:
+    from nearmetal.study.gaps import grouped, sentences
+    from nearmetal.study.judge import Verdict
+
+    compared = found.comparisons
+    arms = compared[0].arms
     columns = ["", "test", "size", "metric", *arms, "unit", "ratio", "95 %", "n", "", "verdict"]
-    rows = [_comparison_row(one) for one in found]
-    if len({tuple(row[1:4]) for row in rows}) < len(rows):
+    rows = [_comparison_row(one) for one in compared]
+    tables = len({tuple(row[1:4]) for row in rows}) < len(rows)
+    if tables or any(one.point.setup.pair for one in compared):
         columns.insert(2, "variant")
-        for row, one in zip(rows, found, strict=True):
+        for row, one in zip(rows, compared, strict=True):
             row.insert(2, one.point.variant)
     view.table(columns, rows)
-    counts = {v.value: sum(one.verdict is v for one in found) for v in Verdict}
+    counts = {v.value: sum(one.verdict is v for one in compared) for v in Verdict}
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    headline = conclude(found)
-    decided = sum(headline.primary[v] for v in (Verdict.ACCEPT, Verdict.REJECT))
+    headline = found.conclusion
+    only_one = list(sentences(found.gaps))
+    more = [f"and {len(only_one) - _MAX_GAPS} more" if len(only_one) > _MAX_GAPS else ""]
     view.result(
         {
             "verdict": headline.verdict.value,
-            "comparisons": [_comparison_data(one) for one in found],
+            "endpoints": {v.value: n for v, n in headline.primary.items()},
+            "reasons": headline.reasons,
+            "survivors": headline.survivors,
+            "launches": {arm: found.losses.of(arm)._asdict() for arm in arms},
+            "comparisons": [_comparison_data(one) for one in compared],
+            "not_compared": [_gap_data(group) for group in grouped(found.gaps)],
             "violations": [
                 {
                     "severity": v.severity.value,
@@ -274,8 +329,12 @@ def _show_verdicts(found: list[Comparison], against_physics: list[Violation], vi
             ],
         },
         [
-            f"{headline.verdict.value}: {decided} of {headline.primary.total()} primary endpoints decided",
+            f"{headline.verdict.value}: {headline.words}",
             f"all points: {summary}",
+            *_refusals(found),
+            *only_one[:_MAX_GAPS],
+            *filter(None, more),
+            *_losses(found),
             "= primary endpoint; ! flags of either arm; * other differences; --json shows both",
         ],
     )
@@ -310,7 +369,6 @@ def on_report(args: argparse.Namespace, view: View) -> int:
         sentence,
     )
     from nearmetal.report.study_view import Anchors, study_view
-    from nearmetal.study.endpoints import worst
     from nearmetal.study.store import Study
 
     shown = study_view(Study(args.study), args.base, args.arms, percent=args.margin, only=args.only)
@@ -326,7 +384,7 @@ def on_report(args: argparse.Namespace, view: View) -> int:
         content[page.with_name(f"{page.stem}-{number}.svg")] = standalone(chart.wide)
     for path, text in content.items():
         replace_file(path, text, mode=0o644, sync=False)
-    verdicts = {judged.arm.name: worst(judged.endpoints).value for judged in shown.judged}
+    verdicts = {judged.arm.name: judged.conclusion.verdict.value for judged in shown.judged}
     view.result(
         {"report": str(page), "files": [str(path) for path in content], "verdicts": verdicts},
         [

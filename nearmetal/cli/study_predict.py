@@ -58,7 +58,7 @@ def on_predict(args: argparse.Namespace, view: View) -> int:
         raise UsageError(f"--most-unmapped {most}", "use a percentage from 0 to 100")
     profile = load_profile(args.profile)
     study = Study(args.study)
-    found, _ = compare_arms(study, *pick_arms(study, (args.base, args.arm)))
+    found = compare_arms(study, *pick_arms(study, (args.base, args.arm))).comparisons
     made = predict(
         profile, curves_of(found), seconds=args.seconds, ranks=args.ranks, most_unmapped=most
     )

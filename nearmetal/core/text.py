@@ -30,5 +30,11 @@ def size_text(nr_bytes: int) -> str:
     return f"{nr_bytes} B"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: 1 launch, 2 launches."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending}"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")

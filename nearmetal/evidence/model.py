@@ -149,6 +149,10 @@ def is_chosen(iterations: float) -> bool:
     return count != "0" and len(count.rstrip("0")) <= CHOSEN_DIGITS
 
 
+NO_END = "the closing line is missing: the run was cut off"
+"""Remark on a log whose figures may be complete, but whose last line is not."""
+
+
 @dataclass(frozen=True)
 class Log:
     """One raw file, read to its end. `remarks` are lines that qualify the figures."""

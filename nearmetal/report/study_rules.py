@@ -46,7 +46,15 @@ def _scaling(view: StudyView) -> _Answer:
 
 def _subsets(view: StudyView) -> _Answer:
     left_out = view.left_out
-    why = f"{len(left_out)} files were left out, each with its reason" if left_out else "all files"
+    early = {s.path for judged in view.judged if judged.losses for s in judged.losses.early}
+    gaps = sum(len(judged.gaps) for judged in view.judged)
+    counts = (
+        (len(left_out), "files were left out"),
+        (len(early), "files end early"),
+        (gaps, "points of one arm only are not compared"),
+    )
+    said = [f"{count} {what}" for count, what in counts if count]
+    why = f"{', '.join(said)}; each is listed with its reason" if said else "all files, all points"
     return all(s.reason for s in left_out), why
 
 

@@ -35,6 +35,7 @@ ORDER = (
     Verdict.INVALID,
     Verdict.REJECT,
     Verdict.INCONCLUSIVE,
+    Verdict.MISSING,
     Verdict.REFUSED,
     Verdict.NO_MARGIN,
     Verdict.ACCEPT,
@@ -135,7 +136,7 @@ def _interval(ratio: Ratio | None, digits: int) -> str:
 def _row(
     one: Comparison, anchors: Anchors, *, scale: bool, margin: bool, marks: bool
 ) -> list[GridCell]:
-    needed = f"an interval needs {one.needed} more launches" if one.needed else ""
+    needed = f"an interval needs {one.needed} more launch{'es' * (one.needed > 1)}" if one.needed else ""
     sides = zip((one.base, one.test), one.arms, strict=True)
     cells = [
         GridCell(
@@ -152,10 +153,9 @@ def _row(
     return cells + ([GridCell("; ".join(one.gate.watermarks), style="words")] if marks else [])
 
 
-def tally(found: Iterable[Comparison]) -> tuple[tuple[str, str], ...]:
+def tally(counts: Mapping[Verdict, int]) -> tuple[tuple[str, str], ...]:
     """Return the number of points by verdict, the worst first, as (style, words)."""
-    counts = Counter(one.verdict for one in found)
-    return tuple((verdict_style(v), f"{counts[v]} {v.value}") for v in ORDER if counts[v])
+    return tuple((verdict_style(v), f"{counts[v]} {v.value}") for v in ORDER if counts.get(v))
 
 
 def groups_of(judged: Judged) -> dict[tuple[str, str, str], list[Comparison]]:
@@ -204,7 +204,7 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             name = " ".join(filter(None, (test, variant)))
             title = f"{name}, {metric}: {judged.arm.name} against {view.base.name}"
             caption = "; ".join(filter(None, said)) + "."
-            grids.append(Grid(title, tuple(columns), rows, caption, tally(members)))
+            grids.append(Grid(title, tuple(columns), rows, caption, tally(Counter(one.verdict for one in members))))
     return grids
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -11,8 +12,11 @@ from nearmetal.core.errors import UsageError
 from nearmetal.evidence import Unit
 from nearmetal.report import numbers
 from nearmetal.study.arms import compare_arms, impossible, pick_arms
+from nearmetal.study.endpoints import Conclusion, conclude
+from nearmetal.study.gaps import Gap
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, Verdict
+from nearmetal.study.losses import Losses
 from nearmetal.study.model import Arm, Cell, Observation, Point, SourceFile
 from nearmetal.study.pairing import nearest
 from nearmetal.study.physics import Severity, Violation
@@ -27,15 +31,34 @@ MAX_RAW = 20_000
 
 @dataclass(frozen=True)
 class Judged:
-    """One arm against the base."""
+    """One arm against the base: comparisons, what only one of them has, and lost launches."""
 
     arm: Arm
     comparisons: tuple[Comparison, ...]
+    gaps: tuple[Gap, ...] = ()
+    losses: Losses | None = None
 
     @property
     def endpoints(self) -> tuple[Comparison, ...]:
         """The comparisons that make the headline."""
-        return tuple(one for one in self.comparisons if one.primary) or self.comparisons
+        chosen = tuple(one for one in self.comparisons if one.primary)
+        return chosen if chosen or self.missing else self.comparisons
+
+    @property
+    def missing(self) -> tuple[Gap, ...]:
+        """The endpoints that one of the arms lacks."""
+        return tuple(gap for gap in self.gaps if gap.primary)
+
+    @cached_property
+    def conclusion(self) -> Conclusion:
+        """The headline of the arm."""
+        mark = self.losses.survivors(*self.comparisons[0].arms) if self.losses else ""
+        return conclude(self.comparisons, self.gaps, mark)
+
+    @property
+    def verdicts(self) -> Counter[Verdict]:
+        """The number of endpoints by verdict."""
+        return self.conclusion.primary or Counter(one.verdict for one in self.endpoints)
 
 
 @dataclass(frozen=True)
@@ -237,10 +260,10 @@ def study_view(
     judged = []
     cells: dict[tuple[object, ...], Cell] = {}
     for arm in others:
-        found, both = compare_arms(study, first, arm, percent=percent, only=only)
-        judged.append(Judged(arm, tuple(found)))
-        points = {one.point.place for one in found}
-        cells |= {(cell.arm, cell.point): cell for cell in both if cell.point.place in points}
+        found = compare_arms(study, first, arm, percent=percent, only=only)
+        judged.append(Judged(arm, tuple(found.comparisons), tuple(found.gaps), found.losses))
+        points = {one.point.place for one in found.comparisons}
+        cells |= {(cell.arm, cell.point): cell for cell in found.cells if cell.point.place in points}
     chosen = tuple(cells.values())
     sources = study.files()
     return StudyView(

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.study.effects import TaxSplit, split_tax
-from nearmetal.study.endpoints import with_endpoints
+from nearmetal.study.endpoints import Conclusion, choose, conclude
 from nearmetal.study.flags import MIN_OUTLIER
+from nearmetal.study.gaps import Gap, gaps_of, reasons
 from nearmetal.study.gate import RecordedFacts
 from nearmetal.study.judge import Comparison, compare
 from nearmetal.study.labels import arms_of, parse_labels
+from nearmetal.study.losses import Losses
 from nearmetal.study.model import Arm, Cell, Point
 from nearmetal.study.physics import Severity, Violation, rate_of, violations
 from nearmetal.study.store import LABELS, Study
@@ -35,17 +38,33 @@ def pick_arms(study: Study, names: Iterable[str]) -> list[Arm]:
     return [arms[name] for name in names]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Two arms: the comparisons with their endpoints, what only one has, and the lost launches."""
+
+    comparisons: list[Comparison]
+    cells: list[Cell]
+    gaps: list[Gap]
+    losses: Losses
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """The headline."""
+        survivors = self.losses.survivors(*self.comparisons[0].arms)
+        return conclude(self.comparisons, self.gaps, survivors)
+
+
 def compare_arms(
     study: Study, base: Arm, arm: Arm, *, percent: float | None = None, only: str | None = None
-) -> tuple[list[Comparison], list[Cell]]:
-    """Return the comparisons of two arms with their endpoints, and the cells of both.
+) -> Compared:
+    """Return the comparison of two arms.
 
     `only` is the name of a test.
     """
     recorded = RecordedFacts(study.files())
     wanted = {"test": only} if only else {}
     cells = [list(study.cells(arm=side.name, **wanted)) for side in (base, arm)]
-
+    losses = Losses(study.sources(), [*cells[0], *cells[1]], every=only is None)
     compared = compare(
         (base, cells[0]),
         (arm, cells[1]),
@@ -53,14 +72,27 @@ def compare_arms(
         versions=recorded.versions,
         observed=recorded,
         cell_count=study.cell_count(MIN_OUTLIER),
+        lost=losses,
     )
-    found = with_endpoints(compared)
+    found, gaps = choose(compared, gaps_of((base.name, arm.name), *cells))
     if not found:
-        raise NearmetalError(
-            f"{base.name} and {arm.name} have no point in common",
-            "both need the same test, size, ranks or nodes, and unit",
-        )
-    return found, [*cells[0], *cells[1]]
+        raise _nothing_in_common(base.name, arm.name, gaps)
+    return Compared(found, [*cells[0], *cells[1]], gaps, losses)
+
+
+MAX_REASONS = 6
+
+
+def _nothing_in_common(base: str, arm: str, gaps: Sequence[Gap]) -> NearmetalError:
+    counts = reasons(gaps)
+    why = [f"{reason} ({count} points)" for reason, count in list(counts.items())[:MAX_REASONS]]
+    more = [f"and {len(counts) - MAX_REASONS} more reasons"] if len(counts) > MAX_REASONS else []
+    return NearmetalError(
+        "\n".join([f"{base} and {arm} have no point in common", *why, *more]),
+        "both need the same test, mode, pair of nodes, size, number of nodes, and unit; where a log "
+        "has several tables or a map of its ranks, its pairs and its nodes decide: split the file, "
+        "or run the arms in the same way",
+    )
 
 
 def compare_all(study: Study) -> list[Comparison]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from nearmetal.evidence import Unit
-from nearmetal.evidence.model import Setup
+from nearmetal.evidence.model import USUAL_DATATYPES, Setup
 from nearmetal.study.model import LAUNCH, Arm, Cell, Point, SourceFile
 
 FACTS = {
@@ -193,6 +193,9 @@ SETUP_WORDS = {
 }
 """Parts of a configuration; `version` and `placement` have their own rules."""
 
+USUAL = {"datatype": set(USUAL_DATATYPES)}
+"""Values of a part that older versions use without a word."""
+
 
 def _setups(base: Setup, test: Setup) -> Iterator[Difference]:
     """Compare the configurations of a benchmark that two cells carry from their logs."""
@@ -205,7 +208,8 @@ def _setups(base: Setup, test: Setup) -> Iterator[Difference]:
             continue
         weight = Weight.BLOCK
         if not ours or not theirs:
-            weight = Weight.WATERMARK if name in ("flags", "window") else Weight.NOTE
+            usual = {ours, theirs} <= USUAL.get(name, set())
+            weight = Weight.NOTE if usual else Weight.WATERMARK
         elif name == "iterations":
             weight = Weight.WATERMARK
         elif name == "flags":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from nearmetal.evidence.parse import PARSERS
 from nearmetal.evidence.recognize import MAX_LOG_BYTES, decode, recognize, refuse_crash
 from nearmetal.study.labels import FILE as LABELS_FILE
 from nearmetal.study.labels import WHAT, Label, Labeller, Labels, natural, parse_labels
+from nearmetal.study.losses import LOST, ArmLosses, Sizes, early, was_cut
 from nearmetal.study.model import LAUNCH, SourceFile
 from nearmetal.study.physics import wire_disagrees
 from nearmetal.study.store import Study, Writer, is_store, object_path
@@ -70,7 +72,7 @@ class File(NamedTuple):
 
 @dataclass
 class ImportSummary:
-    """The result of an import. `refused` has the reasons by path."""
+    """The result of an import. `refused` has the reasons by path, `launches` the losses by arm."""
 
     files: int = 0
     facts: int = 0
@@ -78,6 +80,7 @@ class ImportSummary:
     ignored: int = 0
     duplicates: int = 0
     refused: dict[str, str] = field(default_factory=dict)
+    launches: dict[str, ArmLosses] = field(default_factory=dict)
 
 
 def _bench_files(folder: Path, relative: str) -> list[File] | None:
@@ -202,6 +205,12 @@ class Importer:
         self._paths: set[str] = set()
         self._seen: dict[str, str] = {}
         self._launches: dict[int, str] = {}
+        self._curves: dict[int, dict[str, Sizes]] = defaultdict(dict)
+        self._ended: dict[str, str] = {}
+        """The arms of the files that end early, by path."""
+        self._arms: dict[str, str] = {}
+        self._good: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
 
     def take(self, file: File) -> None:
         """Import one file; an unreadable file is recorded with the reason."""
@@ -250,9 +259,35 @@ class Importer:
             self.summary.refused[shown] = error.message
             status = error.status if isinstance(error, _UnreadError) else "refused"
             source, log = source._replace(status=status, reason=error.message), None
+            self._lost[label.arm] += status in LOST
         else:
             self.summary.read += 1
+            self._good[label.arm] += 1
+            self._keep_sizes(source, log)
         self.writer.add(source, log)
+
+    def _keep_sizes(self, source: SourceFile, log: Log) -> None:
+        """Keep the ends of the curves of a log: another launch may go on."""
+        if was_cut(source):
+            self._ended[source.path] = source.arm
+        for table in log.tables:
+            sizes = [int(row.values["size"]) for row in table.rows if "size" in row.values]
+            if sizes:
+                setup = table.setup._replace(iterations="")
+                ranks = table.processes or source.ranks
+                nodes = table.nodes or source.nodes
+                curve = hash((source.arm, table.test, setup, table.columns, ranks, nodes))
+                self._curves[curve][source.path] = Sizes(min(sizes), max(sizes))
+        self._arms[source.path] = source.arm
+
+    def count_launches(self) -> dict[str, ArmLosses]:
+        """Return the launches of each arm, and how many were lost."""
+        ended = {path: self._arms[path] for path in early(self._curves.values())} | self._ended
+        cut = Counter(ended.values())
+        return {
+            arm: ArmLosses(self._good[arm] + self._lost[arm], self._lost[arm], cut[arm])
+            for arm in dict.fromkeys([*self._good, *self._lost])
+        }
 
     def _check_duplicate(self, source: SourceFile, label: Label, log: Log) -> None:
         """Raise LogError for bytes of another file: a copy is not another launch."""
@@ -397,6 +432,7 @@ def import_study(
         if known and labeller and document:
             labeller.check_use(document, importer.arms)
         importer.summary.facts = writer.facts
+        importer.summary.launches = importer.count_launches()
         writer.commit(text or "")
     return importer.summary
 
@@ -424,5 +460,6 @@ def derive_again(target: Path) -> ImportSummary:
             else:
                 writer.add(source, None)
         importer.summary.facts = writer.facts
+        importer.summary.launches = importer.count_launches()
         writer.commit(labels)
     return importer.summary

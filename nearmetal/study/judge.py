@@ -15,7 +15,7 @@ from nearmetal.core.errors import NearmetalError
 from nearmetal.study.flags import MIN_OUTLIER, Flag, flags
 from nearmetal.study.gate import Comparability, check, with_line_rate
 from nearmetal.study.model import Arm, Cell, Point
-from nearmetal.study.pairing import pairs
+from nearmetal.study.pairing import matched
 from nearmetal.study.physics import impossible_points
 from nearmetal.study.ratios import RATIO_ERROR, exclusion_p, ratio
 from nearmetal.study.stats import MIN_LAUNCHES, Ratio, Summary, adjust, adjust_all, summarize
@@ -60,6 +60,8 @@ class Verdict(Enum):
     REFUSED = "REFUSED"
     NO_MARGIN = "NO MARGIN"
     INVALID = "INVALID"
+    MISSING = "MISSING"
+    """Of an endpoint that one arm lacks; no comparison has it."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Comparison:
 
     `error` is the smallest error at which the margin is outside the interval; `adjusted` accounts for
     all points of the family. `needed` is the number of launches that an interval lacks. A `primary`
-    point is an endpoint of the headline (`nearmetal.study.endpoints`).
+    point is an endpoint of the headline (`nearmetal.study.endpoints`). `lost` are the launches of
+    both arms that should have a value here (`nearmetal.study.losses`).
     """
 
     point: Point
@@ -85,6 +88,7 @@ class Comparison:
     adjusted: float = 1.0
     needed: int | None = None
     primary: bool = False
+    lost: tuple[int, int] = (0, 0)
 
     @property
     def tax_percent(self) -> float | None:
@@ -123,6 +127,35 @@ def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     return Verdict.INCONCLUSIVE, f"{_OPEN}; add launches"
 
 
+_BEYOND = 1e6
+"""A lost launch is worse than any value by this factor; only its rank counts."""
+
+
+def _with_losses(one: Comparison, verdict: Verdict, reason: str) -> tuple[Verdict, str]:
+    """Return a verdict that also holds if the lost launches are worse than all others.
+
+    It holds for the survivors already. In both arms a lost launch has the last rank, so equal losses
+    leave a verdict as it is.
+    """
+    if not any(one.lost) or verdict not in (Verdict.ACCEPT, Verdict.REJECT) or not one.margin:
+        return verdict, reason
+    sides = (one.base.values, one.test.values)
+    known = [*sides[0], *sides[1]]
+    worst = max(known) * _BEYOND if one.point.lower_is_better else min(known) / _BEYOND
+    base, test = ([*v, *[worst] * lost] for v, lost in zip(sides, one.lost, strict=True))
+    found = ratio(test, base)
+    assert found is not None  # noqa: S101 - the survivors have a ratio
+    decided, _ = _decide(found, one.margin, exclusion_p(test, base, one.margin.limit))
+    if decided is verdict:
+        return verdict, reason
+    sides_lost = zip(one.arms, (one.base, one.test), one.lost, strict=True)
+    words = ", ".join(f"{lost} of {side.n + lost} of {arm}" for arm, side, lost in sides_lost)
+    return Verdict.INCONCLUSIVE, (
+        f"launches were lost ({words}): the survivors alone give {verdict.value}, but not if the "
+        "lost ones count as worst"
+    )
+
+
 def _sizes(cells: Iterable[Cell]) -> dict[tuple[str, ...], frozenset[int]]:
     """Return the message sizes of every test and metric."""
     found: dict[tuple[str, ...], set[int]] = {}
@@ -145,13 +178,15 @@ def compare(
     versions: Callable[[Cell], Iterable[str]] = lambda _cell: (),
     observed: Callable[[Cell], Mapping[str, str]] = lambda _cell: {},
     cell_count: int | None = None,
+    lost: Callable[[Cell], int] = lambda _cell: 0,
 ) -> list[Comparison]:
     """Compare two arms at every common point, without neutral metrics.
 
     `margin` or `percent` declares the margin; otherwise it comes from the core counts. `versions`
     returns the versions of the benchmark in the logs of a cell, `observed` the facts of its launches.
     `cell_count` is the number of cells of the whole study in which a flag is possible, by default
-    those of both arms: in a larger study, a flag needs more evidence.
+    those of both arms: in a larger study, a flag needs more evidence. `lost` returns the number of
+    launches of a cell that should have a value and have none.
     """
     cells = (list(base[1]), list(test[1]))
     arms = (with_line_rate(base[0], cells[0]), with_line_rate(test[0], cells[1]))
@@ -159,7 +194,7 @@ def compare(
     count = cell_count or sum(len(cell.values) >= MIN_OUTLIER for side in cells for cell in side)
     found = []
     broken = {(v.arm, v.point): v.what for v in impossible_points(arms, cells, observed)}
-    for ours, theirs in pairs(*cells):
+    for ours, own, theirs in matched(*cells):
         if ours.point.neutral:
             continue
         curve = _curve(ours.point)
@@ -176,7 +211,8 @@ def compare(
         if why:
             compared = replace(compared, ratio=None, verdict=Verdict.INVALID, reason="; ".join(why))
         marks = (flags(ours.values, count), flags(theirs.values, count))
-        found.append(replace(compared, flags=marks))
+        losses = (lost(ours), lost(own))
+        found.append(replace(compared, flags=marks, lost=losses))
     return settle(found)
 
 
@@ -230,7 +266,7 @@ def settle(
         for index, error in zip(members, adjusted, strict=True):
             one = settled[index]
             assert one.ratio is not None and one.margin is not None  # noqa: S101, PT018 - above
-            verdict, reason = _decide(one.ratio, one.margin, error)
+            verdict, reason = _with_losses(one, *_decide(one.ratio, one.margin, error))
             missing = MIN_LAUNCHES - min(one.base.n, one.test.n)
             needed = missing if missing > 0 else None
             settled[index] = replace(
@@ -259,5 +295,6 @@ def settle_endpoints(found: Sequence[Comparison]) -> list[Comparison]:
         if verdict is Verdict.REJECT:
             error = adjusted
             verdict, reason = _decide(one.ratio, one.margin, error)
+        verdict, reason = _with_losses(one, verdict, reason)
         settled[index] = replace(one, verdict=verdict, reason=reason, adjusted=error)
     return settled

@@ -8,13 +8,22 @@ comparison. A cell with several equally near cells in the other arm has no pair.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.model import Cell, Point
 
 
-def pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
-    """Return (base, test) for each cell of the tested arm that has a cell in the base."""
+class Pair(NamedTuple):
+    """A cell of the tested arm, its partner in the base, and the cell in the unit of the partner."""
+
+    base: Cell
+    test: Cell
+    alike: Cell
+
+
+def matched(base: Iterable[Cell], test: Iterable[Cell]) -> list[Pair]:
+    """Return each cell of the tested arm that has a partner in the base."""
     exact = {cell.point: cell for cell in base}
     near: dict[Point, list[Cell]] = {}
     for cell in exact.values():
@@ -25,7 +34,7 @@ def pairs(base: Iterable[Cell], test: Iterable[Cell]) -> list[tuple[Cell, Cell]]
             other = exact.get(alike.point)
             other = other or nearest(alike.point, near.get(alike.point.place, []))
             if other is not None:
-                found.append((other, alike))
+                found.append(Pair(other, cell, alike))
                 break
     return found
 

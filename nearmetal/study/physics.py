@@ -157,28 +157,62 @@ def slow_both_ways(cells: Iterable[Cell]) -> list[Violation]:
     ]
 
 
+RATES = {Unit.MESSAGES_PER_SECOND: 1.0, Unit.MEGAMESSAGES_PER_SECOND: 1e6}
+"""Messages per second by unit."""
+
+STEPS = {Unit.MESSAGES_PER_SECOND: 0.01, Unit.MEGAMESSAGES_PER_SECOND: 1e-6}
+"""The last digit that programs print of a rate."""
+
+LAST_DIGIT = 0.01
+"""The last digit that programs print of a bandwidth."""
+
+
+def _by_launch(cell: Cell) -> dict[tuple[str, int], float]:
+    return {(seen.run, seen.launch): seen.value for seen in cell.observations}
+
+
 def rate_disagrees(cells: Iterable[Cell]) -> list[Violation]:
-    """Return points at which message rate times size is not the bandwidth."""
+    """Return points at which message rate times size is not the bandwidth, in any of their units."""
     rates: dict[tuple[object, ...], Cell] = {}
-    bandwidths: dict[tuple[object, ...], Cell] = {}
+    bandwidths: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         key = (cell.arm, *cell.point[:6], cell.point.setup)
         if DERIVED in cell.point.setup.datatype:
             continue  # the rate counts messages of which a part is sent
-        if cell.point.unit is Unit.MESSAGES_PER_SECOND and cell.point.metric == "rate":
+        if cell.point.unit in RATES and cell.point.metric == "rate":
             rates[key] = cell
-        elif cell.point.unit is Unit.MEGABYTES_PER_SECOND and cell.point.metric == "bandwidth":
-            bandwidths[key] = cell
-    found = []
-    for both in rates.keys() & bandwidths.keys():
-        cell, size = bandwidths[both], bandwidths[both].point.size
-        for rate, bandwidth in zip(rates[both].values, cell.values, strict=False):
-            due = rate * (size or 0) / 1e6
-            if abs(due - bandwidth) > max(AGREE * bandwidth, 0.01):
-                words = f"{rate:g} messages/s of {size} B are {due:.2f} MB/s, not {bandwidth:g}"
-                found.append(Violation(Severity.INVALID, cell.arm, cell.point, words))
-                break
+        elif cell.point.unit in BANDWIDTHS and cell.point.metric == "bandwidth":
+            bandwidths.setdefault(key, []).append(cell)
+    found = [
+        Violation(Severity.INVALID, cell.arm, cell.point, words)
+        for key, rate in rates.items()
+        for cell in bandwidths.get(key, [])
+        if (words := _disagreement(rate, cell))
+    ]
     return sorted(found, key=lambda v: (v.arm, v.point.test, v.point.size or 0))
+
+
+def _disagreement(rates: Cell, bandwidths: Cell) -> str:
+    """Return the first launch in words whose rate and bandwidth do not fit; "": all fit."""
+    size, unit = rates.point.size or 0, bandwidths.point.unit
+    scale = 8e-9 * size / BANDWIDTHS[unit]
+    known = _by_launch(bandwidths)
+    slack = LAST_DIGIT + STEPS[rates.point.unit] * RATES[rates.point.unit] * scale / 2
+    for launch, rate in _by_launch(rates).items():
+        bandwidth = known.get(launch)
+        due = rate * RATES[rates.point.unit] * scale
+        if bandwidth is not None and abs(due - bandwidth) > max(AGREE * bandwidth, slack):
+            return (
+                f"{rate:g} {_RATE_WORDS[rates.point.unit]} of {size} B are {due:.2f} {unit.value}, "
+                f"not {bandwidth:g}"
+            )
+    return ""
+
+
+_RATE_WORDS = {
+    Unit.MESSAGES_PER_SECOND: "messages/s",
+    Unit.MEGAMESSAGES_PER_SECOND: "million messages/s",
+}
 
 
 def wire_disagrees(payload: int, counted: int) -> str | None:

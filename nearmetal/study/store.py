@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -131,6 +131,9 @@ class Writer:
         if directory.exists() and any(directory.iterdir()) and not is_store(directory):
             raise LogError(f"{directory} is neither empty nor a study", "give a new directory")
         self._new = directory / NEW
+        self._made = not directory.exists()
+        self._fresh = not (directory / OBJECTS).exists()
+        self._whole = False
         if self._new.exists():
             shutil.rmtree(self._new)
         self._new.mkdir(parents=True)
@@ -155,10 +158,15 @@ class Writer:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Remove the files of an import without commit."""
+        """Remove the files of an import without commit, and a study that it began."""
         for stream in self._files:
             stream.close()
         shutil.rmtree(self._new, ignore_errors=True)
+        if self._fresh and not self._whole:
+            shutil.rmtree(self._objects, ignore_errors=True)
+            if self._made:
+                with suppress(OSError):
+                    self.directory.rmdir()
 
     def keep(self, content: bytes) -> str:
         """Keep the bytes of a raw file; returns their SHA-256."""
@@ -231,6 +239,7 @@ class Writer:
         (self._new / LABELS).write_text(labels, encoding="utf-8")
         for name in (LABELS, SOURCES, FACTS):
             move(self._new / name, self.directory / name)
+        self._whole = True
 
 
 def _write_once(path: str, content: bytes) -> None:

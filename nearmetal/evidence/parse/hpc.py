@@ -117,7 +117,7 @@ class Hpcc(Reader):
     """HPCC: the summary of hpccoutf.txt."""
 
     format = "hpcc"
-    version = 2
+    version = 3
     inside = ended = False
 
     @on(r"This is the DARPA/DOE HPC Challenge Benchmark version (\S+)")
@@ -130,6 +130,7 @@ class Hpcc(Reader):
 
     _begin = flag("inside", r"Begin of Summary section")
     _bad = stop(r".*(?:FAILED|\(failed\)\.?)\s*$", WRONG, "a check of HPCC failed")
+    _residuals = stop(r"\s*0*[1-9]\d* tests? completed and failed", WRONG)
 
     @on(r"End of Summary section")
     def _end(self, _match: re.Match[str]) -> None:

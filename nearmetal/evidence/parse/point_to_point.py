@@ -6,9 +6,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from nearmetal.evidence.model import Column, Log, Row, Setup, Table, Unit, is_chosen
+from nearmetal.evidence.model import (
+    IN_ONE_NODE,
+    NO_END,
+    Column,
+    Log,
+    Row,
+    Setup,
+    Table,
+    Unit,
+    is_chosen,
+)
 from nearmetal.evidence.parse.reader import CRASHED, MIXED, Reader, on, remark, shown, stop
 
 PERFTEST_COLUMNS = {
@@ -79,6 +90,9 @@ _SETTING = re.compile(r"[A-Za-z][\w .*/-]{1,30}$")
 _NAME_WIDTH = 16
 """perftest pads names to this width; warnings and addresses have no blank before their colon."""
 _UNSET = ("OFF", "Unsupported", "")
+_SIDES = ("local", "remote")
+_NO_ADDRESS = re.compile(r"0*(?:0x)?0*")
+"""The LID of a port that is not InfiniBand: only its GID names it."""
 FIXED_TIME = "for a fixed time"
 _NOT_MEASURED = ("bandwidth_peak",)
 """Figures that are 0 if perftest did not measure them, as with a fixed time (`-D`)."""
@@ -119,12 +133,16 @@ class Perftest(Reader):
     """
 
     format = "perftest"
-    version = 4
+    version = 5
     title = ""
+    closed = True
+    """Whether a line of dashes follows the last row."""
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text, file)
         self.by_size: dict[float, Row] = {}
+        self._ports: list[tuple[str, str]] = []
+        """The addresses of both sides, in their order."""
 
     @classmethod
     def parse(cls, text: str, file: str) -> Log:
@@ -146,6 +164,21 @@ class Perftest(Reader):
             raise self.fail("another header", MIXED)
         if self.columns is None:
             self.open_table(found)
+
+    @on(r"\s*(local|remote) address:\s*LID\s+(\w+)")
+    def _address(self, match: re.Match[str]) -> None:
+        self._ports.append((match[1], match[2]))
+
+    @on(r"\s*GID:\s*(\S+)")
+    def _gid(self, match: re.Match[str]) -> None:
+        if self._ports:
+            self._ports[-1] = (self._ports[-1][0], f"{self._ports[-1][1]} {match[1]}")
+
+    def _is_loopback(self) -> bool:
+        """Return whether every local address is that of the remote side: one port, one node."""
+        sides = [{port for side, port in self._ports if side == name} for name in _SIDES]
+        known = sides[0] | sides[1]
+        return all(sides) and len(known) == 1 and not _NO_ADDRESS.fullmatch(known.pop())
 
     _failed = stop(
         r"\s*(?:Completion with error|Failed status|Failed to |Problems with warm ?up|Couldn't |"
@@ -171,6 +204,8 @@ class Perftest(Reader):
                     self.header.setdefault(name.lower(), value.strip())
         elif text.strip("-* \t"):
             self.remark(text)
+        elif text.strip():
+            self.closed = True
 
     def _row(self, words: list[str], columns: tuple[Column, ...]) -> None:
         # perftest may print nan for a deviation that it could not compute: that value is left out.
@@ -179,6 +214,7 @@ class Perftest(Reader):
                 words, columns = words[:at] + words[at + 1 :], columns[:at] + columns[at + 1 :]
                 break
         found = _without_unmeasured(self.row(words, columns))
+        self.closed = False
         size = found.values["size"]
         before = self.by_size.setdefault(size, found)
         if before.values != found.values:
@@ -194,7 +230,15 @@ class Perftest(Reader):
         if self.columns is None or not self.by_size:
             raise self.fail(f"{self.title} printed no row", CRASHED)
         self.rows = list(self.by_size.values())
-        self.close_table(_setup(self.rows, self.columns, self.header), 2)
+        if not self.closed:
+            self.remarks.append((self.rows[-1].line, f"{self.test}: {NO_END}"))
+        setup = _setup(self.rows, self.columns, self.header)
+        self.close_table(setup, 2)
+        if self._is_loopback():
+            self.tables = [
+                replace(t, nodes=1, setup=t.setup._replace(placement=IN_ONE_NODE))
+                for t in self.tables
+            ]
 
 
 class PerftestJson(Reader):

@@ -136,7 +136,7 @@ class Locator:
         setup = table.setup._replace(
             version=table.setup.version or self._version,
             flags=table.setup.flags or self._flags,
-            placement=placement,
+            placement=placement or table.setup.placement,
         )
         nodes = summary.nodes if whole else table.nodes
         return replace(table, setup=setup, processes=ranks, nodes=nodes)
