@@ -319,10 +319,14 @@ def _found(result: Result) -> str:
 
 
 def _limits(result: Result) -> str:
+    """Return the limits that confirm a claim, and those that refute it if they are others."""
     low, high = result.claim.limits
     if low is None or high is None:
-        return f"at most {high:.3g}" if low is None else f"at least {low:.3g}"
-    return f"{low:.3g} to {high:.3g}"
+        text = f"at most {high:.4g}" if low is None else f"at least {low:.4g}"
+    else:
+        text = f"{low:.4g} to {high:.4g}"
+    refuting = result.claim.refuting
+    return text if refuting == result.claim.limits else f"{text}; refuted {refuting.beyond}"
 
 
 def _point(one: Tested) -> dict[str, Any]:
@@ -383,6 +387,7 @@ def _show_claims(
                     "claim": r.claim.quote,
                     "roles": r.claim.roles,
                     "limits": r.claim.limits._asdict(),
+                    "refuting": r.claim.refuting._asdict(),
                     "outcome": r.outcome.value,
                     "reason": r.reason,
                     "marks": r.marks,

@@ -19,6 +19,9 @@ NODES = (1, 3, 4, 6, 12, 16, 32)
 RUNS = 10
 """Runs of a study that does not print their number."""
 
+BELOW = 0.75
+"""Share of a number that authors who write "less than" have measured: not the number itself."""
+
 SMALL = ("latency", "time", "bandwidth")
 UNITS = {
     "latency": Unit.MICROSECONDS,
@@ -60,6 +63,8 @@ def printed(claim: Claim, point: Point) -> float | None:
         number /= 3
     if number == 0:
         number = 1.0
+    if claim.bound == "less than":
+        number *= BELOW
     if claim.kind in (ClaimKind.TIMES, ClaimKind.SLOWER) and number < 1:
         number = 1.0
     stated: float = PERFORMANCE[claim.kind](number)

@@ -441,7 +441,7 @@ def test_windows_of_two_arms_are_refused_and_not_a_result(
     small = RATE.replace("window size: 64", "window size: 1")
     made = study(tmp_path, {"metal/rate": RATE, "vm/rate": small})
     code, found = judged(made, capsys)
-    assert code == 0
+    assert code == 4
     assert {one["verdict"] for one in found} == {"REFUSED"}
     assert {one["reason"] for one in found} == {"the window size: 64 against 1"}
 
@@ -501,7 +501,7 @@ def test_a_point_beyond_the_line_is_invalid_and_in_no_sum(
     assert main([*words, "--output", str(page)]) == 4
     text = page.read_text()
     assert "800.0 Gbit/s over a line of 100 Gbit/s" in text
-    assert "vm is within the margin at" in text
+    assert "vm is invalid, against physics, at 1 of 2 primary endpoints" in text
     assert "(1 invalid, left out)" in text
     assert "stream" not in text[text.index('id="flags"') : text.index('id="flags"') + 1500]
 

@@ -107,7 +107,8 @@ def test_recorded_places_are_those_of_the_texts() -> None:
 HEDGES = {
     "about": r"about|approximately|on the order of|typically",
     "almost": r"almost",
-    "at most": r"at most|less than|below|within|largest|-5%|\d-",
+    "at most": r"at most|largest|-5%|\d-",
+    "less than": r"less than|below|within",
     "at least": r"over|minimum|better|95% of",
     "between": r"between|\bto\b|-8%",
     "up to": r"[Uu]p to",
@@ -133,6 +134,7 @@ def claim(kind: ClaimKind, value: float, bound: str, to: float | None = None) ->
     ("kind", "value", "bound", "low", "high"),
     [
         (ClaimKind.LOSS, 2, "at most", 0.97, None),
+        (ClaimKind.LOSS, 2, "less than", 0.97, None),
         (ClaimKind.HIGHER, 10, "at most", 1 / 1.125, None),
         (ClaimKind.LOSS, 8, "about", 0.90, 0.94),
         (ClaimKind.LOSS, 8, "", 0.90, 0.94),
@@ -165,6 +167,7 @@ def one(study_name: str, name: str) -> Claim:
 def test_a_printed_number_stands_for_what_rounds_to_it() -> None:
     assert one("vmw-ib", "wrf-16").refuting.low == pytest.approx(1 - 0.0425)
     assert one("vmw-ib", "openfoam").refuting.low == pytest.approx(1 - 0.065)
+    assert one("vmw-ib", "lammps").refuting.low == pytest.approx(1 - 0.083)
     limits = one("vmw-adapter", "bw-vmxnet3-1").limits
     assert limits.low == pytest.approx(12.9 * 0.75)
     assert limits.high == pytest.approx(12.9 * 1.25)
@@ -239,6 +242,29 @@ def test_claims_are_refuted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["bandwidth"]["outcome"] == "REFUTED"
     assert found["latency"]["outcome"] == "REFUTED"
     assert "outside of the limits" in found["latency"]["reason"]
+
+
+@pytest.mark.parametrize("launches", [5, 12])
+def test_what_is_beyond_less_than_is_never_confirmed(
+    launches: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2.3 % is within a quarter of "less than 2 %", but it is not less."""
+    made = study(tmp_path, slower=1.12, narrower=0.977, launches=launches)
+    found = outcomes(["sdsc", str(made), "--arm", "native-ib=metal"], capsys, 4 * (launches > 5))
+    outcome = "REFUTED" if launches > 5 else "INCONCLUSIVE"
+    for name, limit in (("bandwidth", 0.98), ("latency", 1 / 1.1)):
+        assert found[name]["outcome"] == outcome
+        assert found[name]["refuting"] == [pytest.approx(limit), None]
+    if launches > 5:
+        assert found["latency"]["reason"] == "15 of 15 points outside of the limits: below 0.9091"
+        assert main(["study", "reproduce", "sdsc", str(made), "--arm", "native-ib=metal"]) == 4
+        assert "at least 0.8889; refuted below 0.9091" in capsys.readouterr().out
+
+
+def test_an_interval_beyond_a_printed_limit_is_not_confirmed() -> None:
+    """At most 4.2 %: 4.6 % is within a quarter of it and beyond its rounding."""
+    for factor, outcome in ((1.0, "CONFIRMED"), (1 - 0.004 / 0.958, "REFUTED")):
+        assert changed("vmw-ib", "sr-iov-ib", factor)["wrf-16"] == outcome
 
 
 def test_few_launches_settle_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

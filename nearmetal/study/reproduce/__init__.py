@@ -2,7 +2,8 @@
 """The claims of published studies, tested on the data of a reader. Pure.
 
 A claim is CONFIRMED if the 90 % intervals of its points lie within its limits: each limit is a test
-with an error of 5 %, as in a test of equivalence. It is REFUTED if a 95 % interval lies outside, and
+with an error of 5 %, as in a test of equivalence. If its words make the number a limit, no interval
+may lie beyond the number, and no value if they say `less than`. It is REFUTED if a 95 % interval lies outside, and
 the number of points does not explain it. Otherwise it is INCONCLUSIVE. It is CANNOT TEST if data
 are missing, or if the arms are not comparable.
 """
@@ -21,7 +22,7 @@ from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import compare
 from nearmetal.study.model import Arm, Cell, Observation, Point
 from nearmetal.study.ratios import RATIO_ERROR, exclusion_p, ratio
-from nearmetal.study.reproduce.claims import Claim, ClaimKind
+from nearmetal.study.reproduce.claims import SHARP, Claim, ClaimKind
 from nearmetal.study.stats import (
     MIN_LAUNCHES,
     MOST_ERROR,
@@ -58,6 +59,8 @@ class Tested(NamedTuple):
     """Error of the statement that the quantity lies within the limits; 1: it does not."""
     outside: float
     """Error of the statement that it lies outside of the refuting limits; 1: it does not."""
+    beyond: bool = False
+    """Whether its interval lies beyond a number that the claim states as a limit."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,12 @@ def _conclude(claim: Claim, tested: Sequence[Tested]) -> tuple[ClaimOutcome, str
     inside = sum(one.inside <= MOST_BESIDE for one in tested)
     enough = count // 2 + 1 if claim.over == "typical" else count
     if outside > count - enough:
-        return ClaimOutcome.REFUTED, f"{outside} of {total} outside of the limits"
+        why = f"{outside} of {total} outside of the limits: {claim.refuting.beyond}"
+        return ClaimOutcome.REFUTED, why
+    beyond = sum(one.beyond for one in tested)
+    if beyond > count - enough:
+        why = f"{beyond} of {total} beyond the number, perhaps by chance: {claim.refuting.beyond}"
+        return ClaimOutcome.INCONCLUSIVE, f"{why}; {_MORE}"
     if inside >= enough:
         return ClaimOutcome.CONFIRMED, f"{inside} of {total} within the limits"
     return ClaimOutcome.INCONCLUSIVE, f"{count - inside} of {total} not settled; {_MORE}"
@@ -212,9 +220,11 @@ def _tested(claim: Claim, pair: _Pair) -> Tested:
     launches = (len(pair.better), len(pair.worse))
     excluded = partial(exclusion_p, pair.better, pair.worse, least=LEAST_LAUNCHES)
     inside, outside = _errors(claim, quantity.value, excluded)
+    enough = min(launches) >= MIN_LAUNCHES
+    beyond = claim.bound in SHARP and outside <= RATIO_ERROR
     # A refutation needs the launches of any other verdict.
-    outside = outside if min(launches) >= MIN_LAUNCHES else 1.0
-    return Tested(pair.point, quantity, launches, pair.observations, inside, outside)
+    outside = outside if enough else 1.0
+    return Tested(pair.point, quantity, launches, pair.observations, inside, outside, beyond)
 
 
 def _average(pairs: Sequence[_Pair]) -> _Pair:
@@ -239,6 +249,8 @@ def _errors(claim: Claim, value: float, excluded: Callable[[float], float]) -> t
     sure = [excluded(limit) for limit in claim.limits if limit is not None]
     inside = max(sure) if claim.limits.hold(value) else 1.0
     low, high = claim.refuting
+    if claim.bound == "less than" and not claim.refuting.hold(value):
+        inside = 1.0
     if low is not None and value < low:
         return inside, excluded(low)
     if high is not None and value > high:
@@ -270,7 +282,9 @@ def _alone(
     interval = median_interval(values)
     quantity = Ratio(median(values), *(interval[:2] if interval else (None, None)))
     errors = _errors(claim, quantity.value, partial(_beyond, values))
-    return Tested(point, quantity, (len(values),), seen, *errors)
+    most = MOST_ERROR if len(values) >= MIN_LAUNCHES else MOST_BESIDE
+    beyond = claim.bound in SHARP and errors[1] <= most
+    return Tested(point, quantity, (len(values),), seen, *errors, beyond)
 
 
 def _scale(claim: Claim, arm: Arm, cell: Cell) -> float | None:

@@ -5,8 +5,9 @@ Every claim becomes limits of one quantity. With a base, the quantity is the per
 divided by that of the base: the ratio of rates, or of times inverted. Without a base, it is the
 value itself, or its share of the line rate. A printed number stands for all numbers that round to
 it. The words around it say more: `about` and a number without a word allow a quarter of the number
-on either side, `almost` a quarter below it, `at most` and `at least` are one limit, `between` are
-two, and `up to` is the best point. The limits are fixed here, before the data are seen.
+on either side, `almost` a quarter below it, `at most`, `less than` and `at least` are one limit,
+`between` are two, and `up to` is the best point. The limits are fixed here, before the data are
+seen.
 """
 
 from __future__ import annotations
@@ -64,6 +65,13 @@ class ClaimLimits(NamedTuple):
         low, high = self
         return (low is None or value >= low) and (high is None or value <= high)
 
+    @property
+    def beyond(self) -> str:
+        """The values outside of the limits in words."""
+        low, high = self
+        ends = ((low, "below"), (high, "above"))
+        return " or ".join(f"{word} {end:.4g}" for end, word in ends if end is not None)
+
 
 def _performance(kind: ClaimKind, value: float) -> float:
     """Return the performance, divided by that of the base, that the number states."""
@@ -90,7 +98,10 @@ _PLAIN = (ClaimKind.TIMES, ClaimKind.SLOWER, ClaimKind.MICROSECONDS, ClaimKind.G
 _OF_A_HUNDRED = (ClaimKind.LOSS, ClaimKind.LOWER, ClaimKind.SHARE)
 """Kinds whose percentage cannot exceed 100."""
 
-BOUNDS = ("", "about", "almost", "at most", "at least", "between", "up to")
+BOUNDS = ("", "about", "almost", "at most", "less than", "at least", "between", "up to")
+SHARP = ("at most", "less than", "at least", "between")
+"""Words that make the printed number a limit: what lies beyond it is never confirmed."""
+
 OVERS = ("", "some", "average", "typical", "peak")
 
 
@@ -136,8 +147,13 @@ class Claim:
 
     @property
     def refuting(self) -> ClaimLimits:
-        """The limits outside of which the claim is refuted: a stated limit is as sharp as printed."""
-        if self.bound in ("at most", "at least", "between"):
+        """The limits outside of which the claim is refuted: a stated limit is as sharp as printed.
+
+        A number that is not reached (`less than`) is exact; any other stands for what rounds to it.
+        """
+        if self.bound == "less than":
+            return self._limits(0.0, 0.0)
+        if self.bound in SHARP:
             return self._limits(self._rounding(self.value), self._rounding(self.to or self.value))
         return self.limits
 
@@ -161,7 +177,7 @@ class Claim:
             return ClaimLimits(1 - share, 1 + share)
         if self.bound == "almost":
             high = self.value + self._rounding(self.value)
-        low = None if self.bound == "at most" else low
+        low = None if self.bound in ("at most", "less than") else low
         high = None if self.bound == "at least" else high
         ends = [None if end is None else _performance(self.kind, end) for end in (low, high)]
         return ClaimLimits(*(ends if self.raises else ends[::-1]))
