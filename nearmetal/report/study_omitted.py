@@ -8,6 +8,7 @@ from nearmetal.report.page import Grid, GridCell
 from nearmetal.report.study_view import StudyView, point_title, verdict_style
 from nearmetal.study.gaps import GapGroup, grouped
 from nearmetal.study.judge import Verdict
+from nearmetal.study.losses import ArmLosses
 from nearmetal.study.model import SourceFile
 
 
@@ -36,7 +37,7 @@ def _gap_row(group: GapGroup) -> tuple[GridCell, ...]:
 
 def losses_grid(view: StudyView) -> Grid | None:
     """Return the launches of each arm and how many were lost, if any was."""
-    known = {}
+    known: dict[str, ArmLosses] = {}
     for judged in view.judged:
         if judged.losses:
             known |= {arm.name: judged.losses.of(arm.name) for arm in (view.base, judged.arm)}

@@ -136,7 +136,9 @@ def _interval(ratio: Ratio | None, digits: int) -> str:
 def _row(
     one: Comparison, anchors: Anchors, *, scale: bool, margin: bool, marks: bool
 ) -> list[GridCell]:
-    needed = f"an interval needs {one.needed} more launch{'es' * (one.needed > 1)}" if one.needed else ""
+    needed = (
+        f"an interval needs {one.needed} more launch{'es' * (one.needed > 1)}" if one.needed else ""
+    )
     sides = zip((one.base, one.test), one.arms, strict=True)
     cells = [
         GridCell(
@@ -204,7 +206,15 @@ def tables(view: StudyView, anchors: Anchors) -> list[Grid]:
             name = " ".join(filter(None, (test, variant)))
             title = f"{name}, {metric}: {judged.arm.name} against {view.base.name}"
             caption = "; ".join(filter(None, said)) + "."
-            grids.append(Grid(title, tuple(columns), rows, caption, tally(Counter(one.verdict for one in members))))
+            grids.append(
+                Grid(
+                    title,
+                    tuple(columns),
+                    rows,
+                    caption,
+                    tally(Counter(one.verdict for one in members)),
+                )
+            )
     return grids
 
 

@@ -263,7 +263,9 @@ def study_view(
         found = compare_arms(study, first, arm, percent=percent, only=only)
         judged.append(Judged(arm, tuple(found.comparisons), tuple(found.gaps), found.losses))
         points = {one.point.place for one in found.comparisons}
-        cells |= {(cell.arm, cell.point): cell for cell in found.cells if cell.point.place in points}
+        cells |= {
+            (cell.arm, cell.point): cell for cell in found.cells if cell.point.place in points
+        }
     chosen = tuple(cells.values())
     sources = study.files()
     return StudyView(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from nearmetal.study.gaps import Gap, is_judged
-from nearmetal.study.judge import Comparison, Verdict, settle_endpoints
+from nearmetal.study.judge import LOST, Comparison, Verdict, settle_endpoints
 from nearmetal.study.model import Point
 
 SIZES = (8, 1 << 20)
@@ -214,8 +214,11 @@ SHOWN = 2
 def _reasons(primary: Sequence[Comparison], gaps: Sequence[Gap]) -> Iterator[str]:
     said = [(one.verdict, one.reason) for one in primary if one.verdict in NOT_COMPARED]
     said += [(Verdict.MISSING, gap.why) for gap in gaps]
-    lost = [one.reason for one in primary if any(one.lost) and one.verdict is Verdict.INCONCLUSIVE]
-    said += [(Verdict.INCONCLUSIVE, reason) for reason in lost]
+    said += [
+        (one.verdict, "too many launches were lost")
+        for one in primary
+        if one.verdict is Verdict.INCONCLUSIVE and one.reason.startswith(LOST)
+    ]
     for verdict in (*NOT_COMPARED, Verdict.INCONCLUSIVE):
         reasons = [reason for kind, reason in said if kind is verdict]
         if reasons:

@@ -80,8 +80,7 @@ def _why(cell: Cell, lacking: str, others: Sequence[Point]) -> str:
         same = [other for other in alike if getattr(other.setup, name) == own]
         if not same:
             theirs = _some(getattr(other.setup, name) or "none" for other in alike)
-            words = f"{SETUP_WORDS[name]}: {own or 'none'} in {cell.arm}, {theirs} in {lacking}"
-            return words
+            return f"{SETUP_WORDS[name]}: {own or 'none'} in {cell.arm}, {theirs} in {lacking}"
         alike = same
     same = [other for other in alike if other.nodes == point.nodes]
     if not same:
@@ -89,7 +88,9 @@ def _why(cell: Cell, lacking: str, others: Sequence[Point]) -> str:
         return f"the nodes: {point.nodes} in {cell.arm}, {theirs} in {lacking}"
     if all(other.size != point.size for other in same):
         return f"{lacking} lacks this size"
-    return f"several configurations of {cell.arm} or {lacking} are equally near, or another is nearer"
+    return (
+        f"several configurations of {cell.arm} or {lacking} are equally near, or another is nearer"
+    )
 
 
 def _some(values: Iterable[str]) -> str:

@@ -127,6 +127,9 @@ def _decide(found: Ratio, margin: Margin, error: float) -> tuple[Verdict, str]:
     return Verdict.INCONCLUSIVE, f"{_OPEN}; add launches"
 
 
+LOST = "launches were lost"
+"""Begin of the reason of a point whose survivors alone would decide."""
+
 _BEYOND = 1e6
 """A lost launch is worse than any value by this factor; only its rank counts."""
 
@@ -151,7 +154,7 @@ def _with_losses(one: Comparison, verdict: Verdict, reason: str) -> tuple[Verdic
     sides_lost = zip(one.arms, (one.base, one.test), one.lost, strict=True)
     words = ", ".join(f"{lost} of {side.n + lost} of {arm}" for arm, side, lost in sides_lost)
     return Verdict.INCONCLUSIVE, (
-        f"launches were lost ({words}): the survivors alone give {verdict.value}, but not if the "
+        f"{LOST} ({words}): the survivors alone give {verdict.value}, but not if the "
         "lost ones count as worst"
     )
 

@@ -14,7 +14,7 @@ from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.model import Cell, Point
 
 
-class Pair(NamedTuple):
+class CellPair(NamedTuple):
     """A cell of the tested arm, its partner in the base, and the cell in the unit of the partner."""
 
     base: Cell
@@ -22,7 +22,7 @@ class Pair(NamedTuple):
     alike: Cell
 
 
-def matched(base: Iterable[Cell], test: Iterable[Cell]) -> list[Pair]:
+def matched(base: Iterable[Cell], test: Iterable[Cell]) -> list[CellPair]:
     """Return each cell of the tested arm that has a partner in the base."""
     exact = {cell.point: cell for cell in base}
     near: dict[Point, list[Cell]] = {}
@@ -34,7 +34,7 @@ def matched(base: Iterable[Cell], test: Iterable[Cell]) -> list[Pair]:
             other = exact.get(alike.point)
             other = other or nearest(alike.point, near.get(alike.point.place, []))
             if other is not None:
-                found.append(Pair(other, cell, alike))
+                found.append(CellPair(other, cell, alike))
                 break
     return found
 

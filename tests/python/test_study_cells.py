@@ -369,6 +369,10 @@ ERRORS = [
     ),
     (HPCC.replace("Begin of", "||Ax-b|| ... FAILED\nBegin of"), "a check of HPCC failed"),
     (
+        HPCC.replace("Begin of", "  1 tests completed and failed residual checks.\nBegin of"),
+        "tests completed and failed",
+    ),
+    (
         NETPIPE.replace("Now", "Integrity check: 3 failed\nNow"),
         "the data arrived wrong",
     ),

@@ -12,7 +12,7 @@ import pytest
 from nearmetal.cli.main import main
 from nearmetal.evidence import Unit
 from nearmetal.report.study_charts import bars, curves
-from nearmetal.report.study_page import sentence
+from nearmetal.report.study_page import cards, overview, sentence
 from nearmetal.report.study_view import Anchors, Judged, StudyView, study_view
 from nearmetal.study.endpoints import conclude, with_endpoints
 from nearmetal.study.judge import Comparison, Verdict, compare
@@ -79,6 +79,22 @@ def test_an_open_endpoint_opens_the_headline_and_a_worse_one_rejects_it() -> Non
     assert conclude(judged(points)).verdict is Verdict.ACCEPT
     assert conclude(judged(points | {open_one: at(TIME, 1.0)})).verdict is Verdict.INCONCLUSIVE
     assert conclude(judged(points | {worse: at(TIME, 2.0)})).verdict is Verdict.REJECT
+
+
+def test_the_worst_loss_is_the_largest_whatever_its_verdict() -> None:
+    """An open endpoint may have a larger loss than the one that is surely beyond the margin."""
+    wild = ([10 * v for v in QUIET], [9.0, 30.0, 9.1, 31.0, 28.0, 29.0, 9.2, 28.5])
+    points = {TIME._replace(test="Worse"): at(TIME, 1.6), TIME._replace(test="Open"): wild}
+    found = tuple(judged(points))
+    assert [one.verdict.value for one in found] == ["REJECT", "INCONCLUSIVE"]
+    view = StudyView("s", TCP, (Judged(NEAR, found), Judged(NEAR, found)), (), (), {}, {})
+    anchors = Anchors(view, [])
+    grid = overview(view, anchors)
+    assert grid is not None
+    worst = grid.rows[1][3]
+    assert worst.words == "+183 % (Open, time, 8 B, 2 nodes, 2 ranks, INCONCLUSIVE)"
+    (note,) = cards(view, anchors)[0].notes[-1]
+    assert note.startswith("Largest loss beyond the margin +60.0 % at Worse")
 
 
 def test_endpoints_follow_from_names_and_sizes_alone() -> None:

@@ -8,7 +8,7 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -192,7 +192,9 @@ def _of_three(folder: Path, kinds: dict[str, dict[str, Kind]]) -> Path:
     described = next(line for line in labels.read_text().splitlines() if line.startswith("  b:"))
     rest = labels.read_text().split(described)[1].split("\nsources")[0]
     labels.write_text(
-        labels.read_text().replace("\nsources", f"\n{described.replace('b', 'c', 1)}{rest}\nsources")
+        labels.read_text().replace(
+            "\nsources", f"\n{described.replace('b', 'c', 1)}{rest}\nsources"
+        )
     )
     (folder / "logs" / "c").mkdir()
     dice = random.Random(3)
@@ -213,29 +215,35 @@ def crash(arm: str, launch: int, dice: random.Random) -> str:
     return "\n".join([*whole, f"[n{launch}:99] *** Process received signal ***"]) + "\n"
 
 
+class LostLaunches(NamedTuple):
+    """Logs of a program, those of its lost launches, and what the import says."""
+
+    name: str
+    good: Kind
+    bad: Kind
+    code: int
+    how: str
+
+
 @pytest.mark.parametrize(
-    ("name", "good", "bad", "code", "how"),
+    "loss",
     [
-        ("bw", bandwidth(), bandwidth(last=512), 0, "6 ended early"),
-        ("lat", latency(), crash, 1, "6 gave no numbers"),
-        ("pt", perftest(), perftest(last=1 << 15), 0, "6 ended early"),
+        LostLaunches("bw", bandwidth(), bandwidth(last=512), 0, "6 ended early"),
+        LostLaunches("lat", latency(), crash, 1, "6 gave no numbers"),
+        LostLaunches("pt", perftest(), perftest(last=1 << 15), 0, "6 ended early"),
     ],
 )
 def test_survivors_are_no_accept(
-    name: str,
-    good: Kind,
-    bad: Kind,
-    code: int,
-    how: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    loss: LostLaunches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    name, good, bad, code, how = loss
     arms = {"a": {name: good}, "b": {name: only_some(good, 6, bad)}}
     made = study(tmp_path, arms, 12, code)
     assert f"b: of 12 launches {how}" in capsys.readouterr().out
     found = Judgement(made, capsys)
     mark = "survivors only: b lost 6 of 12 launches, a 0 of 12"
     assert found.data["verdict"] == "INCONCLUSIVE"
+    assert "INCONCLUSIVE (too many launches were lost)" in found.line("INCONCLUSIVE: ")
     assert found.line("INCONCLUSIVE: ").endswith(f"; {mark}")
     assert found.data["survivors"] == mark
     assert found.line("b: of 12") == f"b: of 12 launches {how}"
@@ -330,7 +338,9 @@ def test_pairs_of_one_arm_are_listed_and_the_other_is_named(
             "the pairs: bm1 and bm2 in a, vm1 and vm2, vm3 and vm4 in b",
         ),
         (
-            latency(head="Process 0 of 2 is on n1\nProcess 1 of 2 is on n1\n# OSU MPI Latency Test v5.8"),
+            latency(
+                head="Process 0 of 2 is on n1\nProcess 1 of 2 is on n1\n# OSU MPI Latency Test v5.8"
+            ),
             latency(),
             "the nodes: 1 in a, 2 in b",
         ),
@@ -359,7 +369,10 @@ def test_arms_without_a_common_point_say_what_differs(
 def test_a_datatype_that_one_log_shows_is_marked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for datatype, marks in (("MPI_INT", ["the datatype: not known against MPI_INT"]), ("MPI_CHAR", [])):
+    for datatype, marks in (
+        ("MPI_INT", ["the datatype: not known against MPI_INT"]),
+        ("MPI_CHAR", []),
+    ):
         head = f"# OSU MPI Latency Test v5.8\n# Datatype: {datatype}."
         arms = {"a": {"l": latency()}, "b": {"l": latency(head=head)}}
         found = Judgement(study(tmp_path / datatype, arms), capsys)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nearmetal.cli.main import main
+from tests.python import made_logs
 from tests.system.browser import Browser, browser, find_browser
 from tests.system.need import lacking
 from tests.system.page import WINDOWS, assert_good_page
@@ -103,6 +105,45 @@ def test_a_number_leads_to_its_raw_lines(window: Browser, page: Path) -> None:
     assert "bare-metal/pairs-1.csv:2" in text
     box = window.box(f"#{target}")
     assert 0 <= box["top"] < WINDOWS["desktop"][1]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with refused points, points of one arm only, and lost launches."""
+    folder = tmp_path_factory.mktemp("marked")
+    usual = made_logs.latency()
+
+    def lost(arm: str, launch: int, dice: random.Random) -> str:
+        return "" if launch > 6 else usual(arm, launch, dice)
+
+    arms = {
+        "a": {"lat": usual, "mbw": made_logs.many_pairs(64), "bw": made_logs.bandwidth()},
+        "b": {"lat": lost, "mbw": made_logs.many_pairs(1)},
+    }
+    made = made_logs.study(folder, arms, 12, 1)
+    assert main(["study", "report", str(made), "a", "b"]) == 0
+    return made / "report.html"
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_what_is_left_out_fits_the_page(window: Browser, marked: Path, name: str) -> None:
+    assert_good_page(window, marked, name)
+    assert window.value("document.querySelectorAll('#not-compared tbody tr').length") == 1
+    assert window.value("document.querySelectorAll('#lost tbody tr').length") == 2
+
+
+def test_short_words_in_heads_are_on_one_line(window: Browser, marked: Path) -> None:
+    window.open(marked, *WINDOWS["desktop"])
+    broken = window.value(
+        "[...document.querySelectorAll('.numbers th')].filter(e => {"
+        "if (e.textContent.trim().length > 9 || !e.textContent.trim() || !e.checkVisibility())"
+        " return false; const r = document.createRange(); r.selectNodeContents(e);"
+        "return new Set([...r.getClientRects()].map(b => Math.round(b.top))).size > 1})"
+        ".map(e => e.textContent)"
+    )
+    assert broken == []
+    heads = window.value("[...document.querySelectorAll('#refused th')].map(e => e.textContent)")
+    assert "points" in heads
 
 
 def test_a_script_in_a_log_does_not_run(window: Browser, page: Path) -> None:
