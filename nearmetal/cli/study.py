@@ -222,7 +222,7 @@ def _comparison_data(one: Comparison) -> dict[str, Any]:
         "reason": one.reason,
         "endpoint": one.primary,
         "launches_needed": one.needed,
-        "launches_lost": one.lost,
+        "launches_lost": {"base": one.lost[0], "arm": one.lost[1]},
         "flags": [[f"{f.kind.value}: {f.reason}" for f in side] for side in one.flags],
         "watermarks": one.gate.watermarks,
     }

@@ -249,7 +249,7 @@ def test_survivors_are_no_accept(
     assert found.line("b: of 12") == f"b: of 12 launches {how}"
     endpoint = next(c for c in found.data["comparisons"] if c["endpoint"] and c["size"] == MIB)
     assert (endpoint["base"]["n"], endpoint["arm"]["n"]) == (12, 6)
-    assert endpoint["launches_lost"] == [0, 6]
+    assert endpoint["launches_lost"] == {"base": 0, "arm": 6}
     assert "launches were lost (0 of 12 of a, 6 of 12 of b)" in endpoint["reason"]
     view = page(made)
     assert mark in headline(view)

@@ -254,7 +254,7 @@ def test_what_is_beyond_less_than_is_never_confirmed(
     outcome = "REFUTED" if launches > 5 else "INCONCLUSIVE"
     for name, limit in (("bandwidth", 0.98), ("latency", 1 / 1.1)):
         assert found[name]["outcome"] == outcome
-        assert found[name]["refuting"] == [pytest.approx(limit), None]
+        assert found[name]["refuting"] == {"low": pytest.approx(limit), "high": None}
     if launches > 5:
         assert found["latency"]["reason"] == "15 of 15 points outside of the limits: below 0.9091"
         assert main(["study", "reproduce", "sdsc", str(made), "--arm", "native-ib=metal"]) == 4
