@@ -44,6 +44,6 @@ def test_monitoring_counts_the_messages_that_nearmetal_carries(
     found = load_profile(path)
     assert (found.format, found.ranks) == ("openmpi-monitoring", 2)
     (use,) = found.calls
-    # The input has 500 steps, a list of neighbours every 20, and four messages of each rank a step.
-    assert 4000 < use.count < 5000
+    # The input has 5000 steps, a list of neighbours every 20, and four messages of each rank a step.
+    assert 40_000 < use.count < 45_000
     assert max(m.size or 0 for m in use.messages) > 16_384
