@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from nearmetal.report.study_page import render_study_csv, render_study_html, sen
 from nearmetal.report.study_tables import tables
 from nearmetal.report.study_view import Anchors, StudyView, study_view
 from nearmetal.study.arms import arms_in
-from nearmetal.study.endpoints import conclude
 from nearmetal.study.importer import import_study
 from nearmetal.study.judge import Comparison, Verdict
 from nearmetal.study.model import Arm, Cell
@@ -104,10 +102,11 @@ class Judgement:
 
     view: StudyView
 
-    @cached_property
+    @property
     def verdict(self) -> Verdict:
         """The headline: the verdict of the primary points."""
-        return conclude(self.points).verdict
+        (judged,) = self.view.judged
+        return judged.conclusion.verdict
 
     @property
     def why(self) -> str:

@@ -75,15 +75,17 @@ def on_metrics(args: argparse.Namespace, view: View) -> int:
         return list(args.dir or everywhere(of_users=os.geteuid() == 0))
 
     exporter = Exporter(places, Store(state_directory()))
-    exporter.read()
     if args.once or view.as_json:
-        text = metrics_text(exporter.metrics())
+        exporter.read()
+        found, lines = exporter.metrics(), []
         if args.textfile is not None:
-            _write(args.textfile, exporter.metrics())
-        lines = [] if args.textfile is not None else text.splitlines()
-        view.result({"metrics": as_data(exporter.metrics())}, lines)
+            _write(args.textfile, found)
+        elif not view.as_json:
+            lines = metrics_text(found).splitlines()
+        view.result({"metrics": as_data(found)}, lines)
         return ExitCode.DONE
     try:
+        exporter.read()
         if args.textfile is not None:
             keep_reading(exporter, args.interval, lambda: _write(args.textfile, exporter.metrics()))
         address, port = args.listen

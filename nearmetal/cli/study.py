@@ -178,7 +178,7 @@ def judge_options(parser: VerbParser) -> None:
 def _add_comparison(parser: VerbParser) -> None:
     parser.option(
         "--margin PERCENT",
-        "acceptable loss of performance in percent; 0 asks if ARM is better than BASE (default: the share of cores that ARM lacks, from `cores_per_node` of the labels: 6.25 for 30 of 32 cores)",
+        "acceptable loss of performance in percent; 0 asks if ARM is at least as good as BASE (default: the share of cores that ARM lacks, from `cores_per_node` of the labels: 6.25 for 30 of 32 cores)",
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")

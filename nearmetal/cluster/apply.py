@@ -171,7 +171,11 @@ def down(cluster: Cluster, *, progress: Progress | None = None, agree: Agree | N
             journal = cluster.journal
             if journal.path.parent.exists():
                 journal.write("down", f"remove cluster {cluster.name}", Event.BEGIN)
-            cluster.backend.delete(Key(Kind.CLUSTER, cluster.name))
+            try:
+                cluster.backend.delete(Key(Kind.CLUSTER, cluster.name))
+            except Interrupted as error:
+                cluster.backend.leave(error)
+                raise
     cluster.store.tidy()
     return plan
 

@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Wait until everything is usable. The last step of an `up` that changed anything."""
 
     def leave(self, error: Interrupted) -> None:
-        """End an `up` that was interrupted: begin nothing else, and say in `error` what continues."""
+        """End work that was interrupted: begin nothing else, and say in `error` what continues."""
         del error
 
     def facts(self) -> Facts:

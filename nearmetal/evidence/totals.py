@@ -66,7 +66,6 @@ class TrafficTotals:
         Each endpoint comes once, with whether it runs. One that ended adds its last messages if an
         earlier reading saw it.
         """
-        self._forget(now_s)
         for place in self._places.values():
             place.empty()
         for endpoint, runs in endpoints:
@@ -86,6 +85,8 @@ class TrafficTotals:
             place.endpoints += 1
             place.down += sum(peer.down for peer in endpoint.peers)
             place.peers.update(self._channel(peer.channel) for peer in endpoint.peers)
+        # Not before: after a long pause, what still runs keeps its sums.
+        self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
         late = now_s - KEPT_S

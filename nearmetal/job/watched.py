@@ -64,22 +64,22 @@ class ClusterState:
     name: str
     nodes: int | None
     healthy: int | None
-    interrupted: bool
+    interrupted: bool | None
 
 
 def cluster_states(store: Store) -> list[ClusterState]:
     """Return the state of every cluster; a backend that does not answer is no error."""
     found = []
     for number, name in enumerate(store.names()):
-        spec, healthy = None, None
-        interrupted = Journal(store.cluster(name)).unfinished() is not None
+        spec, healthy, interrupted = None, None, None
         try:
+            interrupted = Journal(store.cluster(name)).unfinished() is not None
             spec = store.recorded(name)
             if spec is not None and number < MOST_CLUSTERS:
                 nodes = open_backend(spec, store, LocalRunner()).status()
                 healthy = sum(node.healthy for node in nodes)
         except (NearmetalError, OSError):
-            pass  # `healthy` says it
+            pass  # what is None is not known
         found.append(
             ClusterState(name, None if spec is None else len(spec.nodes), healthy, interrupted)
         )
@@ -98,7 +98,7 @@ def cluster_metrics(states: Iterable[ClusterState]) -> list[Metric]:
     texts = {
         "cluster_nodes": ("nodes", "Nodes in the record of a cluster."),
         "cluster_nodes_healthy": ("healthy", "Nodes that answer; missing: the backend is silent."),
-        "cluster_interrupted": ("interrupted", "1: an interrupted command left the cluster."),
+        "cluster_interrupted": ("interrupted", "1: the last command on the cluster has not ended."),
     }
     return [
         Metric(

@@ -65,7 +65,7 @@ def _why(judged: Judged) -> str:
     if most.tax_percent is None:
         return most.reason
     loss, where = signed_percent(most.tax_percent), point_title(most.point)
-    which = "Largest loss" if verdict is Verdict.ACCEPT else "Largest loss beyond the margin"
+    which = "Largest loss beyond the margin" if verdict is Verdict.REJECT else "Largest loss"
     return "; ".join([f"{which} {loss} at {where}: {most.reason}", *reasons]) + "."
 
 

@@ -234,10 +234,10 @@ def conclude(
     lacking = [gap for gap in gaps if gap.primary]
     primary = [one for one in found if one.primary]
     counts = Counter(one.verdict for one in primary)
-    counts[Verdict.MISSING] += len(lacking)
+    counts.update([Verdict.MISSING] * len(lacking))
     return Conclusion(
-        headline_of(counts if primary else Counter(one.verdict for one in found)),
-        +counts,
+        headline_of(counts or Counter(one.verdict for one in found)),
+        counts,
         Counter(one.verdict for one in found if not one.primary),
         tuple(_reasons(primary, lacking)),
         survivors,

@@ -79,13 +79,14 @@ def _why(cell: Cell, lacking: str, others: Sequence[Point]) -> str:
         own = getattr(point.setup, name)
         same = [other for other in alike if getattr(other.setup, name) == own]
         if not same:
-            theirs = _some(getattr(other.setup, name) or "none" for other in alike)
+            theirs = _some(sorted(getattr(other.setup, name) or "none" for other in alike))
             return f"{SETUP_WORDS[name]}: {own or 'none'} in {cell.arm}, {theirs} in {lacking}"
         alike = same
     same = [other for other in alike if other.nodes == point.nodes]
     if not same:
-        theirs = _some(str(other.nodes) for other in alike)
-        return f"the nodes: {point.nodes} in {cell.arm}, {theirs} in {lacking}"
+        known = sorted({other.nodes or 0 for other in alike})
+        theirs = _some(str(nodes or "unknown") for nodes in known)
+        return f"the nodes: {point.nodes or 'unknown'} in {cell.arm}, {theirs} in {lacking}"
     if all(other.size != point.size for other in same):
         return f"{lacking} lacks this size"
     return (
@@ -94,7 +95,7 @@ def _why(cell: Cell, lacking: str, others: Sequence[Point]) -> str:
 
 
 def _some(values: Iterable[str]) -> str:
-    known = sorted(set(values))
+    known = list(dict.fromkeys(values))
     more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     return ", ".join(known[:SHOWN]) + more
 

@@ -41,14 +41,14 @@ def latency(
     return text
 
 
-def bandwidth(factor: float = 1.0, last: int = SIZES[-1]) -> Kind:
+def bandwidth(factor: float = 1.0, last: int = SIZES[-1], first: int = SIZES[0]) -> Kind:
     """Return logs of osu_bw of at most about 11 GB/s."""
 
     def text(_arm: str, _launch: int, dice: random.Random) -> str:
         rows = "".join(
             f"{s:<10d}{11000 * s / (s + 5000) * factor * dice.uniform(0.99, 1.01):>18.2f}\n"
             for s in SIZES
-            if s <= last
+            if first <= s <= last
         )
         return f"# OSU MPI Bandwidth Test v5.8\n# Size      Bandwidth (MB/s)\n{rows}"
 

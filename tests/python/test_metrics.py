@@ -18,11 +18,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nearmetal.cli.main import main
+from nearmetal.cluster.store import Store
 from nearmetal.core.exposition import metrics_text, served
+from nearmetal.core.journal import Journal
 from nearmetal.core.metrics import Metric, one
 from nearmetal.evidence.counters import EndpointCounters, parse_counters
 from nearmetal.evidence.totals import KEPT_S, TrafficTotals
-from nearmetal.job.watched import MOST_CLUSTERS, ClusterState, cluster_metrics
+from nearmetal.job.watched import MOST_CLUSTERS, ClusterState, cluster_metrics, cluster_states
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.test_top import held_by_child
 
@@ -111,6 +113,20 @@ def test_a_job_is_forgotten_some_time_after_its_end() -> None:
     assert of(seen, "messages_total", **SHM) is None
 
 
+def test_what_still_runs_after_a_long_pause_keeps_its_sum() -> None:
+    seen = totals()
+    seen.read([(endpoint(1), True), (endpoint(2), True)], 0)
+    seen.read([(endpoint(1), True)], KEPT_S + 100)
+    assert of(seen, "messages_total", **SHM) == 20
+
+
+def test_a_cluster_with_a_damaged_journal_is_shown_as_unknown(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    journal = Journal(store.cluster("c")).path
+    journal.mkdir(parents=True)
+    assert cluster_states(store) == [ClusterState("c", None, None, None)]
+
+
 def test_labels_are_limited_and_the_rest_is_one_place() -> None:
     seen = totals(most=3)
     many = [(endpoint(n, job=f"job-{n}".encode(), rank=n, pid=n), True) for n in range(50)]
@@ -152,7 +168,7 @@ def test_names_follow_the_conventions_and_the_manual() -> None:
         labels = table[f"| `{metric.full_name}`"]
         assert labels == ", ".join(f"`{name}`" for name in metric.labels)
         assert metric.full_name.endswith("_total") == (metric.kind == "counter")
-        assert metric.text.endswith((".", "silent"))
+        assert metric.text.endswith(".")
 
 
 def test_clusters_beyond_the_limit_are_one() -> None:

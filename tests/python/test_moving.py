@@ -200,10 +200,7 @@ def test_tables() -> None:
 
 
 def test_tables_as_names() -> None:
-    rows = as_names(WAYS)
-    assert rows == sorted(rows)
-    assert len(rows) == len(WAYS)
-    assert ("memory", "quiesced", "leaving") in rows
+    assert ("memory", "quiesced", "leaving") in as_names(WAYS)
     assert ("away", "arrive", "run") in as_names(PLACES)
 
 

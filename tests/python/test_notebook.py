@@ -19,6 +19,8 @@ from nearmetal import notebook
 from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError, NearmetalError
 from nearmetal.study.judge import Verdict
+from tests.python.made_logs import bandwidth, latency
+from tests.python.made_logs import study as made_study
 from tests.python.study_shared import LOGS
 
 PAGE = Path(__file__).parents[2] / "docs/howto-notebook.md"
@@ -81,6 +83,15 @@ def test_the_verdicts_are_those_of_the_command(
     ]
     assert len(judged.primary) == sum(one.primary for one in judged.points) > 3
     assert len(list(csv.DictReader(io.StringIO(judged.csv())))) == len(judged.points)
+
+
+def test_the_headline_knows_what_one_arm_lacks(tmp_path: Path) -> None:
+    made = made_study(
+        tmp_path, {"a": {"lat": latency(), "bw": bandwidth()}, "b": {"lat": latency()}}
+    )
+    judged = notebook.open_study(made).judge("a", "b", margin=10)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "INCONCLUSIVE" in judged._repr_html_()
 
 
 def test_what_a_notebook_shows_is_escaped_and_needs_no_network(study: notebook.OpenStudy) -> None:

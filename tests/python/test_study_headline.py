@@ -171,6 +171,18 @@ def test_sizes_that_one_arm_lacks_are_listed_and_open_the_headline(
     assert "4 MiB" in render_study_markdown(page(made))
 
 
+def test_an_arm_without_any_endpoint_is_not_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    middle = bandwidth(first=256, last=1 << 14)
+    made = study(tmp_path, {"a": {"bw": bandwidth()}, "b": {"bw": middle}})
+    found = Judgement(made, capsys)
+    assert found.line("INCONCLUSIVE: ") == (
+        "INCONCLUSIVE: 0 of 2 primary endpoints decided; 2 MISSING (b lacks this size)"
+    )
+    assert "2 MISSING (b lacks this size)" in card(page(made))
+
+
 def test_every_arm_of_a_page_has_its_own_gaps(tmp_path: Path) -> None:
     kinds: dict[str, dict[str, Kind]] = {
         "a": {"lat": latency(), "bw": bandwidth()},

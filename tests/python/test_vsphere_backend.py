@@ -148,8 +148,6 @@ def test_an_interrupt_leaves_the_task_and_names_it() -> None:
             workers.drain()
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert caught.value.hint.splitlines() == LEFT
-    # The backend is asked to leave after any interrupt; there is nothing more to say.
     workers.leave(caught.value)
     assert caught.value.hint.splitlines() == LEFT
 

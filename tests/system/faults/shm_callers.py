@@ -104,7 +104,7 @@ def callers_in_flight(scene: Scene) -> None:
 
 @attack(
     "callers-in-flight-at-times",
-    "The same for half a second, and again after a tenth.",
+    "Fills that limit for half a second, again and again, with a tenth of a second between.",
     alone=True,
     proof="in flight",
 )

@@ -264,6 +264,8 @@ class NodeVfs:
         found: dict[str, tuple[Region, ...]] = {}
         efi = {node.name for node in host.nodes if node.firmware == "efi" and node.vf}
         for name, _, choice in self._choices(host, remote=remote) if efi else ():
+            if name not in efi:
+                continue
             found[name] = (passthrough.vf_regions(self._host.kernel.sysfs, choice.pf.address),)
         for node in host.nodes:
             if node.passthrough and remote:

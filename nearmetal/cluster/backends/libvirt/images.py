@@ -197,7 +197,9 @@ class CloudImages:
             try:
                 self.runner.check(Command(argv), timeout_s=60)
             except CommandError as error:
-                raise self._error(f"qemu-img cannot read it: {error.hint}") from error
+                raise self._error(
+                    f"qemu-img cannot read it: {error.hint or error.message}"
+                ) from error
             return out.read_bytes()
 
     def _check_qcow2(self, cluster: int) -> None:

@@ -41,16 +41,12 @@ class Workers:
             error.hint = "\n  ".join([*left, rest])
 
     def drain(self) -> None:
-        """Wait for all work; raises BackendError with all failures. An interrupt is as `leave`."""
+        """Wait for all work; raises BackendError with all failures. After an interrupt: `leave`."""
         pool, work = self._pool, self._work
         if pool is None:
             return
-        try:
-            for _, future in work:
-                future.exception()
-        except Interrupted as error:
-            self.leave(error)
-            raise
+        for _, future in work:
+            future.exception()
         self._pool, self._work = None, []
         pool.shutdown(wait=True)
         failed = _failed(work)
