@@ -10,7 +10,7 @@ import time
 
 from tests.system.faults.hello import MAGIC, VERSION, Greeting, Identity, Line
 from tests.system.faults.shm_scene import Scene, seqpacket
-from tests.system.faults.shm_table import attack
+from tests.system.faults.shm_table import QUICK_MS, attack
 
 MANY = 400
 
@@ -95,6 +95,7 @@ def callers_descriptors(scene: Scene) -> None:
     "Keeps so many descriptors in flight that the kernel lets its user send no more.",
     moves=True,
     proof="in flight",
+    connect_ms=QUICK_MS,
 )
 def callers_in_flight(scene: Scene) -> None:
     fill_the_kernel(scene)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from tests.system.faults.shm_scene import Scene
 
 QUICK_MS = 1000
-"""Silence costs a caller twice this time at most, whatever the number of silent listeners."""
+"""Silence costs a caller twice this time at most, whatever the number of silent listeners.
+
+So does a limit for descriptors in flight that stays used up.
+"""
 
 Function = Callable[[Scene], None]
 
