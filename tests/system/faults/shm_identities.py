@@ -117,7 +117,8 @@ def identity_name_shared(scene: Scene) -> None:
 @attack(
     "identity-pending",
     "Begins more handshakes than ranks have lanes or descriptors, and completes none.",
-    # Pairs that meet meanwhile may use the network: SECURITY.md.
+    # Its relays, by which it learns the addresses, cut calls where the machine is slow, and such
+    # pairs use the network: SECURITY.md.
     moves=True,
     proof="pending",
 )
