@@ -31,6 +31,10 @@ class Fuse:
             os.kill(os.getpid(), signal.SIGKILL)
         self.left -= 1
 
+    def after(self) -> None:
+        """Count the moment after a call, too."""
+        self.touch()
+
     def at_records(self) -> None:
         """Burn at each record that is on the disk."""
         write = Journal.write
@@ -64,7 +68,7 @@ class Fuse:
             def done() -> Any:
                 touch()
                 result = work()
-                touch()
+                after()
                 return result
 
             return call(self, what, done if what.startswith(CHANGING) else work)
@@ -74,7 +78,7 @@ class Fuse:
             task = self.call(what, start)
             return wait(self, f"waiting for {what}", lambda: task)
 
-        call, wait, touch = Session.call, Session.wait, self.touch
+        call, wait, touch, after = Session.call, Session.wait, self.touch, self.after
         Session.call = called  # type: ignore[method-assign]
         Session.wait = waited  # type: ignore[method-assign]
 
@@ -85,24 +89,24 @@ class Fuse:
             def started() -> Any:
                 touch()
                 task = start()
-                touch()
+                after()
                 return task
 
             # Tasks of an earlier run are only looked at.
             result = wait(self, what, start if "earlier" in what else started)
-            touch()
+            after()
             return result
 
         def called(self: Session, what: str, work: Callable[[], Any]) -> Any:
             def done() -> Any:
                 touch()
                 result = work()
-                touch()
+                after()
                 return result
 
             return call(self, what, done if what.startswith("shutting") else work)
 
-        call, wait, touch = Session.call, Session.wait, self.touch
+        call, wait, touch, after = Session.call, Session.wait, self.touch, self.after
         Session.call = called  # type: ignore[method-assign]
         Session.wait = waited  # type: ignore[method-assign]
 
@@ -115,18 +119,8 @@ class Refusal(Fuse):
         if self.left == -1:
             raise vim.fault.InvalidState
 
-    def at_starts(self) -> None:
-        """Refuse a task before it begins."""
-
-        def waited(self: Session, what: str, start: Callable[[], Any]) -> Any:
-            def started() -> Any:
-                touch()
-                return start()
-
-            return wait(self, what, start if "earlier" in what else started)
-
-        wait, touch = Session.wait, self.touch
-        Session.wait = waited  # type: ignore[method-assign]
+    def after(self) -> None:
+        """A refusal comes before the call."""
 
 
 CHANGING = ("changing", "joining", "making", "removing", "taking")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyVmomi import vim
 
+from nearmetal.host.vcenter.session import fetch
 from tests.system.fuse import Fuse, Refusal, ended
 from tests.system.vcenter import (
     PASSWORD,
@@ -17,6 +18,7 @@ from tests.system.vcenter import (
     Simulator,
     gone,
     machines_of,
+    networks_of,
     plan_of,
     raised,
     simulator,
@@ -52,14 +54,14 @@ CARDS = "{kind: vmxnet3, port_group: VM Network}"
 PF = "{kind: sriov, port_group: DC0_DVPG0, pf: '0000:3b:00.0'}"
 
 CHANGES = {
-    "memory": ("memory: 64 MiB", "memory: 128 MiB", 22, 6),
-    "adapters": (N1, f"{{name: n1, adapters: [{CARDS}, {PF}]}}", 17, 5),
-    "settings": (N1, "{name: n1, numa: [0], vcpus: 2, p2p: true, latency: normal}", 11, 3),
-    "guest": (N1, "{name: n1, guest: {domain: y.org}}", 17, 5),
+    "memory": ("memory: 64 MiB", "memory: 128 MiB", 22, 8),
+    "adapters": (N1, f"{{name: n1, adapters: [{CARDS}, {PF}]}}", 17, 6),
+    "settings": (N1, "{name: n1, numa: [0], vcpus: 2, p2p: true, latency: normal}", 11, 4),
+    "guest": (N1, "{name: n1, guest: {domain: y.org}}", 17, 6),
     "shares": (N1, "{name: n1, cpu_shares: high}", 3, 1),
     "name": (N1, "{name: n1, vm: another, slots: 3}", 6, 2),
-    "place": ("esxi: DC0_C0_H1", "esxi: DC0_C0_H2", 14, 4),
-    "power": (N1, "{name: n1, power: off}", 2, 0),
+    "place": ("esxi: DC0_C0_H1", "esxi: DC0_C0_H2", 14, 5),
+    "power": (N1, "{name: n1, power: off}", 2, 1),
 }
 """Text of the spec before and after each change, and how many moments to kill and to refuse at."""
 
@@ -91,24 +93,26 @@ def copied(own: Session, machine: Any, name: str) -> Any:
     return own.wait("meddling", lambda: machine.CloneVM_Task(machine.parent, name, place))
 
 
-def identities(own: Session) -> dict[str, tuple[Any, str]]:
-    """Return each machine in the folder with its instanceUuid, by the names of nodes."""
-    there = machines_of(own.content, "sweep")
-    return {
-        "n1" if name == "another" else name: (ref, ref.config.instanceUuid)
-        for name, ref in there.items()
+def kept(own: Session) -> tuple[object, object, object]:
+    """Return all machines of the vCenter with both identities, the cluster's own, and its networks."""
+    content, kind = own.content, vim.VirtualMachine
+    names = ["config.instanceUuid", "config.uuid"]
+    every = {
+        ref: (values["config.instanceUuid"], values["config.uuid"])
+        for ref, values in fetch(content, content.rootFolder, kind, names).items()
     }
+    return every, {*machines_of(content, "sweep").values()}, networks_of(content)
 
 
 @pytest.fixture(scope="module")
 def swept(
     vcenter: Simulator, own: Session, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Path, dict[str, tuple[Any, str]]]]:
+) -> Iterator[tuple[str, Path, object]]:
     """A cluster that all changes are made to, and a copy of a machine in its folder."""
     text, directory = vcenter.head("sweep") + BODY, tmp_path_factory.mktemp("sweep")
     raised(text, directory)
     copied(own, machines_of(own.content, "sweep")["n0"], "copy")
-    yield text, directory, identities(own)
+    yield text, directory, kept(own)
     own.wait("meddling", machines_of(own.content, "sweep")["copy"].Destroy_Task)
     gone(text, directory)
 
@@ -116,7 +120,7 @@ def swept(
 @pytest.mark.parametrize(("change", "way", "moment"), walk(POINTS, keep=10))
 def test_a_change_that_is_killed_or_refused_is_completed_or_changed_back(
     own: Session,
-    swept: tuple[str, Path, dict[str, tuple[Any, str]]],
+    swept: tuple[str, Path, object],
     change: str,
     way: str,
     moment: int,
@@ -124,17 +128,17 @@ def test_a_change_that_is_killed_or_refused_is_completed_or_changed_back(
     text, directory, before = swept
     changed = text.replace(*CHANGES[change][:2])
     assert changed != text
-    burn = Fuse(moment).at_changes if way == "kill" else Refusal(moment).at_starts
+    burn = (Fuse if way == "kill" else Refusal)(moment).at_changes
     status = ended(partial(raised, changed, directory), burn)
     assert status == (-signal.SIGKILL if way == "kill" else 1)
     # Every second time the user gives the change up.
     after = (changed, text)[moment % 2]
     raised(after, directory)
     assert plan_of(after, directory).empty
-    assert identities(own) == before
+    assert kept(own) == before
     raised(text, directory)
     assert plan_of(text, directory).empty
-    assert identities(own) == before
+    assert kept(own) == before
     there = machines_of(own.content, "sweep")
     assert {name: vm.runtime.powerState for name, vm in there.items()} == {
         "copy": "poweredOff",
@@ -142,3 +146,13 @@ def test_a_change_that_is_killed_or_refused_is_completed_or_changed_back(
         "n1": "poweredOn",
     }
     assert [there[n].guest.ipAddress for n in ("n0", "n1")] == ["10.0.0.11", "10.0.0.12"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_walk_has_every_moment(swept: tuple[str, Path, object], change: str) -> None:
+    text, directory, _ = swept
+    old, new, kills, refusals = CHANGES[change]
+    for burn in (Fuse(kills).at_changes, Refusal(refusals).at_changes):
+        assert ended(partial(raised, text.replace(old, new), directory), burn) == 0
+        raised(text, directory)

@@ -225,7 +225,7 @@ def test_an_up_that_is_killed_or_refused_anywhere_is_completed(
 ) -> None:
     """What was forked is neither forked twice nor removed, and keeps running."""
     text, source = vcenter.head("forks") + BODY, source_of(own)
-    burn = Fuse(moment).at_changes if way == "kill" else Refusal(moment).at_starts
+    burn = (Fuse if way == "kill" else Refusal)(moment).at_changes
     status = ended(partial(raised, text, tmp_path), burn)
     assert status == (-signal.SIGKILL if way == "kill" else 1)
     settle(own.content)
@@ -247,6 +247,6 @@ def test_the_counts_of_moments_are_those_of_an_up(
 ) -> None:
     text = vcenter.head("forks") + BODY
     assert own.content
-    for burn in (Fuse(KILLS).at_changes, Refusal(REFUSALS).at_starts):
+    for burn in (Fuse(KILLS).at_changes, Refusal(REFUSALS).at_changes):
         assert ended(partial(raised, text, tmp_path), burn) == 0
         gone(text, tmp_path)
