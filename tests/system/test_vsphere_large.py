@@ -11,10 +11,12 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock, patch
 
 import pytest
 
 from nearmetal.cluster.apply import down, plan_up, up
+from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
 from nearmetal.cluster.diff import Action
 from tests.system.vcenter import PASSWORD, TEMPLATE, opened, simulator, spec_of
 
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(7200)]
 
 PARALLEL = 8
-MEMORY_MIB = 256
-MAX_READS = 8
-"""How often all machines are read, however many they are: by each plan, and for rules and removal."""
+MEMORY_MIB, PLAN_S = 256, 5
+MAX_READS = 9
+"""How often all machines are read, however many they are: by each plan, by status, and for rules and removal."""
 
 BODY = """\
 machine:
@@ -91,6 +93,11 @@ def work_through(head: str, nr_machines: int, directory: str) -> dict[str, Any]:
     assert plan.count(Action.CREATE) == nr_machines + 1
     timed("up", lambda: up(opened(spec, place), spec))
     assert timed("plan all there", lambda: plan_up(opened(spec, place), spec)).empty
+    addresses = Mock(wraps=spec.guest_addresses)
+    with patch.object(VsphereSpec, "guest_addresses", addresses):
+        nodes = timed("status", opened(spec, place).backend.status)
+    assert all(node.healthy for node in nodes)
+    assert addresses.call_count <= 1
     changed = spec_of(text.replace("vcpus: 2", "vcpus: 1"))
     plan = timed("change all", lambda: up(opened(changed, place), changed))
     assert sum(c.in_place for c in plan.effective) == nr_machines
@@ -117,3 +124,6 @@ def test_many_machines_in_bounded_memory_at_most_so_many_at_a_time(
     assert 1 < measured["most"] <= PARALLEL
     assert 0 < measured["reads"] <= MAX_READS
     assert measured["peak_mib"] < MEMORY_MIB
+    for what in ("plan nothing there", "plan all there", "status"):
+        # Seconds of processor time: others may use the machine.
+        assert measured[what][1] < PLAN_S, what

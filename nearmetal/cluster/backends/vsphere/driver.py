@@ -99,6 +99,11 @@ class VsphereBackend(SshBackend):
         """The resources of the spec, as if they were there."""
         return Observed(vsphere_machines(self.spec, Facts(), Observed()).resources)
 
+    @cached_property
+    def _addresses(self) -> dict[str, str]:
+        """The addresses of the spec, worked out once for all nodes."""
+        return self.spec.guest_addresses()
+
     def _switches(self) -> Switches:
         return Switches(self._session, self._places(), self.spec, self._directory)
 
@@ -454,7 +459,7 @@ class VsphereBackend(SshBackend):
         )
 
     def _address(self, node: str, found: Properties) -> str:
-        wanted = self.spec.guest_addresses().get(node, "").partition("/")[0]
+        wanted = self._addresses.get(node, "").partition("/")[0]
         reached = self._guests.address(node, found) if self._guests else None
         address = reached.ip if reached else str(found.get("guest.ipAddress") or wanted)
         return "" if address == "dhcp" else address
