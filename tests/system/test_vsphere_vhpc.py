@@ -162,7 +162,7 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert all(f"  node {node}, " in tree for node in TREE.get(name, {}))
     assert all(line in tree for line in TREE.get(name, {}).values())
     capsys.readouterr()
-    target.write_text(vcenter.head(name) + "parallel: 16\n" + changed(text))
+    target.write_text(vcenter.head(name) + "parallel: 16\n" + changed(name, text))
     assert main(["plan", str(target)]) == 3
     told = capsys.readouterr().out
     assert "-/+" not in told
@@ -174,6 +174,8 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert main(["plan", str(target)]) == 0
     extra = [{o.key: o.value for o in vm.config.extraConfig} for vm in machines.values()]
     assert {options.get("pciPassthru.allowP2P") for options in extra} == {"TRUE"}
+    on = {vm for vm, one in machines.items() if one.runtime.powerState == "poweredOn"}
+    assert on == ({*machines} if name == "vgpu" else {*machines} - {*off})
     assert machines_of(own.content, name) == machines
     assert main(["down", "--yes", str(target)]) == 0
     assert machines_of(own.content, name) == {}
@@ -181,9 +183,14 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert not (tmp_path / "state").exists()
 
 
-def changed(text: str) -> str:
-    """Return a spec with another value of all machines, which changes in place."""
+def changed(name: str, text: str) -> str:
+    """Return a spec with another value of all machines, which changes in place.
+
+    Machines with a vGPU are switched on, too: only then vCenter needs its profile.
+    """
     head, _, rest = text.partition("machine:\n")
+    if name == "vgpu":
+        rest = rest.replace("power: 'off'", "power: 'on'")
     return f"{head}machine:\n  p2p: true\n{rest}"
 
 

@@ -31,6 +31,8 @@ const (
 	nvidiaGpu int16 = 0x10de
 	// A graphics card of each host, which is passed through.
 	graphics = "0000:86:00.0"
+	// The vGPU profile of another graphics card, which machines share.
+	profile = "grid_v100-8q"
 	// How long a host is away when it reboots.
 	away = 50 * time.Millisecond
 	// A host whose name begins so is back from a reboot only when somebody reconnects it.
@@ -144,6 +146,7 @@ func prepareHosts(ctx *simulator.Context, options string, numOfVfs, vfs int32, f
 				PassthruCapable: true, PassthruEnabled: true, PassthruActive: true,
 			},
 		})
+		h.Config.SharedPassthruGpuTypes = []string{profile}
 		own.pci.offer(numOfVfs)
 		h.Config.PciPassthruInfo = own.pci.PciPassthruInfo
 		h.ConfigManager.PciPassthruSystem = put(ctx, own.pci)
