@@ -99,7 +99,7 @@ def machines(session: Session) -> dict[Any, tuple[object, ...]]:
     return {
         ref: (
             *(values[name] for name in names[:2]),
-            sorted(d.macAddress for d in values[names[2]] if isinstance(d, card)),
+            sorted(str(d.macAddress) for d in values[names[2]] if isinstance(d, card)),
         )
         for ref, values in found.items()
     }
