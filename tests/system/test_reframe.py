@@ -56,7 +56,9 @@ def nearmetal(place: Site) -> Path:
     """The command line on the state of the test; ReFrame starts jobs with few variables."""
     words = [f"{name}={shlex.quote(value)}" for name, value in place.environment().items()]
     return program(
-        place, "near metal", f"exec env {' '.join(words)} {sys.executable} -m nearmetal $@"
+        place,
+        "near metal",
+        f'exec env -u TMPDIR {" ".join(words)} {sys.executable} -m nearmetal "$@"',
     )
 
 
@@ -65,7 +67,8 @@ def reframe(place: Site, check: str, tmp_path: Path, *more: str, start: Path | N
     report = tmp_path / "report.json"
     argv = [str(REFRAME), "-c", str(CHECKS), "-n", check, "-r", f"--prefix={tmp_path / 'rfm'}"]
     argv += [f"--report-file={report}", "-S", f"program={start or nearmetal(place)}"]
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+    # ReFrame leaves its log in the directory of temporary files.
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [*argv, "-S", f"spec={SPEC}", *more],
         env=env,
