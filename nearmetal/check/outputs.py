@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
-from xml.etree import ElementTree as ET
 
 from nearmetal.check.families import CHECKS
 from nearmetal.check.model import Analysis, CheckFinding, Gravity
+from nearmetal.core.junit import JunitCase, JunitRemark, JunitTag, junit_report
 from nearmetal.core.metrics import OTHER, Metric, one
 
 _MOST_NODES = 64
@@ -79,32 +79,22 @@ def _finding(finding: CheckFinding) -> dict[str, Any]:
 
 def junit(analysis: Analysis, least: Gravity) -> str:
     """Return a JUnit report: a suite for each family, a case for each check."""
-    by_check: dict[str, list[CheckFinding]] = defaultdict(list)
+    remarks: dict[str, list[JunitRemark]] = defaultdict(list)
     for finding in analysis.findings:
-        by_check[finding.check].append(finding)
-    root = ET.Element("testsuites", name=f"nearmetal check {analysis.profile}")
-    suites: dict[str, ET.Element] = {}
+        text = f"{finding.reason}: {finding.value}, expected {finding.expected}"
+        remarks[finding.check].append(
+            JunitRemark(
+                JunitTag.FAILURE if finding.grade >= least else JunitTag.NOTE,
+                finding.grade.word,
+                f"{finding.grade.word}: {finding.folded} {finding.about}: {text}",
+                f"remedy: {finding.remedy}",
+            )
+        )
+    suites: dict[str, list[JunitCase]] = defaultdict(list)
     for name in analysis.checks:
         family = CHECKS[name].family
-        suite = suites.get(family)
-        if suite is None:
-            suite = suites[family] = ET.SubElement(root, "testsuite", name=family)
-        case = ET.SubElement(suite, "testcase", classname=family, name=name)
-        for finding in by_check[name]:
-            text = f"{finding.reason}: {finding.value}, expected {finding.expected}"
-            if finding.grade >= least:
-                failure = ET.SubElement(
-                    case, "failure", type=finding.grade.word, message=f"{finding.folded}: {text}"
-                )
-                failure.text = f"{finding.about}\nremedy: {finding.remedy}"
-            else:
-                out = ET.SubElement(case, "system-out")
-                out.text = f"{finding.grade.word}: {finding.folded} {finding.about}: {text}"
-    for suite in suites.values():
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(sum(case.find("failure") is not None for case in suite)))
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        suites[family].append(JunitCase(family, name, tuple(remarks[name])))
+    return junit_report(f"nearmetal check {analysis.profile}", suites)
 
 
 def metrics(analysis: Analysis, taken: float) -> list[Metric]:

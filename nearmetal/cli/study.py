@@ -182,10 +182,14 @@ def _add_comparison(parser: VerbParser) -> None:
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")
+    parser.option("--junit FILE", "write a JUnit report to FILE, with a test case for each verdict")
 
 
 def on_judge(args: argparse.Namespace, view: View) -> int:
     """Print the verdicts; exit code 4 if one is REJECT."""
+    from nearmetal.core.files import replace_file
+    from nearmetal.report.study_junit import render_study_junit
+    from nearmetal.report.study_view import Judged, study_name
     from nearmetal.study.arms import compare_arms, impossible, pick_arms
     from nearmetal.study.gate import RecordedFacts
     from nearmetal.study.judge import Verdict
@@ -197,6 +201,10 @@ def on_judge(args: argparse.Namespace, view: View) -> int:
     found = compare_arms(study, base, arm, percent=args.margin, only=args.only)
     recorded = RecordedFacts(study.files())
     against_physics = impossible((base, arm), found.cells, recorded)
+    if args.junit is not None:
+        judged = Judged(arm, tuple(found.comparisons), tuple(found.gaps), found.losses)
+        text = render_study_junit(study_name(study), base.name, [judged], against_physics)
+        replace_file(Path(args.junit), text, mode=0o644)
     _show_verdicts(found, against_physics, view)
     broken = any(v.severity is Severity.INVALID for v in against_physics)
     failed = broken or any(c.verdict is Verdict.REJECT for c in found.comparisons)
@@ -362,6 +370,7 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.files import replace_file
     from nearmetal.report.page import standalone
     from nearmetal.report.study_charts import bars, curves
+    from nearmetal.report.study_junit import render_study_junit
     from nearmetal.report.study_page import (
         render_study_csv,
         render_study_html,
@@ -382,6 +391,10 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     charts = [c for f in (*curves(shown, anchors), *bars(shown, anchors)) for c in f.charts]
     for number, chart in enumerate(charts, 1):
         content[page.with_name(f"{page.stem}-{number}.svg")] = standalone(chart.wide)
+    if args.junit is not None:
+        content[Path(args.junit)] = render_study_junit(
+            shown.name, shown.base.name, shown.judged, shown.violations
+        )
     for path, text in content.items():
         replace_file(path, text, mode=0o644, sync=False)
     verdicts = {judged.arm.name: judged.conclusion.verdict.value for judged in shown.judged}

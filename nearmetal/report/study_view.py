@@ -245,6 +245,11 @@ def legend(arm: Arm) -> str:
     return ".".join(part.replace(" ", "-") for part in parts if part) or arm.name
 
 
+def study_name(study: Study) -> str:
+    """Return the name of a study: that of its directory, without the ending."""
+    return study.directory.resolve().name.removesuffix(".study")
+
+
 def study_view(
     study: Study, base: str, arms: list[str], *, percent: float | None, only: str | None
 ) -> StudyView:
@@ -269,7 +274,7 @@ def study_view(
     chosen = tuple(cells.values())
     sources = study.files()
     return StudyView(
-        name=study.directory.resolve().name.removesuffix(".study"),
+        name=study_name(study),
         base=first,
         judged=tuple(judged),
         cells=chosen,

@@ -23,8 +23,12 @@ fi_info -p nearmetal | grep -q '^provider: nearmetal$'
 passed "libfabric finds the provider by itself"
 man nearmetal-run 2>/dev/null | grep -q 'run an MPI program'
 passed manual
-bash -c '. /usr/share/bash-completion/completions/nearmetal && complete -p nearmetal' >/dev/null
-passed completion
+verbs=$(nearmetal --help | sed -n 's/^    \([a-z][a-z]*\)  .*/\1/p')
+[ "$(echo "$verbs" | wc -l)" -gt 20 ]
+for verb in $verbs; do
+	man --path "nearmetal-$verb" >/dev/null
+done
+passed "a page for each verb"
 nearmetal-guest --help | grep -q configure
 passed "guest unit"
 nearmetal study import /usr/share/doc/nearmetal/examples --draft /tmp/draft.yaml >/tmp/log 2>&1 || true
@@ -45,8 +49,21 @@ program=$(echo /usr/lib/*/nearmetal/mpi_hello-mpich)
 nearmetal run "$spec" --mpi mpich5 -n 2 -- "$program" >/tmp/job 2>&1 || { cat /tmp/job; exit 1; }
 grep 'carried by nearmetal: 2 endpoints sent shm' /tmp/job || { cat /tmp/job; exit 1; }
 passed "a job of PyPI's MPICH across two nodes"
+cp "$spec" /tmp/my-spec.yaml
+completion=/usr/share/bash-completion/completions/nearmetal
+[ "$(cd /tmp && bash /given/complete.sh "$completion" my-s)" = my-spec.yaml ]
+[ "$(cd /tmp && bash /given/complete.sh "$completion" two)" = two-nodes ]
+passed "completion of a spec and of a cluster"
 nearmetal down --yes "$spec" >/dev/null
 unset NEARMETAL_MPI_PATH
+
+share=$(nearmetal schema | sed -n 's,^directory: \(.*\)/schema/result$,\1,p')
+[ -s "$share/prometheus/alerts.yaml" ]
+[ -s "$share/reframe/nearmetal_checks.py" ]
+nearmetal schema study judge | grep -q '"verdict"'
+quietly apt-get install -y --no-install-recommends python3-prometheus-client
+nearmetal metrics --once | grep -q '^nearmetal_reading_complete'
+passed "schemas and metrics"
 
 # What `nearmetal-guest configure` writes in a machine with a seed, by its own functions.
 sed '/^case \${1-} in$/,$d' /usr/bin/nearmetal-guest >/tmp/functions
@@ -64,7 +81,7 @@ for file in $written; do [ -s "$file" ] || { echo "not written: $file"; exit 1; 
 # The directory is not the guest's alone.
 touch /etc/nearmetal/seed.json /etc/nearmetal/slurm.toml
 
-rm -rf results /tmp/draft.yaml /opt/mpi
+rm -rf results /tmp/draft.yaml /tmp/my-spec.yaml /opt/mpi
 quietly apt-get purge -y nearmetal nearmetal-study nearmetal-guest libnearmetal-fi
 rm -rf .local/state/nearmetal .cache/nearmetal
 rm /etc/nearmetal/slurm.toml

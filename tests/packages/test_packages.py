@@ -70,7 +70,7 @@ def in_bare_root(suite: str, script: str, tmp_path: Path) -> list[str]:
     """Run a script of this folder in a bare root; return what passed."""
     given = tmp_path / "given"
     given.mkdir()
-    for path in (*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl"), HERE / script):
+    for path in (*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl"), *HERE.glob("*.sh")):
         shutil.copy(path, given)
     done = subprocess.run(
         [HERE / "root.sh", bare_root(suite), given, f"/given/{script}"],
@@ -95,10 +95,12 @@ def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
         "install",
         "libfabric finds the provider by itself",
         "manual",
-        "completion",
+        "a page for each verb",
         "guest unit",
         "demo with Debian's Open MPI",
         "a job of PyPI's MPICH across two nodes",
+        "completion of a spec and of a cluster",
+        "schemas and metrics",
         "purge leaves nothing",
     ]
 
@@ -112,9 +114,13 @@ def test_the_wheel_without_root(suite: str, tmp_path: Path) -> None:
         "tools",
         "manual",
         "demo with PyPI's MPICH",
+        "a job of PyPI's MPICH across two nodes",
+        "completion of a cluster",
         "tune",
         "parts of an image",
         "a missing extra is named",
+        "extras: metrics, study, the API of notebooks",
+        "uninstall leaves nothing",
     ]
 
 
@@ -157,6 +163,10 @@ def test_rpms_have_the_paths_of_rhel() -> None:
     assert "/usr/lib64/libfabric/libnearmetal-fi.so" in library
     needs = output("rpm", "-qRp", only("nearmetal-[0-9]*.rpm")).split("\n")
     assert "python3.11" in needs
+    listed = output("rpm", "-qlp", only("nearmetal-[0-9]*.rpm")).split()
+    pages = {Path(path).name.partition(".")[0] for path in listed if "/man/man" in path}
+    written = {path.stem for path in (ROOT / "nearmetal/share/man").glob("nearmetal*.md")}
+    assert written - pages == {"nearmetal-info", "nearmetal-segment"}
     assert not [need for need in needs if need.startswith("libmpi")]
     scripts = output("rpm", "-qp", "--scripts", only("nearmetal-guest-*.rpm"))
     _, after = scripts.split("postuninstall scriptlet (using /bin/sh):")
