@@ -29,15 +29,14 @@ need_build()
 need_mpi(Mpi.MPICH5)
 
 REFRAME = Path(os.environ.get("REFRAME", ROOT / "build/reframe/bin/reframe"))
-if not REFRAME.exists():
-    lacking("ReFrame is not installed")
-
 CHECKS = share("reframe", "nearmetal_checks.py")
 SPEC = "examples/two-nodes.yaml"
 
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Site]:
+    if not REFRAME.exists():
+        lacking("ReFrame is not installed")
     with site() as made:
         made.ok("up", SPEC)
         yield made

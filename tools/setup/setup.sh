@@ -8,10 +8,11 @@
 #   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
 #   tools/setup/setup.sh --vm       everything, and what virtual machines need
 #   tools/setup/setup.sh --vsphere  everything, and the simulated vCenter of the tests
-#   tools/setup/setup.sh --study    everything, and a browser, benchmarks and ReFrame for tests of studies
+#   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
 #   tools/setup/setup.sh --slurm    everything, and the daemons of Slurm
 #   tools/setup/setup.sh --containers  everything, and the container engines of the tests
-#   tools/setup/setup.sh --apps     everything, and large applications for the long tests (1.1 GB)
+#   tools/setup/setup.sh --apps     everything, and promtool, ReFrame and large applications
+#                                   for the long tests (1.1 GB)
 #   tools/setup/setup.sh --packages everything, and what builds and tests packages
 #   tools/setup/setup.sh --site     everything, and what builds the documentation site
 # Options may stand together.
@@ -89,8 +90,7 @@ step_total=9
 [[ $with_packages == no ]] || step_total=$((step_total + 2))
 [[ $with_site == no ]] || step_total=$((step_total + 1))
 step_total=$((step_total + ${#more_packages[@]}))
-[[ " ${more_packages[*]} " != *" apps "* ]] || step_total=$((step_total + 1))
-[[ " ${more_packages[*]} " != *" study "* ]] || step_total=$((step_total + 1))
+[[ " ${more_packages[*]} " != *" apps "* ]] || step_total=$((step_total + 2))
 
 debian_step
 python_step
@@ -116,8 +116,6 @@ if [[ $with_site == yes ]]; then
 fi
 if [[ " ${more_packages[*]} " == *" apps "* ]]; then
 	promtool_step
-fi
-if [[ " ${more_packages[*]} " == *" study "* ]]; then
 	reframe_step
 fi
 for list in "${more_packages[@]}"; do
