@@ -20,6 +20,17 @@ _CHANGE = re.compile(
     r"(?:\w+ ){0,2}?(higher|lower|more|less|slower|faster|loss|overhead|worse|better)",
     re.IGNORECASE,
 )
+_LOSES = re.compile(r"\b(?:loses?|lost) (?:about |only )?(\d+(?:\.\d+)?)\s?%", re.IGNORECASE)
+_OTHER_BASE = re.compile(r"\b(?:than|against|compared|relative|versus|vs|of an?other)\b")
+_FACTOR = re.compile(
+    r"\b(?:(?P<twice>twice)|(?P<double>doubles?d?)|(?P<halve>halves|halved)|(?P<half>half)"
+    r"|(?P<n>\d+(?:\.\d+)?)(?:\s?x\b| times))"
+    r"(?P<fast> as (?:fast|quick)| faster| quicker)?(?P<slow> as slow| slower)?",
+    re.IGNORECASE,
+)
+_AS_MUCH = re.compile(r"\s(?:as (?:high|large|long|much)|that|those|higher|larger|greater|longer)\b")
+_WORD_SLACK = 0.1
+"""Share by which a ratio may differ from a factor in words."""
 _ORDER = re.compile(r"\b(higher|lower|more|less|slower|faster|worse|better)\b[^.;]{0,40}?\bthan\b")
 _WORSE_TIME = ("higher", "more", "slower", "loss", "overhead", "worse")
 _WORSE_RATE = ("lower", "less", "slower", "loss", "overhead", "worse")
@@ -66,11 +77,15 @@ def _sizes_of(sentence: Sentence) -> Callable[[int | None], bool]:
 def _about(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[tuple[Comparison, bool]]:
     """Return the comparisons of a sentence, and whether its subject is the base of each."""
     lowered, fits = sentence.text.lower(), _sizes_of(sentence)
+    alone = len({one.arms for one in measured}) == 1 and _LOSES.search(lowered)
+    alone = alone and not _OTHER_BASE.search(lowered)
     for one in measured:
         base, test = (_named(arm, lowered) for arm in one.arms)
         named = any(_named(name, lowered) >= 0 for name in _names(one))
-        if min(base, test) >= 0 and named and fits(one.point.size):
-            yield one, base < test
+        # A loss of the only compared arm is against the base, whether or not that is named.
+        both = min(base, test) >= 0 or (alone and base < 0 <= test)
+        if both and named and fits(one.point.size):
+            yield one, 0 <= base < test
 
 
 def _tax(comparison: Comparison, *, swapped: bool) -> tuple[float, float] | None:
@@ -90,8 +105,41 @@ def _tax(comparison: Comparison, *, swapped: bool) -> tuple[float, float] | None
 _Taxes = list[tuple[float, float]]
 
 
+def _factor(text: str, here: Sequence[tuple[Comparison, bool]]) -> Iterator[str]:
+    """A factor in words or digits: the first arm of the sentence against the other."""
+    match = _FACTOR.search(text)
+    if match is None or NEGATED.search(text) or len(_FACTOR.findall(text)) > 1:
+        return
+    before, after = text[: match.start()], text[match.end() :]
+    metric = here[0][0].point.metric
+    of_metric = re.match(rf"\s(?:the )?(?:\w+ )?{re.escape(metric)}\b", after, re.IGNORECASE)
+    verb = match["double"] or match["halve"]
+    itself = verb and re.search(rf"\b{re.escape(metric)}\b[^,;]{{0,20}}$", before, re.IGNORECASE)
+    speed = match["fast"] or match["slow"]
+    if not (of_metric or itself or speed or (not verb and _AS_MUCH.match(after))):
+        return
+    said = float(match["n"] or (0.5 if match["half"] or match["halve"] else 2))
+    slack = (2 if _ABOUT.search(before) else 1) * _WORD_SLACK
+    ratios: list[float] = []
+    for one, swapped in here:
+        if one.ratio is None or one.ratio.low is None or one.ratio.high is None:
+            continue
+        lower = one.point.lower_is_better
+        inverse = bool(match["fast"]) if lower else bool(match["slow"])
+        ends = (one.ratio.low, one.ratio.high)
+        ratios += [1 / end if swapped is not inverse else end for end in ends]
+    if not ratios:
+        return
+    under, over = max(ratios) * (1 + slack) < said, min(ratios) > said * (1 + slack)
+    if (over and not LEAST.search(before)) or (under and not MOST.search(before)):
+        yield f"{match[0].strip()}: measured is a factor of {min(ratios):.3g} to {max(ratios):.3g}"
+
+
+_ABOUT = re.compile(r"\b(?:about|nearly|almost|roughly|around|some) $", re.IGNORECASE)
+
+
 def _percentage(match: re.Match[str], taxes: _Taxes, *, lower: bool) -> Iterator[str]:
-    worse = match[2].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
+    worse = match.re is _LOSES or match[2].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
     said = float(match[1]) if worse else -float(match[1])
     bound = MOST.search(match.string[: match.start()])
     most, least = max(high for _, high in taxes), min(low for low, _ in taxes)
@@ -104,7 +152,7 @@ def _percentage(match: re.Match[str], taxes: _Taxes, *, lower: bool) -> Iterator
 
 def _order(text: str, taxes: _Taxes, *, lower: bool) -> Iterator[str]:
     match = _ORDER.search(text)
-    if match is None or NEGATED.search(text):
+    if match is None or NEGATED.search(text) or _FACTOR.search(text):
         return
     worse = match[1].lower() in (_WORSE_TIME if lower else _WORSE_RATE)
     against = [low if not worse else -high for low, high in taxes]
@@ -147,6 +195,33 @@ def _values(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[str]
         yield f"{said[0].text}: measured are {least:.4g} to {most:.4g}"
 
 
+def _two_values(
+    sentence: Sentence, here: Sequence[tuple[Comparison, bool]]
+) -> Iterator[str]:
+    """Return values of two arms, each beside the name of its arm, that no launch of it had."""
+    said = [one for one in sentence.quantities if one.dimension in ("time", "rate")]
+    if len(said) != 2 or _CHANGE.search(sentence.text):  # noqa: PLR2004 - one of each arm
+        return
+    lowered = sentence.text.lower()
+    for at in (0, 1):
+        near: list[str] = []
+        for one, swapped in here:
+            sides = list(zip(one.arms, (one.base, one.test), strict=True))
+            arms = sides if swapped else sides[::-1]
+            places = [_named(arm, lowered) for arm, _ in arms]
+            spots = sorted([(places[i], f"arm{i}") for i in (0, 1)] + [(q.start, "value") for q in said])
+            order = [kind.rstrip("01") for _, kind in spots]
+            value = _scaled(said[at], one.point.unit)
+            if value is None or order not in (["arm", "value"] * 2, ["value", "arm"] * 2):
+                return
+            seen = arms[at][1]
+            if seen.minimum * (1 - _VALUE_SLACK) <= value <= seen.maximum * (1 + _VALUE_SLACK):
+                break
+            near.append(f"{seen.minimum:.4g} to {seen.maximum:.4g}")
+        else:
+            yield f"{said[at].text}: measured are {near[0]}"
+
+
 def against(document: Prose, measured: Sequence[Comparison]) -> Found:
     """Return the claims that no measured point confirms: of these arms, tests and sizes."""
     usable = [one for one in measured if one.verdict is not Verdict.REFUSED]
@@ -157,12 +232,17 @@ def against(document: Prose, measured: Sequence[Comparison]) -> Found:
         changes = list(_CHANGE.finditer(text))
         lower = bool(here) and here[0][0].point.lower_is_better
         if taxes:
+            if not changes and not _LOSES.search(text):
+                for what in _factor(text, here):
+                    yield sentence.line, what
+            for match in _LOSES.finditer(text):
+                for what in _percentage(match, taxes, lower=lower):
+                    yield sentence.line, what
             for match in changes:
                 for what in _percentage(match, taxes, lower=lower):
                     yield sentence.line, what
             if not changes:
                 for what in _order(text, taxes, lower=lower):
                     yield sentence.line, what
-        if not here:
-            for what in _values(sentence, usable):
-                yield sentence.line, what
+        for what in _values(sentence, usable) if not here else _two_values(sentence, here):
+            yield sentence.line, what

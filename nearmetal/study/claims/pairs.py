@@ -217,13 +217,23 @@ def comparison(text: str, found: Sequence[Stated]) -> Said:
         yield f"{one.text} is not {match[0]} {two.text}"
 
 
+_CLAUSE = re.compile(r"\b(?:and|but|while|whereas|against|versus|vs)\b|[,;]")
+
+
+def _owner(text: str, one: Stated) -> str:
+    """Return the words right before and right after a number, within its clause."""
+    before = _CLAUSE.split(text[max(0, one.start - _BESIDE) : one.start])[-1]
+    after = _CLAUSE.split(text[one.end : one.end + _BESIDE])[0]
+    return before + after
+
+
 def cost(text: str, found: Sequence[Stated]) -> Said:
     """What is called slower than native is slower."""
     pair = pair_of([one for one in found if one.dimension != "x"])
     slows = _SLOWS.search(text)
     if pair is None or slows is None or NEGATED.search(text):
         return
-    native = [one for one in pair if _NATIVE.search(text[one.end : one.end + _BESIDE])]
+    native = [one for one in pair if _NATIVE.search(_owner(text, one))]
     if len(native) != 1 or slows.start() < pair[1].end:
         return
     other = pair[0] if native[0] is pair[1] else pair[1]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 WORDS = {
     "one": 1,
@@ -54,14 +54,17 @@ _TIMES = {
     "seconds": 1.0,
     "min": 60.0,
     "minutes": 60.0,
+    "h": 3600.0,
+    "hours": 3600.0,
 }
 NOUNS = (
     "core|node|rank|process|run|launch|processor|CPU|machine|server|VM|vCPU|socket|thread|host|card"
     "|blade|system|measurement|case|device|adapter|guest|slot|rack|switch|user|job|sample|repetition|container|benchmark|transport|application|program|test"
+    "|GPU|port|DIMM|instance|trial"
 )
 CONTAINERS = (
     *("node", "processor", "cpu", "machine", "server", "vm", "socket", "host", "container"),
-    *("blade", "system", "guest", "rack"),
+    *("blade", "system", "guest", "rack", "switch", "dimm", "instance"),
 )
 """Nouns that hold other counted things."""
 
@@ -163,13 +166,33 @@ def _is_a_name(text: str, one: Stated) -> bool:
 
 
 _NAME = re.compile(r"\b([A-Z][\w-]*)\s$")
+_RATIO = re.compile(r"\b(?:speed-?up|factor)\s+(?:of|by)\s+(?:about\s+|almost\s+|nearly\s+)?$", re.IGNORECASE)
 _LABELS = ("Figure", "Fig", "Table", "Section", "Chapter", "Part", "Step", "Line", "Version")
+
+
+def _compound(text: str, found: list[Stated]) -> list[Stated]:
+    """Return the quantities with `2 h 30 min` as one time."""
+    joined: list[Stated] = []
+    for one in found:
+        last = joined[-1] if joined else one
+        both = last.dimension == one.dimension == "time" and last is not one
+        if both and text[last.end : one.start] == " " and one.value < last.value:
+            text_of_both = text[last.start : one.end]
+            joined[-1] = replace(
+                one, value=last.value + one.value, start=last.start, text=text_of_both
+            )
+        else:
+            joined.append(one)
+    return joined
 
 
 def quantities(text: str) -> list[Stated]:
     """Return the quantities of a sentence in order; `1.0 to 1.3 µs` has the unit twice."""
     all_of_it = [_one(text, match) for match in _FOUND.finditer(text)]
-    found = [one for one in all_of_it if not _is_a_name(text, one)]
+    found = _compound(text, [one for one in all_of_it if not _is_a_name(text, one)])
+    for at, one in enumerate(found):
+        if not one.dimension and _RATIO.search(text[: one.start]):
+            found[at] = replace(one, dimension="x")
     for at in range(len(found) - 2, -1, -1):
         here, after = found[at], found[at + 1]
         between = text[here.end : after.start]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from nearmetal.study.claims import pairs, wholes
+from nearmetal.study.claims import pairs, sums, wholes
 from nearmetal.study.claims.pairs import Said
 from nearmetal.study.claims.quantities import CONTAINERS, Stated
 from nearmetal.study.claims.text import Prose, Sentence
@@ -25,7 +25,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("order", pairs.order),
     ("cost", pairs.cost),
     ("total", wholes.repeated),
-    ("total", wholes.arithmetic),
+    ("total", wholes.mixed),
+    ("total", sums.arithmetic),
+    ("difference", sums.difference),
+    ("parts", sums.remainder),
+    ("mean", sums.mean),
+    ("bound", sums.worst),
+    ("transfer", sums.too_fast),
     ("efficiency", wholes.efficiency),
     ("transfer", wholes.transfer),
     ("conversion", wholes.conversion),

@@ -17,11 +17,26 @@ from nearmetal.study.claims.pairs import (
     pair_of,
 )
 from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
-from nearmetal.study.claims.wording import MOST
+from nearmetal.study.claims.wording import MOST, NEGATED
 
 _EACH = re.compile(
     r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)"
     rf"|^\s\w+s an? (?P<a>{'|'.join(CONTAINERS)})\b"
+)
+_HAS_EACH = re.compile(
+    r"^[^.;:,\d]{0,24}(?:, each (?:of (?:which|them) )?"
+    r"(?:has|had|holds?|hosts?|contain\w*|carr\w+|offer\w*|provid\w+)"
+    r"|,? each (?:of (?:which|them) )?(?:with|having|hosting|containing|of|equipped))\b"
+)
+_OF_THEM = re.compile(rf"\b(?:{'|'.join(CONTAINERS)})s? of $", re.IGNORECASE)
+_EVERY_HAS = re.compile(
+    rf"\b(?:each|every)\s(?:[\w-]+\s){{0,3}}?(?:{'|'.join(CONTAINERS)})\s"
+    r"(?:has|had|hosts|holds|carries|contains|offers|provides|runs|with)\s$",
+    re.IGNORECASE,
+)
+_OF_OR_WITH = re.compile(r"\s\w+ (?:of|with) ")
+_PART = re.compile(
+    r"\b(?:leav\w+|left|remain\w*|reserv\w+|idle|available|free|only|share)\b", re.IGNORECASE
 )
 _EACH_OF = re.compile(r"\b[Ee](?:ach|very)(?:\s+one)? of (?:the |our )?$")
 _ALL = re.compile(r"\b(?:total|in all|altogether|overall|combined|in sum)\b", re.IGNORECASE)
@@ -33,21 +48,40 @@ _ONE_PER_CORE = re.compile(r"\bone\b[^.]{0,20}\b(?:per|on (?:every|each)) core")
 _LIKE_CORES = ("core", "process", "rank", "thread", "vcpu")
 
 
-def total(text: str, found: Sequence[Stated]) -> Said:
-    """N things with M each are N x M."""
-    each: tuple[Stated, str] | None = None
+def _items(text: str, found: Sequence[Stated]) -> list[Stated]:
+    """Return what each of some things has: the item of `N things with M each`."""
+    each: list[Stated] = []
     for at, one in enumerate(found):
         after = found[at + 1].start if at + 1 < len(found) else len(text)
-        match = _EACH.match(text[one.end : after])
         if one.dimension in ("", "%", "x", "time", "rate") or one.value == 1:
             continue
-        if match:
-            each = one, (match["per"] or match["of"] or match["a"] or "").lower()
-        elif at and _EACH_OF.search(text[: found[at - 1].start]) and each is None:
-            each = one, found[at - 1].dimension
-    if each is None:
-        return
-    item, _ = each
+        if _HAS_EACH.match(text[one.end :]):
+            continue
+        if _EACH.match(text[one.end : after]):
+            each = [one]
+        elif at and _EACH_OF.search(text[: found[at - 1].start]) and not each:
+            each = [one]
+    if each or _PART.search(text):
+        return each
+    return [
+        one
+        for one in found
+        if one.dimension not in ("", "%", "x", "time", "rate", "size", *CONTAINERS)
+        and (
+            text[one.end : one.end + 1] == "-"
+            or _OF_THEM.search(text[: one.start])
+            or _EVERY_HAS.search(text[: one.start])
+        )
+    ]
+
+
+def total(text: str, found: Sequence[Stated]) -> Said:
+    """N things with M each are N x M."""
+    for item in _items(text, found):
+        yield from _total(text, found, item)
+
+
+def _total(text: str, found: Sequence[Stated], item: Stated) -> Said:
     alike = _LIKE_CORES if item.dimension == "core" and _ONE_PER_CORE.search(text) else ()
     others = [one for one in found if one is not item]
     holders = [
@@ -68,11 +102,35 @@ def total(text: str, found: Sequence[Stated]) -> Said:
     ]
     if item.dimension == "size" and not _ALL.search(text):
         return
-    if 1 <= len(holders) <= MAX_HOLDERS and len(sums) == 1:
-        products = [item.value * prod(s) for s in _subsets([one.value for one in holders])]
-        if all(differs(text, sums[0], product, product) for product in products):
-            factors = " x ".join([*(one.text for one in holders), item.text])
-            yield f"{factors} are {max(products):g}, not {sums[0].text}"
+    if not 1 <= len(holders) <= MAX_HOLDERS or len(sums) != 1:
+        return
+    values = [one.value for one in holders]
+    # Numbers of unknown things may be factors too, as in "8 of 20 nodes".
+    free = [one.value for one in others if not one.dimension and one not in (*holders, sums[0])]
+    factors = [prod(some) for some in _subsets([*values, *free[:MAX_HOLDERS]])]
+    if sums[0].value < item.value:
+        # The number with "each" may be the total of one holder.
+        agree = any(sums[0].value * factor == item.value for factor in factors)
+    else:
+        agree = not all(differs(text, sums[0], one, one) for one in (item.value * f for f in factors))
+    if not agree:
+        words = " x ".join([*(one.text for one in holders), item.text])
+        yield f"{words} are {item.value * prod(values):g}, not {sums[0].text}"
+
+
+def mixed(text: str, found: Sequence[Stated]) -> Said:
+    """N things with M each, and K things with L each, are N x M + K x L."""
+    if len(found) != 5:  # noqa: PLR2004 - two products and their sum
+        return
+    n, m, k, other, whole = found
+    kinds = n.dimension == k.dimension in CONTAINERS and m.dimension == other.dimension
+    linked = all(
+        _OF_OR_WITH.fullmatch(text[one.end : two.start]) for one, two in ((n, m), (k, other))
+    )
+    if kinds and linked and whole.dimension == m.dimension and _ALL.search(text, other.end):
+        true = n.value * m.value + k.value * other.value
+        if differs(text, whole, true, true):
+            yield f"{n.value:g} x {m.text} and {k.value:g} x {other.text} are {true:g}, not {whole.text}"
 
 
 MAX_HOLDERS = 3
@@ -86,18 +144,6 @@ def _subsets(values: Sequence[float]) -> list[tuple[float, ...]]:
 _ON_EACH = re.compile(r"\s*(?:on|for|in|with) (?:each|every one) of (?:the |our )?")
 _IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
 _FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
-
-
-_SUM_OF = re.compile(
-    r"(?<![\d.])(\d{1,6}) ?[x*\N{MULTIPLICATION SIGN}] ?(\d{1,6}) ?= ?(\d{1,9})\b(?!\.\d)"
-)
-
-
-def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
-    """A x B = C."""
-    for match in _SUM_OF.finditer(text):
-        if int(match[1]) * int(match[2]) != int(match[3]):
-            yield f"{match[1]} x {match[2]} are {int(match[1]) * int(match[2])}, not {match[3]}"
 
 
 def repeated(text: str, found: Sequence[Stated]) -> Said:
@@ -175,11 +221,15 @@ _EQUALS = re.compile(
 )
 
 
+_OR = re.compile(r", or ")
+
+
 def conversion(text: str, found: Sequence[Stated]) -> Said:
     """One quantity in two units is one quantity."""
     for one, two in pairwise(found):
         same = one.dimension == two.dimension and one.dimension in ("rate", "size", "time")
         link = _EQUALS.fullmatch(text[one.end : two.start])
+        link = link or (one.dimension == "rate" and _OR.fullmatch(text[one.end : two.start]))
         closed = "(" not in text[one.end : two.start] or text[two.end : two.end + 1] == ")"
         if same and link and closed and one.text != two.text:
             unlike = re.sub(r"[\d.,\s]", "", one.text) != re.sub(r"[\d.,\s]", "", two.text)
@@ -210,27 +260,41 @@ _EACH_WAY = re.compile(
 )
 
 
-def line_rate(text: str, found: Sequence[Stated]) -> Said:
-    """No rate is above that of its line."""
-    rates = [one for one in found if one.dimension == "rate"]
+def line_of(text: str, found: Sequence[Stated]) -> Stated | None:
+    """Return the rate of the only line in a sentence about one."""
     lines = [
         one
-        for one in rates
-        if one.line_rate
-        or _LINE.match(text[one.end :])
-        or _OVER.search(text[: one.start])
-        or (_IN_PARENTHESES.search(text[: one.start]) and text[one.end : one.end + 1] == ")")
+        for one in found
+        if one.dimension == "rate"
+        and (
+            one.line_rate
+            or _LINE.match(text[one.end :])
+            or _OVER.search(text[: one.start])
+            or (_IN_PARENTHESES.search(text[: one.start]) and text[one.end : one.end + 1] == ")")
+        )
     ]
     if len(lines) != 1 or _NOT_THE_LINE.search(text) or _OTHERS.search(text):
+        return None
+    return lines[0]
+
+
+def line_rate(text: str, found: Sequence[Stated]) -> Said:
+    """No rate is above that of its line."""
+    line = line_of(text, found)
+    if line is None:
         return
-    for one in rates:
+    for one in found:
         both = _BOTH_WAYS.search(text) and not _EACH_WAY.match(text[one.end :])
-        most = lines[0].value * (2 if both else 1)
-        if one is not lines[0] and not one.line_rate and one.low > most:
-            yield f"{one.text} is above the line of {lines[0].text}"
+        most = line.value * (2 if both else 1)
+        if one.dimension == "rate" and one is not line and not one.line_rate and one.low > most:
+            yield f"{one.text} is above the line of {line.text}"
 
 
-_SHARE_OF = re.compile(r"\s*(?:out )?of (?:the |its |all |these |our |their )?")
+_SHARE_OF = re.compile(
+    r"\s*(?:[a-z]+ )?(?:in \w+ )?(?:out )?of (?:the |its |all |these |our |their )?", re.IGNORECASE
+)
+_OF_ALL = re.compile(r"\b[Oo]f (?:the |all |our |these )$")
+_THESE = re.compile(r"[^.;:\d%]{0,60}, ")
 _PART_OF = re.compile(
     r"\b(?P<most>most|more than half|the majority) of\b|\b(?P<half>[Hh]alf|[Aa] (?:third|quarter)) of\b"
 )
@@ -239,14 +303,22 @@ _PART_OF = re.compile(
 def share(text: str, found: Sequence[Stated]) -> Said:
     """N of M things are P %, and most of a whole is more than half."""
     for one, two in pairwise(found):
-        counted = two.dimension not in ("", "%", "x") and one.dimension in ("", two.dimension)
-        if not counted or not _SHARE_OF.fullmatch(text[one.end : two.start]):
+        counted = two.dimension not in ("%", "x") and one.dimension in ("", two.dimension)
+        if not counted or not one.value <= two.value or not _SHARE_OF.fullmatch(text[one.end : two.start]):
             continue
         said = [q for q in found if q.dimension == "%" and q.start > two.end]
         true = 100 * one.value / two.value if two.value else 0.0
         close = said and len(text[two.end : said[0].start]) < 40  # noqa: PLR2004 - characters
         if close and len(said) == 1 and differs(text, said[0], true, true):
             yield f"{one.text} of {two.text} is {true:.1f} %, not {said[0].text}"
+    if len(found) == 3 and _OF_ALL.search(text[: found[0].start]):  # noqa: PLR2004 - N, M and P %
+        whole, one, said = found
+        counts = whole.dimension not in ("%", "x", *MEASURES) and one.dimension in ("", whole.dimension)
+        if counts and said.dimension == "%" and _THESE.fullmatch(text[whole.end : one.start]):
+            true = 100 * one.value / whole.value if whole.value else 0.0
+            beside = re.fullmatch(r"(?: \w+)? \(", text[one.end : said.start])
+            if beside and one.value <= whole.value and differs(text, said, true, true):
+                yield f"{one.text} of {whole.text} is {true:.1f} %, not {said.text}"
     part = _PART_OF.search(text)
     pair = pair_of(found)
     if part is None or pair is None:
@@ -260,21 +332,37 @@ def share(text: str, found: Sequence[Stated]) -> Said:
         yield f"{one.text} is not {part[0]} {two.text}"
 
 
-_NATIVE = re.compile(r"^\s*of (?:the )?(?:native|bare|line|peak|host|theoretical|its|that)\b")
-_TAX = re.compile(r"\b(?:overhead|tax|loss|penalty|cost)\b[^.%]{0,16}$", re.IGNORECASE)
-_SO = re.compile(r"\b(?:so|thus|hence|therefore|i\.e\.|meaning|that is)\b")
+_NATIVE = re.compile(
+    r"^\s*of (?:the |its |that |a )?(?:native|bare|line|peak|host|physical|theoretical|its|that)\b"
+)
+_TAX = re.compile(
+    r"\b(?:overhead|tax|loss|penalty|cost|los\w+|gives up|slowdown)\b[^.%]{0,16}$", re.IGNORECASE
+)
+_LATER_TAX = re.compile(r"^\s*(?:overhead|tax|loss|penalty|slower|less|below|behind)\b")
+_OTHERWISE = re.compile(
+    r"\b(?:but|while|whereas|although|though|at|for|with|than|another|other|if|on|in)\b|\d"
+)
 
 
 def complement(text: str, found: Sequence[Stated]) -> Said:
     """P % of native is a loss of 100 - P %."""
     shares = [one for one in found if one.dimension == "%"]
-    if len(shares) != 2 or not _SO.search(text):  # noqa: PLR2004 - both parts
+    if len(shares) != 2 or NEGATED.search(text):  # noqa: PLR2004 - both parts
         return
     kept, lost = shares
-    about = _NATIVE.match(text[kept.end :]) and _TAX.search(text[: lost.start])
-    if about and abs(kept.value + lost.value - 100) > kept.half + lost.half:
+    between = text[kept.end : lost.start]
+    linked = _NATIVE.match(between) and len(between) < LINK and not _OTHERWISE.search(between)
+    taxed = _TAX.search(text[: lost.start]) or _LATER_TAX.match(text[lost.end :])
+    if not linked or not taxed or not kept.value or kept.value >= 100:  # noqa: PLR2004 - percent
+        return
+    room = kept.half + lost.half
+    # A loss is of the native value; an overhead may also be of what is left.
+    if min(abs(100 - kept.value - lost.value), abs(1e4 / kept.value - 100 - lost.value)) > room:
         yield f"{kept.text} and {lost.text} are not 100 %"
 
+
+LINK = 60
+"""Characters between a share and the loss that it leaves."""
 
 _NONE = re.compile(r"\b(?:No|None)\b[^.;,]*\b(?:more than|above|over|exceed\w*)\s+$")
 _EVERY = re.compile(r"\b(?:all|every|each|always|any)\b", re.IGNORECASE)
