@@ -13,7 +13,8 @@ first verdict.
 
 The candidates: order statistics of the medians (the former interval), the same interpolated
 (Hettmansperger and Sheather 1986, doi:10.1016/0167-7152(86)90021-0), the exact interval of Hodges and
-Lehmann with 1.3 % a side, and that of `nearmetal/study/ratios.py`.
+Lehmann with 1.3 % a side, that of `nearmetal/study/ratios.py` without its rule for two modes (the
+former one), and with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from math import exp, log, sqrt
+from itertools import count
+from math import exp, floor, isnan, log, nan, sqrt
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -31,7 +33,7 @@ from typing import NamedTuple
 from nearmetal.evidence.parse import parse_log
 from nearmetal.study.design import half_width_percent
 from nearmetal.study.judge import Verdict
-from nearmetal.study.ratios import RATIO_ERROR, PairedArms, critical, ratio
+from nearmetal.study.ratios import MODES_ERROR, RATIO_ERROR, PairedArms, critical, ratio
 from nearmetal.study.stats import LEVEL, MIN_LAUNCHES, coverage, median_interval
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,6 +114,22 @@ def _two_cells(source: random.Random) -> tuple[Scatter, Scatter]:
     return sides[0], sides[1]
 
 
+def _drift(source: random.Random) -> tuple[Scatter, Scatter]:
+    """Return arms whose launches rise or fall together by up to 10 % in twenty launches."""
+    slope = source.uniform(-0.05, 0.05)
+
+    def drifting() -> Scatter:
+        at = count()
+        return Scatter(lambda source: source.gauss(10, 0.2) + slope * next(at), nan)
+
+    return drifting(), drifting()
+
+
+def _tailed(source: random.Random) -> float:
+    """Return a launch of Student's t with three degrees of freedom."""
+    return 10 + 0.3 * source.gauss(0, 1) / sqrt(source.gammavariate(1.5, 2) / 3)
+
+
 def _gauss(deviation: float) -> Scatter:
     return Scatter(lambda source: source.gauss(10, deviation), 10)
 
@@ -128,10 +146,15 @@ NOISES = {
     "rounded": _alike(_gauss(0.3))._replace(grid=GRID),
     "Gaussian": _alike(_gauss(0.5)),
     "log-normal": _alike(Scatter(lambda source: source.lognormvariate(0, 0.1), 1)),
+    "heavy tails": _alike(Scatter(_tailed, 10)),
+    "drift": Noise(_drift),
     "real, each its own": Noise(_two_cells, alike=False),
     "Gaussian, 1 to 2": _different(_gauss(0.25), _gauss(0.5)),
     "Gaussian, 1 to 5": _different(_gauss(0.1), _gauss(0.5)),
     "Gaussian, skewed": _different(_gauss(0.5), SKEWED),
+    "two modes, 30 to 50 %": _different(_two_modes(0.3, 10.0566), _two_modes(0.5, 11.5)),
+    "two modes, 50 to 30 %": _different(_two_modes(0.5, 11.5), _two_modes(0.3, 10.0566)),
+    "one to two modes": _different(_gauss(0.1), _two_modes(0.3, 10.0566)),
 }
 
 
@@ -185,10 +208,31 @@ def _pairs(test: Sequence[float], base: Sequence[float]) -> Limits:
     return found.low, found.high
 
 
+def _former(test: Sequence[float], base: Sequence[float]) -> Limits:
+    """Return the interval without the rule for two modes."""
+    arms = PairedArms(sorted(map(log, base)), sorted(map(log, test)))
+    middle = arms.pairs / 2
+    most = critical(len(base), len(test), RATIO_ERROR)
+    rank = max(0, floor(middle - arms.stretch() * (middle - most)))
+    low, high = arms.at(rank, arms.pairs - 1 - rank)
+    value = median(test) / median(base)
+    return min(value, exp(low)), max(value, exp(high))
+
+
+def _mann_whitney(test: Sequence[float], base: Sequence[float]) -> Limits:
+    """Return the exact interval of arms that scatter alike, 2.5 % a side."""
+    arms = PairedArms(sorted(map(log, base)), sorted(map(log, test)))
+    rank = critical(len(base), len(test), MODES_ERROR)
+    low, high = arms.at(rank, arms.pairs - 1 - rank)
+    return exp(low), exp(high)
+
+
 METHODS = {
     "medians": _medians,
     "interpolated": _interpolated,
     "Hodges-Lehmann": _hodges_lehmann,
+    "Mann-Whitney, 2.5 %": _mann_whitney,
+    "former": _former,
     "chosen": _pairs,
 }
 
@@ -249,7 +293,7 @@ def simulate(
     """Return the rates of each method, the coverage of a median's interval, and the mean of n."""
     source = random.Random(seed)  # noqa: S311 - a simulation, no secret
     found: dict[str, list[tuple[Limits, Limits]]] = {name: [] for name in METHODS}
-    held, total = 0, 0
+    held, total = 0.0, 0
     for _ in range(trials):
         scatters = noise.pick(source)
         base, test = _launches(source, scatters, least, most)
@@ -262,7 +306,7 @@ def simulate(
                 at = method(noise.shown([v * LIMIT for v in test]), shown)
             found[name].append((at, same))
         low, high = _ranks(base)
-        held += low <= scatters[0].middle <= high
+        held += nan if isnan(scatters[0].middle) else low <= scatters[0].middle <= high
     return {name: Rates.of(seen) for name, seen in found.items()}, held / trials, total / trials
 
 
@@ -293,12 +337,13 @@ def rows(names: Sequence[str], trials: int, seed: int) -> Iterator[str]:
             rates, held, mean = simulate(
                 NOISES[name], least, most, trials, f"{seed}/{name}/{least}/{most}"
             )
-            count = str(most) if least == most else f"{least} to {most}"
+            launches = str(most) if least == most else f"{least} to {most}"
+            known = "" if isnan(held) else f"{100 * held:.1f}"
             cells = [
                 f"{100 * r.coverage:.1f} / {100 * r.accept:.1f} / {100 * r.reject:.1f} / {100 * r.power:.0f}"
                 for r in rates.values()
             ]
-            yield f"| {name} | {count} | {mean:.0f} | {100 * held:.1f} | {' | '.join(cells)} |"
+            yield f"| {name} | {launches} | {mean:.0f} | {known} | {' | '.join(cells)} |"
 
 
 def plan(trials: int, seed: int) -> Iterator[str]:

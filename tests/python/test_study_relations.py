@@ -141,9 +141,18 @@ def measured() -> list[Comparison]:
         ("At 8 B the vm is less than twice as slow as metal in osu_latency.", False),
         ("We repeated the latency test of the vm and of metal 10 times at 8 B.", False),
         ("We doubled the number of ranks for the latency of the vm and of metal at 8 B.", False),
-        ("At 8 B metal has a latency of 1.0 \N{MICRO SIGN}s and the vm of 1.3 \N{MICRO SIGN}s.", False),
-        ("At 8 B metal has a latency of 1.0 \N{MICRO SIGN}s and the vm of 1.9 \N{MICRO SIGN}s.", True),
-        ("At 8 B the latency is 1.5 \N{MICRO SIGN}s on metal and 1.3 \N{MICRO SIGN}s in the vm.", True),
+        (
+            "At 8 B metal has a latency of 1.0 \N{MICRO SIGN}s and the vm of 1.3 \N{MICRO SIGN}s.",
+            False,
+        ),
+        (
+            "At 8 B metal has a latency of 1.0 \N{MICRO SIGN}s and the vm of 1.9 \N{MICRO SIGN}s.",
+            True,
+        ),
+        (
+            "At 8 B the latency is 1.5 \N{MICRO SIGN}s on metal and 1.3 \N{MICRO SIGN}s in the vm.",
+            True,
+        ),
         ("The vm loses 8.3 % of the bandwidth at 64 KiB.", False),
         ("The vm loses 3 % of the bandwidth at 64 KiB.", True),
         ("The vm loses 3 % of the bandwidth of another machine.", False),

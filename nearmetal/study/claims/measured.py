@@ -28,7 +28,9 @@ _FACTOR = re.compile(
     r"(?P<fast> as (?:fast|quick)| faster| quicker)?(?P<slow> as slow| slower)?",
     re.IGNORECASE,
 )
-_AS_MUCH = re.compile(r"\s(?:as (?:high|large|long|much)|that|those|higher|larger|greater|longer)\b")
+_AS_MUCH = re.compile(
+    r"\s(?:as (?:high|large|long|much)|that|those|higher|larger|greater|longer)\b"
+)
 _WORD_SLACK = 0.1
 """Share by which a ratio may differ from a factor in words."""
 _ORDER = re.compile(r"\b(higher|lower|more|less|slower|faster|worse|better)\b[^.;]{0,40}?\bthan\b")
@@ -195,9 +197,7 @@ def _values(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[str]
         yield f"{said[0].text}: measured are {least:.4g} to {most:.4g}"
 
 
-def _two_values(
-    sentence: Sentence, here: Sequence[tuple[Comparison, bool]]
-) -> Iterator[str]:
+def _two_values(sentence: Sentence, here: Sequence[tuple[Comparison, bool]]) -> Iterator[str]:
     """Return values of two arms, each beside the name of its arm, that no launch of it had."""
     said = [one for one in sentence.quantities if one.dimension in ("time", "rate")]
     if len(said) != 2 or _CHANGE.search(sentence.text):  # noqa: PLR2004 - one of each arm
@@ -209,7 +209,9 @@ def _two_values(
             sides = list(zip(one.arms, (one.base, one.test), strict=True))
             arms = sides if swapped else sides[::-1]
             places = [_named(arm, lowered) for arm, _ in arms]
-            spots = sorted([(places[i], f"arm{i}") for i in (0, 1)] + [(q.start, "value") for q in said])
+            spots = sorted(
+                [(places[i], f"arm{i}") for i in (0, 1)] + [(q.start, "value") for q in said]
+            )
             order = [kind.rstrip("01") for _, kind in spots]
             value = _scaled(said[at], one.point.unit)
             if value is None or order not in (["arm", "value"] * 2, ["value", "arm"] * 2):

@@ -266,6 +266,8 @@ def order(text: str, found: Sequence[Stated]) -> Said:
         if near:
             level = _LEVELS[str(match.lastgroup)]
             if match[0].lower() in _REVERSED and near[0].dimension != "time":
+                if near[0].dimension == "%":
+                    continue  # the worst percentage may be the largest or the smallest
                 level = 3 - level
             seen.append((level, near[0]))
     ends = ends_of(text, found)

@@ -40,6 +40,8 @@ FACTORS = {
     "eightfold": 8,
     "tenfold": 10,
 }
+WORD_STEP = 0.03
+"""Share by which a factor in words is rounded."""
 _SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _TIMES = {
     "ns": 1e-9,
@@ -141,7 +143,8 @@ def _counted(text: str, at: int, pattern: re.Pattern[str]) -> str:
 def _one(text: str, match: re.Match[str]) -> Stated:
     here = (match.start(), match.end(), match[0])
     if match["fold"]:
-        return Stated(FACTORS[match["fold"].lower()], "x", 0.0, *here)
+        times = FACTORS[match["fold"].lower()]
+        return Stated(times, "x", WORD_STEP * times, *here)
     if match["word"]:
         value = float(WORDS[match["word"].lower()])
         if match["times"]:
@@ -166,7 +169,9 @@ def _is_a_name(text: str, one: Stated) -> bool:
 
 
 _NAME = re.compile(r"\b([A-Z][\w-]*)\s$")
-_RATIO = re.compile(r"\b(?:speed-?up|factor)\s+(?:of|by)\s+(?:about\s+|almost\s+|nearly\s+)?$", re.IGNORECASE)
+_RATIO = re.compile(
+    r"\b(?:speed-?up|factor)\s+(?:of|by)\s+(?:about\s+|almost\s+|nearly\s+)?$", re.IGNORECASE
+)
 _LABELS = ("Figure", "Fig", "Table", "Section", "Chapter", "Part", "Step", "Line", "Version")
 
 

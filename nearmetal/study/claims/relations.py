@@ -31,6 +31,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("parts", sums.remainder),
     ("mean", sums.mean),
     ("bound", sums.worst),
+    ("bound", sums.within),
+    ("total", sums.scaled),
     ("transfer", sums.too_fast),
     ("efficiency", wholes.efficiency),
     ("transfer", wholes.transfer),

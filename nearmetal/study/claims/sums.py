@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from statistics import fmean, median
 
-from nearmetal.study.claims.pairs import MEASURES, SLACK, Said, ends_of
+from nearmetal.study.claims.pairs import MEASURES, ROUNDED, SLACK, Said, ends_of, pair_of
 from nearmetal.study.claims.quantities import Stated
 from nearmetal.study.claims.wholes import line_of
 from nearmetal.study.claims.wording import MOST, NEGATED
@@ -42,13 +42,17 @@ def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
         terms = [_TERM.match(term.strip()) for term in match["left"].split(match["sign"])]
         numbers = [term[1] for term in terms if term]
         units = [term[2].strip() for term in terms if term] + [match["unit"].strip()]
-        measures = {unit for unit in units if "/" in unit or re.fullmatch(r"[kKMGT]i?(?:B|bit)", unit)}
+        measures = {
+            unit for unit in units if "/" in unit or re.fullmatch(r"[kKMGT]i?(?:B|bit)", unit)
+        }
         if len(numbers) != len(terms) or len(measures) > 1:
             continue
         values = [_value(number) for number in numbers]
         plus = match["sign"] == "+"
         true = sum(values) if plus else prod(values)
-        steps = [_step(number) / (1 if plus else value or 1) for number, value in zip(numbers, values)]
+        steps = [
+            _step(number) / (1 if plus else value or 1) for number, value in zip(numbers, values)
+        ]
         room = _step(match["whole"]) + sum(steps) * (1 if plus else true)
         if abs(_value(match["whole"]) - true) > room + 1e-9:
             yield f"{match['left'].strip()} are {true:g}, not {match['whole']}"
@@ -56,9 +60,13 @@ def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
 
 _MORE = r"more|higher|longer|slower|larger|greater|above|over|extra|additional"
 _LESS = r"less|lower|shorter|faster|smaller|fewer|below|under|earlier"
-_CHANGE_BY = re.compile(r"\b(?:by|i\.e\.,?|that is,?|difference of|rise of|increase of)\s+(?:about )?$")
+_CHANGE_BY = re.compile(
+    r"\b(?:by|i\.e\.,?|that is,?|difference of|rise of|increase of)\s+(?:about )?$"
+)
 _CHANGE = re.compile(rf"^\s*(?:{_MORE}|{_LESS})\b(?!\s+(?:\w+\s+)?than)")
-_GAP = re.compile(rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?", re.IGNORECASE)
+_GAP = re.compile(
+    rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?", re.IGNORECASE
+)
 
 
 def difference(text: str, found: Sequence[Stated]) -> Said:
@@ -90,7 +98,9 @@ def difference(text: str, found: Sequence[Stated]) -> Said:
 NEAR = 40
 """Characters between a change and its amount."""
 
-_GROWN = re.compile(r"\b(?:gr[eo]w\w*|ris\w+|rose|fell|falls?|drop\w*|increas\w+|decreas\w+|chang\w+)\b")
+_GROWN = re.compile(
+    r"\b(?:gr[eo]w\w*|ris\w+|rose|fell|falls?|drop\w*|increas\w+|decreas\w+|chang\w+)\b"
+)
 
 
 def _grown(text: str, found: Sequence[Stated]) -> tuple[Stated, Stated] | None:
@@ -98,7 +108,11 @@ def _grown(text: str, found: Sequence[Stated]) -> tuple[Stated, Stated] | None:
     for one, two in pairwise(found):
         to = re.fullmatch(r"\s*(?:to|\N{RIGHTWARDS ARROW}|->)\s*", text[one.end : two.start])
         alike = one.dimension == two.dimension and one.dimension in MEASURES
-        if to and alike and (_GROWN.search(text[: one.start]) or re.match(r"\s+is\b", text[two.end :])):
+        if (
+            to
+            and alike
+            and (_GROWN.search(text[: one.start]) or re.match(r"\s+is\b", text[two.end :]))
+        ):
             return one, two
     return None
 
@@ -152,8 +166,12 @@ def mean(text: str, found: Sequence[Stated]) -> Said:
     others = [one for one in others if one.dimension == last.dimension] or [
         one for one in found if one not in values and one.start > last.end and not last.dimension
     ]
-    if len(others) != 1 or any(one.dimension in ("", last.dimension) and one not in (*values, *others)
-                               and one.start > last.end for one in found):
+    if len(others) != 1 or any(
+        one.dimension in ("", last.dimension)
+        and one not in (*values, *others)
+        and one.start > last.end
+        for one in found
+    ):
         return
     scale = last.value / (_first(last) or 1.0)
     shown = [one.value * (1.0 if one.dimension else scale) for one in values]
@@ -162,7 +180,7 @@ def mean(text: str, found: Sequence[Stated]) -> Said:
     before = text[: values[0].start]
     about = _MEAN.search(before) or _MEAN.search(text[last.end : said.start])
     about = about or _MEAN.search(text[said.end : said.end + 20])
-    if about and abs(said.value - true) > 2 * said.half + last.half:
+    if about and abs(said.value - true) > said.half + ROUNDED * last.half:
         name = "median" if words == {"median"} else "mean"
         yield f"the {name} of {values[0].text} to {last.text} is {true / scale:.4g}, not {said.text}"
 
@@ -172,7 +190,10 @@ def _first(one: Stated) -> float:
     return _value(number[0]) if number else 0.0
 
 
-_WORST = re.compile(r"\b(?:worst|largest|highest|maximum|biggest|peak)\b(?: \w+){0,2}?,?(?: \w+){0,2} $|\b(?:maximum|peak|worst case) of $", re.IGNORECASE)
+_WORST = re.compile(
+    r"\b(?:worst|largest|highest|maximum|biggest|peak)\b(?: \w+){0,2}?,?(?: \w+){0,2} $|\b(?:maximum|peak|worst case) of $",
+    re.IGNORECASE,
+)
 _LIMIT = re.compile(r"\b(?:never|not|no\w*)\b[^.;,]{0,40}\bexceed\w*\s+$", re.IGNORECASE)
 _SOME = re.compile(
     r"\b(?:except|apart from|but|however|only|otherwise|average|mean|median|typical\w*|mostly|most|usually"
@@ -220,3 +241,40 @@ def too_fast(text: str, found: Sequence[Stated]) -> Said:
     least = size.low * 8 / rate.high
     if time.high < least * (1 - SLACK):
         yield f"{size.text} at {rate.text} take {least:.3g} s at least, not {time.text}"
+
+
+_WITHIN = re.compile(r"\bwithin $")
+_OF_IT = re.compile(r"^ of (?:the |its |their )?[^.;,\d]{0,40}$")
+
+
+def within(text: str, found: Sequence[Stated]) -> Said:
+    """What stays within P % of A is no farther from it."""
+    pair = pair_of(found)
+    shares = [one for one in found if one.dimension == "%"]
+    if pair is None or len(shares) != 1 or NEGATED.search(text):
+        return
+    one, two = pair
+    said = shares[0]
+    reference = _OF_IT.match(text[said.end : one.start]) if said.end <= one.start else None
+    if reference and _WITHIN.search(text[: said.start]) and one.dimension != "size":
+        away = 100 * (abs(two.value - one.value) - one.half - two.half) / one.value
+        if away > said.high:
+            yield f"{two.text} is not within {said.text} of {one.text}"
+
+
+_PER = re.compile(r"^ (?:per|for each|for every|an?) (?P<what>[a-z]{2,12})\b")
+_FOR = re.compile(r"^ (?:for|over|on|across|with) (?:the |all )?$")
+
+
+def scaled(text: str, found: Sequence[Stated]) -> Said:
+    """A per thing is N x A for N things."""
+    for one, two, number in zip(found, found[1:], found[2:], strict=False):
+        match = _PER.match(text[one.end :])
+        alike = one.dimension == two.dimension and one.dimension in ("time", "rate", "size")
+        others = sum(q.dimension == one.dimension for q in found)
+        if not match or not alike or others != 2 or not _FOR.match(text[two.end : number.start]):  # noqa: PLR2004
+            continue
+        things = re.match(rf" {match['what']}s\b", text[number.end :])
+        true, room = one.value * number.value, one.half * number.value * ROUNDED + two.half
+        if things and number.value > 1 and abs(two.value - true) > room:
+            yield f"{number.text} x {one.text} are not {two.text}"

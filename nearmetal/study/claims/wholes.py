@@ -112,7 +112,9 @@ def _total(text: str, found: Sequence[Stated], item: Stated) -> Said:
         # The number with "each" may be the total of one holder.
         agree = any(sums[0].value * factor == item.value for factor in factors)
     else:
-        agree = not all(differs(text, sums[0], one, one) for one in (item.value * f for f in factors))
+        agree = not all(
+            differs(text, sums[0], one, one) for one in (item.value * f for f in factors)
+        )
     if not agree:
         words = " x ".join([*(one.text for one in holders), item.text])
         yield f"{words} are {item.value * prod(values):g}, not {sums[0].text}"
@@ -146,6 +148,9 @@ _IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
 _FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
 
 
+_GIVES = re.compile(r"^,? (?:which |that |for )?(?:gives?|makes?|is|i\.e\.|yields?|a total of),? $")
+
+
 def repeated(text: str, found: Sequence[Stated]) -> Said:
     """N times on each of M things are N x M, and A is D fewer than B if B - A is D."""
     for one, two in pairwise(found):
@@ -154,6 +159,13 @@ def repeated(text: str, found: Sequence[Stated]) -> Said:
                 product = one.value * two.value
                 if _IN_TOTAL.match(text[whole.end :]) and whole.value != product:
                     yield f"{one.text} on {two.text} are {product:g}, not {whole.text}"
+    if len(found) == 3 and found[1].dimension == "x":  # noqa: PLR2004 - N things, M times, in all
+        things, times, whole = found
+        product = things.value * times.value
+        counted = things.dimension not in ("%", "x", *MEASURES) and whole.dimension not in ("%", "x", *MEASURES)
+        linked = _GIVES.search(text[times.end : whole.start])
+        if counted and linked and _EACH_OF.search(text[: things.start]) and whole.value != product:
+            yield f"{times.text} for {things.text} are {product:g}, not {whole.text}"
     for first, gap, last in zip(found, found[1:], found[2:], strict=False):
         match = _FEWER.match(text[gap.end :])
         counted = first.dimension and first.dimension not in ("%", "x", *MEASURES)
@@ -168,6 +180,11 @@ _OF_N = re.compile(r"\b(?:Of|Out of) (?:the |all |our )?$")
 _REST = re.compile(r"\b(?:rest|remaining|remainder)\b", re.IGNORECASE)
 
 
+_ACCOUNTS = re.compile(
+    r"\b(?:accounts?|accounted) for \d+(?:\.\d+)? ?% of (?:the|its|our) (?:\w+ ){1,3}and (?:\w+ ){1,3}for \d"
+)
+
+
 def parts(text: str, found: Sequence[Stated]) -> Said:
     """Parts make at most the whole, and shares with a rest make 100 %."""
     counted = found and found[0].dimension not in ("", "%", "x", *MEASURES)
@@ -179,6 +196,8 @@ def parts(text: str, found: Sequence[Stated]) -> Said:
     shares = [one for one in found if one.dimension == "%"]
     whole = sum(one.value for one in shares)
     room = sum(one.half for one in shares)
+    if len(shares) == len(found) > 1 and whole > 100 + room and _ACCOUNTS.search(text):  # noqa: PLR2004
+        yield f"the shares make {whole:g} %"
     if len(shares) > 2 and _REST.search(text) and abs(whole - 100) > room:  # noqa: PLR2004
         yield f"the shares make {whole:g} %"
 
@@ -293,6 +312,10 @@ def line_rate(text: str, found: Sequence[Stated]) -> Said:
 _SHARE_OF = re.compile(
     r"\s*(?:[a-z]+ )?(?:in \w+ )?(?:out )?of (?:the |its |all |these |our |their )?", re.IGNORECASE
 )
+FAR = 70
+"""Characters between a count and the share that is called its rate."""
+_RATE_OF = re.compile(r"\b(?:rate|share|fraction|proportion) of $")
+_NEXT_CLAUSE = re.compile(r"\b(?:and|but|while|whereas|reach\w*)\b")
 _OF_ALL = re.compile(r"\b[Oo]f (?:the |all |our |these )$")
 _THESE = re.compile(r"[^.;:\d%]{0,60}, ")
 _PART_OF = re.compile(
@@ -304,16 +327,25 @@ def share(text: str, found: Sequence[Stated]) -> Said:
     """N of M things are P %, and most of a whole is more than half."""
     for one, two in pairwise(found):
         counted = two.dimension not in ("%", "x") and one.dimension in ("", two.dimension)
-        if not counted or not one.value <= two.value or not _SHARE_OF.fullmatch(text[one.end : two.start]):
+        if (
+            not counted
+            or not one.value <= two.value
+            or not _SHARE_OF.fullmatch(text[one.end : two.start])
+        ):
             continue
         said = [q for q in found if q.dimension == "%" and q.start > two.end]
         true = 100 * one.value / two.value if two.value else 0.0
-        close = said and len(text[two.end : said[0].start]) < 40  # noqa: PLR2004 - characters
+        between = text[two.end : said[0].start] if said else ""
+        reach = FAR if _RATE_OF.search(between) else 40
+        close = said and len(between) < reach and not _NEXT_CLAUSE.search(between)
         if close and len(said) == 1 and differs(text, said[0], true, true):
             yield f"{one.text} of {two.text} is {true:.1f} %, not {said[0].text}"
     if len(found) == 3 and _OF_ALL.search(text[: found[0].start]):  # noqa: PLR2004 - N, M and P %
         whole, one, said = found
-        counts = whole.dimension not in ("%", "x", *MEASURES) and one.dimension in ("", whole.dimension)
+        counts = whole.dimension not in ("%", "x", *MEASURES) and one.dimension in (
+            "",
+            whole.dimension,
+        )
         if counts and said.dimension == "%" and _THESE.fullmatch(text[whole.end : one.start]):
             true = 100 * one.value / whole.value if whole.value else 0.0
             beside = re.fullmatch(r"(?: \w+)? \(", text[one.end : said.start])
