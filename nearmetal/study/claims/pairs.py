@@ -97,7 +97,7 @@ _LESS_THAN = re.compile(
     re.IGNORECASE,
 )
 _EITHER = re.compile(
-    r"\b(?:faster|slower|difference|overhead|better|worse|quicker|penalty|tax|beyond)\b",
+    r"\b(?:faster|slower|slowdown|difference|overhead|better|worse|quicker|penalty|tax|beyond)\b",
     re.IGNORECASE,
 )
 
@@ -147,14 +147,17 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
         yield f"{pair[0].text} and {pair[1].text} are {words}, not {said.text}"
 
 
+_OTHER_THING = re.compile(r"\band \w+ (?:the|its|an?) ")
+
+
 def _is_near(text: str, said: Stated, pair: tuple[Stated, Stated]) -> bool:
     one, two = pair
     gap = text[two.end : said.start] if said.start > two.start else text[said.end : one.start]
-    return len(gap) <= NEAR
+    return len(gap) <= NEAR and not _OTHER_THING.search(gap)
 
 
 _HALF = re.compile(
-    r"\b(halved|halves)\b"
+    r"\b(halved|halves|cut in half)\b"
     r"|\b(?:by|loses?|lost|gains?|gained|saves?|saved) (?:an? |one )?(half|third|quarter|fifth|tenth)\b",
     re.IGNORECASE,
 )
@@ -190,6 +193,8 @@ _LOWER = r"lower|less|smaller|below|shorter"
 _COMPARED = re.compile(
     rf"\b(?:(?P<up>{_HIGHER})|(?P<down>{_LOWER})|(?P<fast>faster|quicker)|(?P<slow>slower))\b[^.;]{0, 30}?\bthan\b"
 )
+_BEYOND = re.compile(r"\b(?:t[ao]kes?|took|lasts?|lasted|needs?|needed|ran|waited|los[et]s?) $")
+"""Verbs before a comparison with a limit: the other number is of something else."""
 _BEATS = re.compile(r"\b(?:outperform|beat|surpass)\w*\b|\bis ahead of\b")
 _SLOWS = re.compile(r"\b(?:slowdown|overhead|penalty|tax|loss|slower)\b", re.IGNORECASE)
 _NATIVE = re.compile(r"\b(?:native|natively|bare.metal|host)\b", re.IGNORECASE)
@@ -207,7 +212,7 @@ def comparison(text: str, found: Sequence[Stated]) -> Said:
     if beats and ((one.value > two.value) is (one.dimension == "time")) and one.value != two.value:
         yield f"{one.text} does not beat {two.text}"
     match = _COMPARED.search(text)
-    if match is None:
+    if match is None or _BEYOND.search(text[: match.start()]):
         return
     if not one.end <= match.end() - len("than") or not match.end() <= two.start:
         return

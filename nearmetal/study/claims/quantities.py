@@ -74,10 +74,10 @@ _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _UNIT = (
     r"(?P<rate>(?P<rs>[kKMGT])(?P<ru>B/s|Bps|bit/s|b/s|bps|bE\b|bits/s))"
     r"|(?P<size>(?P<ss>[kKMGT]?)(?P<si>i?)(?:B|[bB]ytes?)\b(?!/)|(?P<sw>kilo|mega|giga|tera)bytes)"
+    r"|(?P<other>ns/day|(?:T|G)FLOP/?s?)"
     r"|(?P<time>" + "|".join(sorted(_TIMES, key=len, reverse=True)) + r")\b"
     r"|(?P<percent>%|percent\b)|(?P<factor>[xX]\b|\N{MULTIPLICATION SIGN}|times\b|-fold\b)"
     r"|(?P<million>million)"
-    r"|(?P<other>ns/day|(?:T|G)FLOP/?s?)"
 )
 _NOUN = re.compile(rf"(?:[A-Za-z][\w-]*\s+){{0,2}}?(?P<noun>{NOUNS})(?:s|es)?\b", re.IGNORECASE)
 _FAR_NOUN = re.compile(rf"(?:[\w-]+\s+){{0,4}}?(?P<noun>{NOUNS})(?:s|es)?\b", re.IGNORECASE)

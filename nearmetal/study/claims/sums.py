@@ -65,7 +65,7 @@ _CHANGE_BY = re.compile(
 )
 _CHANGE = re.compile(rf"^\s*(?:{_MORE}|{_LESS})\b(?!\s+(?:\w+\s+)?than)")
 _GAP = re.compile(
-    rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?", re.IGNORECASE
+    rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?(?:than |the )?(?:[A-Z][\w-]+ (?:with|at|of|needs|takes) )?", re.IGNORECASE
 )
 
 
@@ -119,7 +119,7 @@ def _grown(text: str, found: Sequence[Stated]) -> tuple[Stated, Stated] | None:
 
 _LEAVES = re.compile(r"\b(?:leav(?:es|ing)|remain(?:s|ing)?|left)\s+(?:with\s+)?(?:only\s+)?$")
 _TAKEN = re.compile(
-    r"\b(?:discard|remov|exclud|reserv|drop|omit|fail|lost|los|keep|set aside|reject|skip)\w*\b"
+    r"\b(?:discard|remov|exclud|reserv|drop|omit|fail|lost|los|keep|kept|set aside|reject|skip)\w*\b"
 )
 
 
@@ -138,7 +138,7 @@ def remainder(text: str, found: Sequence[Stated]) -> Said:
 _LISTED = re.compile(r"\s*(?:,|,?\s*and|,?\s*or|/|;)\s*")
 _MEAN = re.compile(r"\b(?:mean|averages?|averaged|averaging|average of|median)\b", re.IGNORECASE)
 _NO_MEAN = re.compile(
-    r"\b(?:geometric|harmonic|weighted|trimmed|such as|including|e\.g\.|for example|first|last|deviation)\b",
+    r"\b(?:geometric|harmonic|weighted|trimmed|such as|including|e\.g\.|for example|first|last|deviation|over|across|of all|overall|per)\b",
     re.IGNORECASE,
 )
 
@@ -191,7 +191,8 @@ def _first(one: Stated) -> float:
 
 
 _WORST = re.compile(
-    r"\b(?:worst|largest|highest|maximum|biggest|peak)\b(?: \w+){0,2}?,?(?: \w+){0,2} $|\b(?:maximum|peak|worst case) of $",
+    r"\b(?:worst|largest|highest|maximum|biggest|peak)\b(?: \w+){0,2}?,?(?: \w+){0,2} $"
+    r"|\b(?:maximum|peak|worst case) of $|\bpeak(?:s|ing|ed) at $",
     re.IGNORECASE,
 )
 _LIMIT = re.compile(r"\b(?:never|not|no\w*)\b[^.;,]{0,40}\bexceed\w*\s+$", re.IGNORECASE)
@@ -255,6 +256,8 @@ def within(text: str, found: Sequence[Stated]) -> Said:
         return
     one, two = pair
     said = shares[0]
+    if said.start > one.end:
+        one, two = two, one
     reference = _OF_IT.match(text[said.end : one.start]) if said.end <= one.start else None
     if reference and _WITHIN.search(text[: said.start]) and one.dimension != "size":
         away = 100 * (abs(two.value - one.value) - one.half - two.half) / one.value

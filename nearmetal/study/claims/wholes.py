@@ -148,7 +148,7 @@ _IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
 _FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
 
 
-_GIVES = re.compile(r"^,? (?:which |that |for )?(?:gives?|makes?|is|i\.e\.|yields?|a total of),? $")
+_GIVES = re.compile(r"^,? (?:which |that |for )?(?:gives?|giving|makes?|making|is|i\.e\.|yields?|yielding|a total of),? $")
 
 
 def repeated(text: str, found: Sequence[Stated]) -> Said:
@@ -270,7 +270,7 @@ _IN_PARENTHESES = re.compile(
     r"\b(?:link|line|port|network|card|adapter|nic|fabric)\s\($", re.IGNORECASE
 )
 _NOT_THE_LINE = re.compile(
-    r"memory|STREAM|PCIe|NVLink|GPU|shared|ports|rails|links|nodes", re.IGNORECASE
+    r"memory|(?-i:STREAM)|PCIe|NVLink|GPU|shared|ports|rails|links|nodes", re.IGNORECASE
 )
 _OTHERS = re.compile(r"\b(?:comparison|compared|against|versus|vs|than|while|whereas|but)\b")
 _BOTH_WAYS = re.compile(r"bi-?directional|full.duplex|both (?:directions|ways)", re.IGNORECASE)
@@ -316,11 +316,40 @@ FAR = 70
 """Characters between a count and the share that is called its rate."""
 _RATE_OF = re.compile(r"\b(?:rate|share|fraction|proportion) of $")
 _NEXT_CLAUSE = re.compile(r"\b(?:and|but|while|whereas|reach\w*)\b")
-_OF_ALL = re.compile(r"\b[Oo]f (?:the |all |our |these )$")
+_OF_ALL = re.compile(r"\b(?:[Oo]f|[Oo]ut of) (?:the |all |our |these )?$")
 _THESE = re.compile(r"[^.;:\d%]{0,60}, ")
 _PART_OF = re.compile(
     r"\b(?P<most>most|more than half|the majority) of\b|\b(?P<half>[Hh]alf|[Aa] (?:third|quarter)) of\b"
 )
+
+
+_OF_MEASURE = re.compile(r" of (?:the |its |a |an )?(?:[a-z]+ ){0,3}?(?:of )?(?:the )?")
+_IS_SHARE = re.compile(r"(?: \w+){0,3},? |,? (?:is|are|that is,?|i\.e\.,?) |\s\(")
+
+
+def _share_between(text: str, found: Sequence[Stated]) -> Said:
+    """A is P % of B, and of A, B is P %."""
+    for one, two, three in zip(found, found[1:], found[2:], strict=False):
+        if two.dimension == "%":
+            part, said, whole = one, two, three
+            linked = _IS_SHARE.fullmatch(text[one.end : two.start]) and _OF_MEASURE.fullmatch(
+                text[two.end : three.start]
+            )
+        elif three.dimension == "%":
+            whole, part, said = one, two, three
+            linked = re.match(r",? of which ", text[one.end :]) and re.fullmatch(
+                r",? or |,? i\.e\.,? | \(", text[two.end : three.start]
+            )
+        else:
+            continue
+        if linked and part.dimension == whole.dimension in (*MEASURES, *RATES) and whole.value:
+            true = 100 * part.value / whole.value
+            room = true * (part.half / (part.value or 1) + whole.half / whole.value)
+            if differs(text, said, true - room, true + room):
+                yield f"{part.text} of {whole.text} is {true:.1f} %, not {said.text}"
+
+
+RATES = ("TFLOP/s", "GFLOP/s", "TFLOPS", "GFLOPS")
 
 
 def share(text: str, found: Sequence[Stated]) -> Said:
@@ -351,6 +380,7 @@ def share(text: str, found: Sequence[Stated]) -> Said:
             beside = re.fullmatch(r"(?: \w+)? \(", text[one.end : said.start])
             if beside and one.value <= whole.value and differs(text, said, true, true):
                 yield f"{one.text} of {whole.text} is {true:.1f} %, not {said.text}"
+    yield from _share_between(text, found)
     part = _PART_OF.search(text)
     pair = pair_of(found)
     if part is None or pair is None:
@@ -365,10 +395,10 @@ def share(text: str, found: Sequence[Stated]) -> Said:
 
 
 _NATIVE = re.compile(
-    r"^\s*of (?:the |its |that |a )?(?:native|bare|line|peak|host|physical|theoretical|its|that)\b"
+    r"^\s*of (?:the |its |that |a )?(?:\w+ of the )?(?:native|bare|line|peak|host|physical|theoretical|its|that)\b"
 )
 _TAX = re.compile(
-    r"\b(?:overhead|tax|loss|penalty|cost|los\w+|gives up|slowdown)\b[^.%]{0,16}$", re.IGNORECASE
+    r"\b(?:overhead|tax|loss|penalty|cost|los\w+|sacrific\w+|gives up|slowdown)\b[^.%]{0,16}$", re.IGNORECASE
 )
 _LATER_TAX = re.compile(r"^\s*(?:overhead|tax|loss|penalty|slower|less|below|behind)\b")
 _OTHERWISE = re.compile(
