@@ -97,7 +97,7 @@ _LESS_THAN = re.compile(
     re.IGNORECASE,
 )
 _EITHER = re.compile(
-    r"\b(?:faster|slower|slowdown|difference|overhead|better|worse|quicker|penalty|tax|beyond)\b",
+    r"\b(?:faster|slower|slowdown|difference|differs?|overhead|better|worse|quicker|penalty|tax|beyond)\b",
     re.IGNORECASE,
 )
 
@@ -147,7 +147,7 @@ def percentage(text: str, found: Sequence[Stated]) -> Said:
         yield f"{pair[0].text} and {pair[1].text} are {words}, not {said.text}"
 
 
-_OTHER_THING = re.compile(r"\band \w+ (?:the|its|an?) ")
+_OTHER_THING = re.compile(r", and \b|\band \w+ (?:the|its|an?) ")
 
 
 def _is_near(text: str, said: Stated, pair: tuple[Stated, Stated]) -> bool:
@@ -249,7 +249,7 @@ def cost(text: str, found: Sequence[Stated]) -> Said:
 
 _STATISTIC = re.compile(
     r"\b(?P<least>minimum|lowest|smallest|fastest|shortest|best)\b"
-    r"|\b(?P<middle>mean|average|median)\b"
+    r"|\b(?P<middle>mean|average|median|p50)\b"
     r"|(?P<rank>9\d(?:th)? percentile|p9\d)\b"
     r"|\b(?P<most>maximum|highest|largest|slowest|longest|worst)\b",
     re.IGNORECASE,

@@ -65,7 +65,8 @@ _CHANGE_BY = re.compile(
 )
 _CHANGE = re.compile(rf"^\s*(?:{_MORE}|{_LESS})\b(?!\s+(?:\w+\s+)?than)")
 _GAP = re.compile(
-    rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?(?:than |the )?(?:[A-Z][\w-]+ (?:with|at|of|needs|takes) )?", re.IGNORECASE
+    rf"\s+(?P<word>{_MORE}|{_LESS})\s+(?:than\s+)?(?:the |its |those? |that of )?(?:than |the )?(?:[A-Z][\w-]+ (?:with|at|of|needs|takes) )?",
+    re.IGNORECASE,
 )
 
 
@@ -138,7 +139,7 @@ def remainder(text: str, found: Sequence[Stated]) -> Said:
 _LISTED = re.compile(r"\s*(?:,|,?\s*and|,?\s*or|/|;)\s*")
 _MEAN = re.compile(r"\b(?:mean|averages?|averaged|averaging|average of|median)\b", re.IGNORECASE)
 _NO_MEAN = re.compile(
-    r"\b(?:geometric|harmonic|weighted|trimmed|such as|including|e\.g\.|for example|first|last|deviation|over|across|of all|overall|per)\b",
+    r"\b(?:geometric|harmonic|weighted|trimmed|such as|including|e\.g\.|for example|first|last|deviation|over|across|of all|other|another|overall|per)\b",
     re.IGNORECASE,
 )
 
@@ -148,7 +149,8 @@ def _list_of(text: str, found: Sequence[Stated]) -> list[Stated]:
     best: list[Stated] = []
     here: list[Stated] = []
     for one in found:
-        linked = bool(here) and _LISTED.fullmatch(text[here[-1].end : one.start])
+        ended = len(here) > 1 and "and" in text[here[-2].end : here[-1].start]
+        linked = bool(here) and not ended and _LISTED.fullmatch(text[here[-1].end : one.start])
         here = [*here, one] if linked else [one]
         best = max(best, here, key=len)
     kinds = {one.dimension for one in best[:-1]} - {""}

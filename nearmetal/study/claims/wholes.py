@@ -148,7 +148,9 @@ _IN_TOTAL = re.compile(r"^\s*\w+ (?:in total|altogether|in all)\b")
 _FEWER = re.compile(r"^\s*(?P<word>fewer|less|more) than (?:the )?")
 
 
-_GIVES = re.compile(r"^,? (?:which |that |for )?(?:gives?|giving|makes?|making|is|i\.e\.|yields?|yielding|a total of),? $")
+_GIVES = re.compile(
+    r"^,? (?:which |that |for )?(?:gives?|giving|makes?|making|is|i\.e\.|yields?|yielding|a total of),? $"
+)
 
 
 def repeated(text: str, found: Sequence[Stated]) -> Said:
@@ -162,7 +164,11 @@ def repeated(text: str, found: Sequence[Stated]) -> Said:
     if len(found) == 3 and found[1].dimension == "x":  # noqa: PLR2004 - N things, M times, in all
         things, times, whole = found
         product = things.value * times.value
-        counted = things.dimension not in ("%", "x", *MEASURES) and whole.dimension not in ("%", "x", *MEASURES)
+        counted = things.dimension not in ("%", "x", *MEASURES) and whole.dimension not in (
+            "%",
+            "x",
+            *MEASURES,
+        )
         linked = _GIVES.search(text[times.end : whole.start])
         if counted and linked and _EACH_OF.search(text[: things.start]) and whole.value != product:
             yield f"{times.text} for {things.text} are {product:g}, not {whole.text}"
@@ -324,6 +330,7 @@ _PART_OF = re.compile(
 
 
 _OF_MEASURE = re.compile(r" of (?:the |its |a |an )?(?:[a-z]+ ){0,3}?(?:of )?(?:the )?")
+_OF_THE_WHOLE = re.compile(r"\bOf (?:the|its|our) (?:\w+ ){0,2}of $")
 _IS_SHARE = re.compile(r"(?: \w+){0,3},? |,? (?:is|are|that is,?|i\.e\.,?) |\s\(")
 
 
@@ -337,7 +344,9 @@ def _share_between(text: str, found: Sequence[Stated]) -> Said:
             )
         elif three.dimension == "%":
             whole, part, said = one, two, three
-            linked = re.match(r",? of which ", text[one.end :]) and re.fullmatch(
+            parted = re.match(r",? of which ", text[one.end :])
+            parted = parted or _OF_THE_WHOLE.search(text[: one.start])
+            linked = parted and re.fullmatch(
                 r",? or |,? i\.e\.,? | \(", text[two.end : three.start]
             )
         else:
@@ -398,7 +407,8 @@ _NATIVE = re.compile(
     r"^\s*of (?:the |its |that |a )?(?:\w+ of the )?(?:native|bare|line|peak|host|physical|theoretical|its|that)\b"
 )
 _TAX = re.compile(
-    r"\b(?:overhead|tax|loss|penalty|cost|los\w+|sacrific\w+|gives up|slowdown)\b[^.%]{0,16}$", re.IGNORECASE
+    r"\b(?:overhead|tax|loss|penalty|cost|los\w+|sacrific\w+|gives up|slowdown)\b[^.%]{0,16}$",
+    re.IGNORECASE,
 )
 _LATER_TAX = re.compile(r"^\s*(?:overhead|tax|loss|penalty|slower|less|below|behind)\b")
 _OTHERWISE = re.compile(
