@@ -126,8 +126,8 @@ def _drift(source: random.Random) -> tuple[Scatter, Scatter]:
 
 
 def _tailed(source: random.Random) -> float:
-    """Return a launch of Student's t with three degrees of freedom."""
-    return 10 + 0.3 * source.gauss(0, 1) / sqrt(source.gammavariate(1.5, 2) / 3)
+    """Return a launch whose logarithm has Student's distribution with three degrees of freedom."""
+    return 10 * exp(0.03 * source.gauss(0, 1) / sqrt(source.gammavariate(1.5, 2) / 3))
 
 
 def _gauss(deviation: float) -> Scatter:

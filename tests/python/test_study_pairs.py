@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import pytest
 
-from nearmetal.study.ratios import MAX_EXACT, RATIO_ERROR, PairedArms, chance, exclusion_p, ratio
+from nearmetal.study.ratios import (
+    MAX_EXACT,
+    MODES_ERROR,
+    RATIO_ERROR,
+    PairedArms,
+    chance,
+    exclusion_p,
+    ratio,
+)
 
 Draw = Callable[[random.Random], float]
 SHAPES: dict[str, Draw] = {
@@ -139,14 +147,59 @@ def test_arms_that_scatter_differently_are_not_decided_by_chance() -> None:
     assert wrong / trials < 0.045
 
 
-@pytest.mark.parametrize(("n", "least"), [(6, 0.2), (8, 0.3), (10, 0.42)])
+@pytest.mark.parametrize(("n", "least"), [(6, 0.32), (8, 0.46), (10, 0.53)])
 def test_equal_arms_with_two_modes_are_often_accepted(n: int, least: float) -> None:
-    # Intervals of medians: 0.12, 0.05, 0.16.
+    # Intervals of medians: 0.12, 0.05, 0.16. Without the rule for two modes: 0.25, 0.34, 0.49.
     source, draw, accepted = random.Random(n), SHAPES["two modes"], 0
     for _ in range(1000):
         found = limits([draw(source) for _ in range(n)], [draw(source) for _ in range(n)])
         accepted += found.high < LIMIT
     assert accepted / 1000 > least
+
+
+LOWER, UPPER = [1.0, 1.001, 1.002, 1.003], [1.3, 1.301, 1.302]
+
+
+@pytest.mark.parametrize(
+    ("base", "test", "same"),
+    [
+        (LOWER + UPPER, LOWER + UPPER, True),
+        (LOWER + UPPER, [2 * v for v in LOWER + UPPER], True),
+        (LOWER + UPPER, [*LOWER, 1.004, *UPPER[1:]], True),  # one launch less in the upper mode
+        (LOWER + UPPER, [*LOWER, 1.004, 1.005, UPPER[0]], False),  # two less
+        (LOWER + UPPER, LOWER + [1.1 * v for v in UPPER], False),  # farther apart
+        (LOWER + UPPER, [*LOWER, 1.004, 1.005, 1.006], False),  # one mode
+        (LOWER + UPPER, [1.0, 1.05, 1.1, 1.15, 1.3, 1.35, 1.4], False),  # no narrow modes
+        ((LOWER + UPPER)[1:6], (LOWER + UPPER)[1:6], False),  # too few launches
+        ([1.0] * 7, [1.0] * 7, False),
+    ],
+)
+def test_the_same_two_modes_are_recognized(
+    base: list[float], test: list[float], *, same: bool
+) -> None:
+    arms = PairedArms(*(sorted(map(log, side)) for side in (base, test)))
+    assert arms.same_modes is same
+    assert PairedArms(arms.test, arms.base).same_modes is same
+
+
+@pytest.mark.parametrize("n", [6, 8, 10, 20])
+def test_two_modes_decide_just_when_their_error_says_so(n: int) -> None:
+    source, draw, used = random.Random(n), SHAPES["two modes"], 0
+    for _ in range(300):
+        base, test = ([draw(source) for _ in range(n)] for _ in "ab")
+        used += PairedArms(*(sorted(map(log, side)) for side in (base, test))).same_modes
+        found = limits(test, base)
+        outside = found.low - 1e-9 > LIMIT or found.high + 1e-9 < LIMIT
+        assert outside == (exclusion_p(test, base, LIMIT) <= RATIO_ERROR)
+        # What the exact test at 2.5 % leaves open stays open.
+        assert not outside or _exact(test, base) <= MODES_ERROR
+    assert used > 50
+
+
+def _exact(test: list[float], base: list[float]) -> float:
+    """Return the error of Mann and Whitney's test of arms at the limit."""
+    below = sum(ours < LIMIT * theirs for ours in test for theirs in base)
+    return 2 * chance(len(base), len(test), min(below, len(test) * len(base) - below))
 
 
 def test_the_estimate_is_the_ratio_of_the_medians() -> None:

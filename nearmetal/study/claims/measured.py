@@ -79,8 +79,8 @@ def _sizes_of(sentence: Sentence) -> Callable[[int | None], bool]:
 def _about(sentence: Sentence, measured: Sequence[Comparison]) -> Iterator[tuple[Comparison, bool]]:
     """Return the comparisons of a sentence, and whether its subject is the base of each."""
     lowered, fits = sentence.text.lower(), _sizes_of(sentence)
-    alone = len({one.arms for one in measured}) == 1 and _LOSES.search(lowered)
-    alone = alone and not _OTHER_BASE.search(lowered)
+    loses = _LOSES.search(lowered) and not _OTHER_BASE.search(lowered)
+    alone = loses and len({one.arms for one in measured}) == 1
     for one in measured:
         base, test = (_named(arm, lowered) for arm in one.arms)
         named = any(_named(name, lowered) >= 0 for name in _names(one))
@@ -224,27 +224,26 @@ def _two_values(sentence: Sentence, here: Sequence[tuple[Comparison, bool]]) -> 
             yield f"{said[at].text}: measured are {near[0]}"
 
 
+def _compared(text: str, here: Sequence[tuple[Comparison, bool]]) -> Iterator[str]:
+    """Return what contradicts the measured taxes and factors of two arms."""
+    taxes = [tax for one, swapped in here if (tax := _tax(one, swapped=swapped)) is not None]
+    if not taxes:
+        return
+    lower = here[0][0].point.lower_is_better
+    changes = [*_LOSES.finditer(text), *_CHANGE.finditer(text)]
+    for match in changes:
+        yield from _percentage(match, taxes, lower=lower)
+    if not changes:
+        yield from _factor(text, here)
+        yield from _order(text, taxes, lower=lower)
+
+
 def against(document: Prose, measured: Sequence[Comparison]) -> Found:
     """Return the claims that no measured point confirms: of these arms, tests and sizes."""
     usable = [one for one in measured if one.verdict is not Verdict.REFUSED]
     for sentence in document.sentences:
-        text = sentence.text
         here = list(_about(sentence, usable))
-        taxes = [tax for one, swapped in here if (tax := _tax(one, swapped=swapped)) is not None]
-        changes = list(_CHANGE.finditer(text))
-        lower = bool(here) and here[0][0].point.lower_is_better
-        if taxes:
-            if not changes and not _LOSES.search(text):
-                for what in _factor(text, here):
-                    yield sentence.line, what
-            for match in _LOSES.finditer(text):
-                for what in _percentage(match, taxes, lower=lower):
-                    yield sentence.line, what
-            for match in changes:
-                for what in _percentage(match, taxes, lower=lower):
-                    yield sentence.line, what
-            if not changes:
-                for what in _order(text, taxes, lower=lower):
-                    yield sentence.line, what
-        for what in _values(sentence, usable) if not here else _two_values(sentence, here):
+        for what in _compared(sentence.text, here):
+            yield sentence.line, what
+        for what in _two_values(sentence, here) if here else _values(sentence, usable):
             yield sentence.line, what

@@ -260,6 +260,19 @@ _ORDERED = (*MEASURES, "%")
 _RANGE = re.compile(r"\brang\w+\s+from\s+$")
 
 
+def _range(text: str, found: Sequence[Stated]) -> list[tuple[int, Stated]]:
+    """Return the ends of `ranges from A to B` and of `between A and B`, with their levels."""
+    seen: list[tuple[int, Stated]] = []
+    ends = ends_of(text, found)
+    if ends and _RANGE.search(text[: ends[0].start]):
+        seen += [(0, ends[0]), (3, ends[1])]
+    for one, two in pairwise(found):
+        both = one.dimension == two.dimension and text[one.end : two.start].strip() == "and"
+        if both and one.dimension in _ORDERED and re.search(r"\bbetween\s$", text[: one.start]):
+            seen += [(0, one), (3, two)]
+    return seen
+
+
 def order(text: str, found: Sequence[Stated]) -> Said:
     """Minimum, mean, percentile and maximum are in this order."""
     seen: list[tuple[int, Stated]] = []
@@ -268,20 +281,12 @@ def order(text: str, found: Sequence[Stated]) -> Said:
         until = matches[at + 1].start() if at + 1 < len(matches) else len(text)
         until = min(until, match.end() + 40)
         near = [q for q in found if match.end() <= q.start < until and q.dimension in _ORDERED]
-        if near:
+        reverse = match[0].lower() in _REVERSED and near and near[0].dimension != "time"
+        # The worst percentage may be the largest or the smallest.
+        if near and not (reverse and near[0].dimension == "%"):
             level = _LEVELS[str(match.lastgroup)]
-            if match[0].lower() in _REVERSED and near[0].dimension != "time":
-                if near[0].dimension == "%":
-                    continue  # the worst percentage may be the largest or the smallest
-                level = 3 - level
-            seen.append((level, near[0]))
-    ends = ends_of(text, found)
-    if ends and _RANGE.search(text[: ends[0].start]):
-        seen += [(0, ends[0]), (3, ends[1])]
-    for one, two in pairwise(found):
-        both = one.dimension == two.dimension and text[one.end : two.start].strip() == "and"
-        if both and one.dimension in _ORDERED and re.search(r"\bbetween\s$", text[: one.start]):
-            seen += [(0, one), (3, two)]
+            seen.append((3 - level if reverse else level, near[0]))
+    seen += _range(text, found)
     for level, one in seen:
         for other, two in seen:
             alike = one.dimension == two.dimension

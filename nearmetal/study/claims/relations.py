@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from nearmetal.study.claims import pairs, sums, wholes
+from nearmetal.study.claims import pairs, shares, sums, wholes
 from nearmetal.study.claims.pairs import Said
 from nearmetal.study.claims.quantities import CONTAINERS, Stated
 from nearmetal.study.claims.text import Prose, Sentence
@@ -38,8 +38,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("transfer", wholes.transfer),
     ("conversion", wholes.conversion),
     ("line", wholes.line_rate),
-    ("share", wholes.share),
-    ("complement", wholes.complement),
+    ("share", shares.share),
+    ("complement", shares.complement),
     ("bound", wholes.listed),
     ("list", wholes.enumeration),
 )

@@ -51,7 +51,8 @@ def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
         plus = match["sign"] == "+"
         true = sum(values) if plus else prod(values)
         steps = [
-            _step(number) / (1 if plus else value or 1) for number, value in zip(numbers, values)
+            _step(number) / (1 if plus else value or 1)
+            for number, value in zip(numbers, values, strict=True)
         ]
         room = _step(match["whole"]) + sum(steps) * (1 if plus else true)
         if abs(_value(match["whole"]) - true) > room + 1e-9:
@@ -175,7 +176,7 @@ def mean(text: str, found: Sequence[Stated]) -> Said:
         for one in found
     ):
         return
-    scale = last.value / (_first(last) or 1.0)
+    scale = last.value / (_first(last) or 1.0) or 1.0
     shown = [one.value * (1.0 if one.dimension else scale) for one in values]
     said = others[0]
     true = median(shown) if words == {"median"} else fmean(shown)
@@ -215,10 +216,10 @@ def worst(text: str, found: Sequence[Stated]) -> Said:
         if not kind or not (MOST.search(before) or _LIMIT.search(before)):
             continue
         for one in found:
-            alike = one.dimension == limit.dimension and one is not limit
-            if alike and one.start > limit.end and _WORST.search(text[limit.end : one.start]):
-                if one.low > limit.value and not MOST.search(text[: one.start]):
-                    yield f"the worst, {one.text}, is above the limit of {limit.text}"
+            later = one.dimension == limit.dimension and one.start > limit.end
+            called = later and _WORST.search(text[limit.end : one.start])
+            if called and one.low > limit.value and not MOST.search(text[: one.start]):
+                yield f"the worst, {one.text}, is above the limit of {limit.text}"
 
 
 _TAKES = re.compile(
