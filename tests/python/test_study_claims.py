@@ -232,6 +232,19 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["study", "lint", str(tmp_path / "none.md")]) == 1
 
 
+WORDS = (
+    "0 1 2 3.5 100 from to of by and or within below worst mean is so leaving each per nodes cores "
+    "0 s 2 s 3 % 5 % 8 GB 1 MiB 0 Gb/s 100 Gb/s link over took twice half x = + , ( ) ; the more than"
+).split()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=40))
+def test_any_sentence_of_numbers_is_read(words: list[str]) -> None:
+    for finding in lint(" ".join(words)):
+        assert finding.line == 1
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="0123456789.% aAIBRoCE-()toX\t|\n,mort", max_size=300))
 def test_any_text_is_read(text: str) -> None:

@@ -205,8 +205,9 @@ def quantities(text: str) -> list[Stated]:
             r"\s*(?:to|and|or|->?|\N{EN DASH}|\N{RIGHTWARDS ARROW})\s*", between
         ):
             number = after.text.strip()
-            scale = after.value / float(re.sub(r"[^\d.]", "", number.split()[0]) or 1)
-            if after.dimension and not after.text.isalpha() and here.text[0].isdigit():
+            printed = float(re.sub(r"[^\d.]", "", number.split()[0]) or 1)
+            scale = after.value / printed if printed else 0.0
+            if scale and after.dimension and not after.text.isalpha() and here.text[0].isdigit():
                 found[at] = Stated(
                     here.value * scale,
                     after.dimension,
