@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "tests/data/logs"
 MATRIX = LOGS / "matrix/stackhpc_alaska_ib_nxnlatbw.csv"
 ARMS = ("bare-metal", "usernetes")
-MEASURED = ("memory", "flops", "latency", "bandwidth")
+MEASURED = ("memory", "processor", "latency", "bandwidth")
 SMALL, LARGE = 8 << 10, 64 << 10
 SWITCHES = "AAABBABABABBAAAB"
 """The switch of each node of the real cluster, as its latencies show it."""

@@ -102,7 +102,7 @@ def test_a_slow_node_is_named_and_its_traffic_follows(count: int) -> None:
     found = named(names(count), lambda _, item: 1.5 if "n1" in item else 1.0)
     assert _only(found.parts) == {
         "memory": (Culprit.NODE, ("n1",)),
-        "flops": (Culprit.NODE, ("n1",)),
+        "processor": (Culprit.NODE, ("n1",)),
         "latency": (Culprit.FOLLOWS, ("n1",)),
         "bandwidth": (Culprit.FOLLOWS, ("n1",)),
     }
@@ -162,7 +162,7 @@ def test_a_higher_latency_alone_may_be_another_switch() -> None:
 
     found = named(names(8), factor)
     assert not found.parts
-    assert "another switch" in found.left_out()["performance.latency of 1 pairs"]
+    assert "another switch" in found.left_out()["performance.latency of n1"]
     known = NodeClasses(switches=dict.fromkeys(names(8), "s"))
     assert _only(named(names(8), factor, known).parts) == {"latency": (Culprit.LINK, ("n1",))}
 
@@ -196,14 +196,14 @@ def test_retests_stop_when_all_is_decided() -> None:
 def test_small_classes_are_left_out_with_the_reason() -> None:
     found = named(names(2), lambda _, __: 1.0)
     assert set(found.left_out()) == {
-        "performance.memory of 2 nodes",
-        "performance.flops of 2 nodes",
-        "performance.latency of 2 pairs",
-        "performance.bandwidth of 2 pairs",
+        "performance.memory of n0 and 1 more",
+        "performance.processor of n0 and 1 more",
+        "performance.latency of n0 to n1 and 1 more",
+        "performance.bandwidth of n0 to n1 and 1 more",
     }
     three = named(names(3), lambda _, item: 2.0 if "n0" in item else 1.0)
-    assert set(_only(three.parts)) == {"memory", "flops"}
-    assert "fewer than 4 nodes" in three.left_out()["performance.latency of 6 pairs"]
+    assert set(_only(three.parts)) == {"memory", "processor"}
+    assert "fewer than 4 nodes" in three.left_out()["performance.latency of n0 to n1 and 5 more"]
 
 
 def test_nodes_of_other_hardware_are_another_class() -> None:
@@ -213,8 +213,8 @@ def test_nodes_of_other_hardware_are_another_class() -> None:
     assert mixed.hop("n0", "n7") == BETWEEN_HOSTS
     found = named(names(8), lambda q, i: 2.0 if q in ALL[:2] and i[0] in old else 1.0, mixed)
     assert not found.parts
-    found = named(names(8), lambda q, i: 1.2 if q == "flops" and i[0] == "n7" else 1.0, mixed)
-    assert _only(found.parts) == {"flops": (Culprit.NODE, ("n7",))}
+    found = named(names(8), lambda q, i: 1.2 if q == "processor" and i[0] == "n7" else 1.0, mixed)
+    assert _only(found.parts) == {"processor": (Culprit.NODE, ("n7",))}
 
 
 def test_a_node_that_loses_more_than_others_beside_neighbours() -> None:
