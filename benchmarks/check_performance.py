@@ -8,7 +8,7 @@ The norm of each pair is that of a real cluster (`tests/data/logs/matrix`): 16 n
 two of them 6 % slower than the others. Larger clusters repeat its nodes. Each value is multiplied by
 the noise of a launch: the real values of one cell of `tests/data/logs/osu_repeats` over their median,
 drawn again for each value. Bandwidths take cells of osu_bw of at least 64 KiB, latencies cells of
-osu_latency up to 8 KiB. No public repetitions of memory bandwidth and floating point were at hand:
+osu_latency up to 8 KiB. No public repetitions of memory bandwidth and processors were at hand:
 they take the cells of bandwidths, whose scatter is larger than the usual one of these programs.
 """
 

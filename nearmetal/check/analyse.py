@@ -27,7 +27,7 @@ from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 if TYPE_CHECKING:
-    from nearmetal.check.performance.findings import JudgedRun
+    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
 
 _MOST_FINDINGS = 20_000
 _MOST_OF_NODE = 50
@@ -67,8 +67,7 @@ def analyse(
             found.add(ANSWER, _silence(why), [node_name])
     ran = profile.checks
     if performance is not None:
-        for check, nodes, seen in performance.findings:
-            found.add(check, seen, nodes)
+        found.add_all(performance.findings)
         ran += performance.checks
         not_run |= performance.not_run
     found.add_rest()
@@ -106,6 +105,11 @@ class _Findings:
             self.more += 1
             return
         self._nodes.setdefault((check, seen), []).extend(kept)
+
+    def add_all(self, findings: Iterable[FoundOnNodes]) -> None:
+        """Take the findings of a run of performance."""
+        for check, nodes, seen in findings:
+            self.add(check, seen, nodes)
 
     def _has_room(self, check: HealthCheck, seen: Spotted, node: str) -> bool:
         self._counts[check.name, node] += 1

@@ -67,7 +67,6 @@ class Collection:
                 raise LogError(f"{self.folder / file}: its content is not that of its name", _HINT)
             yield parse_snapshot(content, name, str(self.folder / file), entry.clock)
 
-
     def performance(self) -> PerformanceRun | None:
         """Return the run of `check performance` that the folder has; raises LogError."""
         if not os.path.lexists(self.folder / PERFORMANCE):

@@ -13,12 +13,20 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, Self
 
-from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, Order
-from nearmetal.check.snapshot import load_bounded
+from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.procedure import perform
+from nearmetal.check.performance.run import (
+    QUANTITIES,
+    Item,
+    MeasuredTurn,
+    Order,
+    PerformanceRun,
+)
+from nearmetal.check.snapshot import load_bounded, real
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.process import AT_ONCE, Dialogue, Runner
@@ -28,10 +36,7 @@ from nearmetal.core.text import printable
 from nearmetal.job.client_server import FirstWords, first_words
 from nearmetal.job.places import MARKER, new_name
 
-MEASURED = ("memory", "processor", "latency", "bandwidth")
-"""What the agents measure."""
-
-SETUP: Mapping[str, str] = {
+_SETUP: Mapping[str, str] = {
     "memory": "copies of 16 MiB by one process on each core, bytes read and written",
     "processor": "SHA-256 by one process on each core",
     "latency": "half a round trip of 8 bytes over TCP, the median",
@@ -44,6 +49,9 @@ VERSION = 1
 _SECONDS = {"memory": 0.3, "processor": 0.3, "latency": 0.1, "bandwidth": 0.1}
 """Of one value. A quota of a control group has periods of 0.1 s: a node gets several of them."""
 
+LIMIT_S = 10.0
+"""Default limit of one measurement."""
+
 _GRACE_S = 3.0
 """Time after the limit of an order in which an agent says that it was late."""
 
@@ -55,6 +63,29 @@ _START = (
     'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B -c "$1"; done; '
     "echo it has no python3 >&2; exit 127"
 )
+
+
+def measure_cluster(
+    backend: Backend,
+    runner: Runner,
+    names: Sequence[str],
+    quantities: Sequence[str],
+    classes: NodeClasses,
+    *,
+    limit_s: float = LIMIT_S,
+    progress: Progress,
+) -> PerformanceRun:
+    """Measure the nodes of a cluster until all suspicions are settled.
+
+    `limit_s`: of one measurement; a node that takes longer is given up.
+    """
+    taken = time.time()
+    at = {status.name: status.address for status in backend.status()}
+    agents = Agents(backend, runner, {n: at.get(n, "") for n in names}, progress, limit_s)
+    with agents:
+        setup = {name: _SETUP[name] for name in quantities}
+        run = perform(names, quantities, agents.ask, classes, taken=taken, setup=setup)
+    return replace(run, failures=agents.failures)
 
 
 @dataclass
@@ -78,13 +109,14 @@ class Agents:
     runner: Runner
     at: Mapping[str, str]
     progress: Progress
-    limit_s: float = 10.0
+    limit_s: float = LIMIT_S
     failures: dict[Item, str] = field(default_factory=dict)
     _running: dict[str, _Agent] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
+    _quantity: str = ""
     _marker: str = field(default_factory=lambda: new_name("check"))
 
-    def __enter__(self) -> Agents:
+    def __enter__(self) -> Self:
         try:
             names = list(self.at)
             for first in range(0, len(names), AT_ONCE):
@@ -105,7 +137,9 @@ class Agents:
     def ask(self, order: Order) -> MeasuredTurn:
         """Measure side by side. What fails has no value, and its reason is kept."""
         quantity = QUANTITIES[order.quantity]
-        self.progress.step(f"{quantity.title} of {_shown(order.items)}")
+        if order.quantity != self._quantity:
+            self._quantity = order.quantity
+            self.progress.step(f"measures {quantity.title}")
         items = [item for item in order.items if all(name in self._running for name in item)]
         deadline = time.monotonic() + self.limit_s + _GRACE_S
         values: dict[Item, float] = {}
@@ -126,6 +160,9 @@ class Agents:
         return MeasuredTurn(order.quantity, values)
 
     def _start(self, name: str) -> None:
+        if not self.at[name]:
+            self._give_up(name, "it is not up")
+            return
         argv = ["sh", "-c", _START, "sh", _LOADER]
         try:
             env = {"PATH": "/usr/bin:/bin", MARKER: self._marker}
@@ -181,9 +218,9 @@ class Agents:
         found = self._answer(name, deadline)
         if found is None:
             return "it does not answer"
-        value, why = found.get("value"), found.get("why")
-        if type(value) in (int, float) and isfinite(value) and value > 0:
-            return float(value)
+        value, why = real(found.get("value")), found.get("why")
+        if isfinite(value) and value > 0:
+            return value
         return printable(why)[:200] if isinstance(why, str) else "its value is not possible"
 
     def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:
@@ -216,8 +253,3 @@ class Agents:
             self._running.clear()
             if broken:
                 self.backend.end_marked(f"{MARKER}={self._marker}")
-
-
-def _shown(items: Sequence[Item]) -> str:
-    first = " with ".join(items[0]) if items else "nothing"
-    return first if len(items) < 2 else f"{first} and {len(items) - 1} more"  # noqa: PLR2004

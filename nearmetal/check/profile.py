@@ -27,7 +27,7 @@ WHAT = "a profile of nearmetal check"
 PERFORMANCE = ("stream", "dgemm", "hpl", "hpcg", "perftest", "mpi")
 """Performance tests that a profile may name."""
 
-_NOT_BUILT = "`nearmetal check performance` measures, and has no such program"
+_NOT_BUILT = "this version of nearmetal does not run it; `check performance` has tests of its own"
 _KEYS = ("name", "base", "checks", "without", "expect", "suppress", "performance")
 _MOST_PATTERNS = 200
 

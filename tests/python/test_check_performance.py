@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.check_performance import FAULTS, SWITCHES, matrix, noises, outcome
-from nearmetal.check.performance.classes import BETWEEN_HOSTS, NodeClasses
+from nearmetal.check.performance.classes import BETWEEN_HOSTS, ClassPlace, NodeClasses
 from nearmetal.check.performance.hops import groups
-from nearmetal.check.performance.naming import Culprit, SlowPart
+from nearmetal.check.performance.naming import UNSETTLED, Culprit, SlowPart, name_parts
 from nearmetal.check.performance.neighbours import alone, losses
 from nearmetal.check.performance.robust import (
     FALSE_ALARM,
@@ -165,6 +166,42 @@ def test_a_higher_latency_alone_may_be_another_switch() -> None:
     assert "another switch" in found.left_out()["performance.latency of n1"]
     known = NodeClasses(switches=dict.fromkeys(names(8), "s"))
     assert _only(named(names(8), factor, known).parts) == {"latency": (Culprit.LINK, ("n1",))}
+
+
+def test_hosts_that_are_known_do_not_say_which_switch_a_node_has() -> None:
+    def factor(quantity: str, item: Item) -> float:
+        return 1.3 if quantity == "latency" and "n1" in item else 1.0
+
+    # As of snapshots: each node is a host of its own.
+    apart = places({name: (name,) for name in names(8)})
+    found = named(names(8), factor, apart)
+    assert not found.parts
+    assert "another switch" in found.left_out()["performance.latency of n1"]
+    # In one kernel there is no switch.
+    together = NodeClasses({name: ClassPlace((), "k", "k") for name in names(8)})
+    assert _only(named(names(8), factor, together).parts) == {"latency": (Culprit.LINK, ("n1",))}
+
+
+def test_reasons_with_equal_counts_are_all_told() -> None:
+    found = named(names(6), lambda _, __: 1.0)
+    found.screening.models["memory"].left_out.update({"n1": "one", "n2": "two", "n3": "one"})
+    assert found.left_out() == {
+        "performance.memory of n1 and 1 more": "one",
+        "performance.memory of n2": "two",
+    }
+
+
+def test_a_suspicion_without_enough_retests_is_told() -> None:
+    cluster = names(6)
+    run = measure(cluster, lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
+    found = name_parts(replace(run, retests=run.retests[:3]), NodeClasses())
+    assert not found.parts
+    assert found.unsettled() == {"performance.memory of n1": UNSETTLED}
+    assert named(cluster, lambda _, __: 1.0).unsettled() == {}
+
+
+def test_no_suspicion_needs_no_retest() -> None:
+    assert retests_needed(0) == (0, 0)
 
 
 @given(st.floats(1.0, exp(FLOOR) - 0.003), st.integers(4, 8))

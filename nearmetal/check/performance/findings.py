@@ -146,9 +146,7 @@ def _about(part: SlowPart) -> str:
     return str(part.culprit.value)
 
 
-def line_findings(
-    run: PerformanceRun, snapshots: Iterable[Snapshot]
-) -> Iterator[FoundOnNodes]:
+def line_findings(run: PerformanceRun, snapshots: Iterable[Snapshot]) -> Iterator[FoundOnNodes]:
     """Yield a finding for the nodes whose sends do not fill the same kind of line."""
     nodes = {node.name: node for node in snapshots}
     shares: dict[str, list[tuple[float, PortCapacity]]] = defaultdict(list)

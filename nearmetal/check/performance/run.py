@@ -68,6 +68,9 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
 }
 """Every quantity by its name, which is also that of its check."""
 
+MEASURED = ("memory", "processor", "latency", "bandwidth")
+"""What `nearmetal check performance` measures."""
+
 
 class Order(NamedTuple):
     """What to measure side by side. A pair is measured in both directions, one after the other."""
@@ -111,9 +114,7 @@ def run_text(run: PerformanceRun) -> str:
         "taken": round(run.taken, 3),
         "nodes": list(run.names),
         "setup": dict(run.setup),
-        "failures": [
-            [*(number[name] for name in item), why] for item, why in run.failures.items()
-        ],
+        "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
         data[part] = [

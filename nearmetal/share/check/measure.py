@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 VERSION = 1
 COPIED = 16 << 20
@@ -33,12 +33,13 @@ STRANGER_S = 1.0
 PING, LAST = b"\0" * SMALL, b"\1" * SMALL
 
 
-class Late(Exception):
+class LateError(Exception):
     """The limit of an order is over."""
 
 
 def on_alarm(_number: int, _frame: Any) -> None:
-    raise Late
+    """End the order that runs."""
+    raise LateError
 
 
 def copies(seconds: float) -> Callable[[], float]:
@@ -72,7 +73,7 @@ def hashes(seconds: float) -> Callable[[], float]:
 
 def on_all_cores(prepare: Callable[[float], Callable[[], float]], seconds: float) -> float:
     """Return the sum of what one process for each core measures, all at the same time."""
-    results, children = os.pipe(), []  # type: Any, List[int]
+    results, children = os.pipe(), []  # type: Any, Any
     start = os.pipe()
     try:
         for _ in os.sched_getaffinity(0):
@@ -128,7 +129,8 @@ def receive(link: socket.socket, view: memoryview) -> None:
 
 def ask(link: socket.socket, seconds: float) -> float:
     """Return the µs of half a round trip: the median of messages that this side begins."""
-    answer, times, end = memoryview(bytearray(SMALL)), [], time.monotonic() + seconds
+    answer, times = memoryview(bytearray(SMALL)), []  # type: Any, Any
+    end = time.monotonic() + seconds
     while len(times) < 2 * WARM_UP or time.monotonic() < end:
         begin = time.perf_counter()
         link.sendall(PING)
@@ -139,6 +141,7 @@ def ask(link: socket.socket, seconds: float) -> float:
 
 
 def echo(link: socket.socket) -> None:
+    """Answer each message, up to the last one."""
     buffer = memoryview(bytearray(SMALL))
     while True:
         receive(link, buffer)
@@ -170,7 +173,8 @@ def take(link: socket.socket) -> float:
     return 1e-6 * LARGE * count / took
 
 
-def latency(link: socket.socket, seconds: float, first: bool) -> float:
+def latency(link: socket.socket, seconds: float, *, first: bool) -> float:
+    """Return the latency of the messages that this side begins."""
     if not first:
         echo(link)
     value = ask(link, seconds)
@@ -179,7 +183,8 @@ def latency(link: socket.socket, seconds: float, first: bool) -> float:
     return value
 
 
-def bandwidth(link: socket.socket, seconds: float, first: bool) -> float:
+def bandwidth(link: socket.socket, seconds: float, *, first: bool) -> float:
+    """Return the bandwidth of the messages that this side receives."""
     if first:
         send(link, seconds)
     value = take(link)
@@ -220,7 +225,7 @@ def measured(order: Dict[str, Any], listener: socket.socket) -> float:
     with joined(order, listener) as link:
         link.settimeout(None)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return OF_PAIR[order["measure"]](link, seconds, bool(order.get("peer")))
+        return OF_PAIR[order["measure"]](link, seconds, first=bool(order.get("peer")))
 
 
 def outcome(order: Dict[str, Any], listener: socket.socket) -> Dict[str, Any]:
@@ -231,23 +236,26 @@ def outcome(order: Dict[str, Any], listener: socket.socket) -> Dict[str, Any]:
             return {"value": measured(order, listener)}
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except Late:
+    except LateError:
         return {"why": "no result in {:g} s".format(float(order["limit"]))}
     except OSError as error:
         return {"why": str(error.strerror or error)}
 
 
 def answer(words: Dict[str, Any]) -> None:
+    """Write a line."""
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
 
 
 def next_order() -> Optional[Dict[str, Any]]:
+    """Return the next order; None at the end of the input."""
     line = sys.stdin.buffer.readline()
     return json.loads(line.decode()) if line else None
 
 
 def listening(address: str) -> socket.socket:
+    """Return a socket that listens on an address of this node."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family)
     listener.bind((address, 0))
