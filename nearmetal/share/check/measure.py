@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from statistics import median
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 VERSION = 1
 COPIED = 16 << 20
@@ -129,7 +129,7 @@ def receive(link: socket.socket, view: memoryview) -> None:
 
 def ask(link: socket.socket, seconds: float) -> float:
     """Return the µs of half a round trip: the median of messages that this side begins."""
-    answer, times = memoryview(bytearray(SMALL)), []  # type: Any, Any
+    answer, times = memoryview(bytearray(SMALL)), []  # type: memoryview, List[float]
     end = time.monotonic() + seconds
     while len(times) < 2 * WARM_UP or time.monotonic() < end:
         begin = time.perf_counter()
