@@ -19,15 +19,20 @@ from typing import Any, cast
 import pytest
 
 from nearmetal.check import measure
+from nearmetal.check.collect import Gathered
 from nearmetal.check.measure import Agents, measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
-from nearmetal.check.performance.run import MEASURED, Order
+from nearmetal.check.performance.run import MEASURED, PERFORMANCE, Order, run_text
+from nearmetal.cli.main import main
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
 from nearmetal.core.resources import share
 from nearmetal.job.places import MARKER
+from tests.python.check_nodes import content_of, facts_of
+from tests.python.check_performance_clusters import measure as measured
+from tests.python.check_performance_clusters import names
 
 NAMES = ("n1", "n2", "n3")
 
@@ -268,3 +273,40 @@ def test_a_whole_run_keeps_how_it_was_measured_and_what_failed() -> None:
 
 def test_the_text_of_every_quantity_is_kept_with_a_run() -> None:
     assert set(measure._SETUP) == set(measure._SECONDS) == set(MEASURED)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "why"),
+    [
+        ("two-nodes.yaml", (), "a cluster of 2 nodes has no majority"),
+        ("vms-two.yaml", (), "measures clusters of local nodes, and this one is of libvirt"),
+        ("two-by-two.yaml", ("--measure", "luck"), "unknown measurement 'luck'"),
+        ("two-by-two.yaml", ("--timeout", "0"), "--timeout 0: more than 0"),
+        ("two-by-two.yaml", ("--output", "."), ". exists"),
+    ],
+)
+def test_what_the_verb_refuses(
+    spec: str, options: Sequence[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "performance", str(EXAMPLES / spec), *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_collection_with_a_run_is_judged_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = measured(names(5), lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
+    gathered = Gathered({name: content_of(facts_of(1)) for name in run.names})
+    gathered.clocks = dict.fromkeys(run.names, (0.0, 0.0))
+    for folder in ("one", "two"):
+        gathered.write(tmp_path / folder, {PERFORMANCE: run_text(run)})
+    found = main(["check", "analyse", "--json", "--fail-at", "warning", str(tmp_path / "one")])
+    seen = json.loads(capsys.readouterr().out)
+    assert found == 4
+    assert ("performance.memory", ["n1"]) in [(f["check"], f["nodes"]) for f in seen["findings"]]
+    assert "performance.latency" in seen["checks"]
+    assert main(["check", "analyse", str(tmp_path / "one"), str(tmp_path / "two")]) == 2
+    assert "a second run of `check performance`" in capsys.readouterr().err

@@ -129,7 +129,8 @@ def receive(link: socket.socket, view: memoryview) -> None:
 
 def ask(link: socket.socket, seconds: float) -> float:
     """Return the µs of half a round trip: the median of messages that this side begins."""
-    answer, times = memoryview(bytearray(SMALL)), []  # type: memoryview, List[float]
+    answer = memoryview(bytearray(SMALL))
+    times: List[float] = []
     end = time.monotonic() + seconds
     while len(times) < 2 * WARM_UP or time.monotonic() < end:
         begin = time.perf_counter()
