@@ -45,8 +45,9 @@ def test_each_pair_meets_once(count: int) -> None:
 
 def test_fixed_pairs_meet_and_the_others_turn() -> None:
     cluster = names(7)
-    groups_ = packed([("n0", "n1"), ("n1", "n2"), ("n3", "n4")])
+    groups_ = packed([("n0", "n1"), ("n1", "n2"), ("n3", "n4")], 2)
     assert groups_ == [[("n0", "n1"), ("n3", "n4")], [("n1", "n2")]]
+    assert packed([("n0", "n1"), ("n3", "n4")], 1) == [[("n0", "n1")], [("n3", "n4")]]
     rounds = [completed(cluster, groups_[1], turn) for turn in range(5)]
     assert all(("n1", "n2") in round_ for round_ in rounds)
     assert len({frozenset(pair) for round_ in rounds for pair in round_}) == 1 + 5 * 4 // 2
@@ -198,6 +199,19 @@ def test_a_suspicion_without_enough_retests_is_told() -> None:
     assert not found.parts
     assert found.unsettled() == {"performance.memory of n1": UNSETTLED}
     assert named(cluster, lambda _, __: 1.0).unsettled() == {}
+
+
+def test_suspects_of_a_small_cluster_are_compared_with_others() -> None:
+    slow = {frozenset(("n1", "n4")), frozenset(("n2", "n3"))}
+
+    def factor(quantity: str, item: Item) -> float:
+        return 1.5 if quantity == "latency" and frozenset(item) in slow else 1.0
+
+    found = named(names(5), factor, NodeClasses(switches=dict.fromkeys(names(5), "s")))
+    assert not found.unsettled()
+    assert {(part.culprit, frozenset(part.nodes)) for part in found.parts} == {
+        (Culprit.PAIR, pair) for pair in slow
+    }
 
 
 def test_no_suspicion_needs_no_retest() -> None:

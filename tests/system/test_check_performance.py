@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,8 @@ class Ward:
     place: Site
     spec: str
     pids: dict[str, int]
+    last: dict[str, Any] = field(default_factory=dict)
+    """What the last run printed."""
 
     def run(self, *options: str) -> dict[str, Any]:
         done = self.place.run("check", "performance", self.spec, "--json", *options, timeout=240)
@@ -59,13 +62,20 @@ class Ward:
         found: dict[str, Any] = json.loads(done.stdout)
         check_document("check performance", found)
         assert bool(found["findings"]) or done.returncode == 0
+        self.last = found
         return found
 
-    def blamed(self, expected: Blamed, *options: str) -> Blamed:
-        """Return the findings of nodes that are settled, and not refuted by another run."""
+    def blamed(self, expected: Blamed, measured: str, kept: Path | None = None) -> Blamed:
+        """Return the findings of nodes that are settled, and not refuted by another run.
+
+        `kept`: the directory for the collection of the last run.
+        """
         seen: list[Blamed] = []
         for _ in range(RUNS):
-            found = self.run(*options)
+            if kept is not None:
+                shutil.rmtree(kept, ignore_errors=True)
+            output = () if kept is None else ("--output", str(kept))
+            found = self.run("--measure", measured, *output)
             if any("settle" in why for why in found["not_run"].values()):
                 continue
             seen.append({(f["check"], node) for f in found["findings"] for node in f["nodes"]})
@@ -148,8 +158,8 @@ def quota(ward: Ward, name: str) -> Iterator[None]:
 def test_a_node_with_a_quota_is_named_and_healthy_without_it(ward: Ward) -> None:
     slow = {("performance.processor", NODE)}
     with quota(ward, NODE):
-        assert ward.blamed(slow, "--measure", "processor") == slow
-    assert ward.blamed(set(), "--measure", "processor") == set()
+        assert ward.blamed(slow, "processor") == slow
+    assert ward.blamed(set(), "processor") == set()
 
 
 @contextlib.contextmanager
@@ -174,16 +184,16 @@ def test_a_slow_link_is_named_with_its_direction_and_healthy_after_the_remedy(
     ward: Ward, tmp_path: Path
 ) -> None:
     slow = {("performance.bandwidth", NODE)}
+    kept = tmp_path / "kept"
     with slow_link(ward, NODE):
-        assert ward.blamed(slow, "--measure", "bandwidth") == slow
-        kept = tmp_path / "kept"
-        found = ward.run("--measure", "bandwidth", "--output", str(kept))["findings"]
+        assert ward.blamed(slow, "bandwidth", kept) == slow
+    found = ward.last["findings"]
     assert "link of the node, sends" in [f["about"] for f in found if f["nodes"] == [NODE]]
     again = ward.place.run("check", "analyse", str(kept), "--json", "--fail-at", "warning")
     assert again.returncode == 4, again.stderr
     analysed = json.loads(again.stdout)["findings"]
     assert [f for f in analysed if f["check"].startswith("performance.")] == found
-    assert ward.blamed(set(), "--measure", "bandwidth") == set()
+    assert ward.blamed(set(), "bandwidth") == set()
 
 
 def test_a_node_that_hangs_costs_one_finding(ward: Ward) -> None:

@@ -16,7 +16,7 @@ from statistics import median
 from nearmetal.check.performance.robust import FLOOR, retests_needed
 from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, Order
 from nearmetal.check.performance.screen import Screening, Side, Suspicion
-from nearmetal.check.performance.tournament import completed, packed, tournament
+from nearmetal.check.performance.tournament import Round, completed, packed, tournament
 
 _MOST_ROUNDS = 6
 """Limit of the rounds, as a multiple of the number of retests."""
@@ -56,20 +56,30 @@ def _of_pairs(
 ) -> Iterator[Order]:
     nodes = {one.item[0] for one in ours if one.side is not Side.PAIR}
     pairs = {frozenset(one.item) for one in ours if one.side is Side.PAIR}
-    groups = packed([(a, b) for a, b in sorted(sorted(pair) for pair in pairs)])
+    # A group leaves room for another pair, with which it is compared.
+    room = max(1, len(names) // 2 - 1)
+    groups = packed([(a, b) for a, b in sorted(sorted(pair) for pair in pairs)], room)
     rounds = tournament(names)
     had = dict.fromkeys(nodes, 0)
+    tested = [0] * len(groups)
+
+    def says_something(round_: Round) -> bool:
+        return any(nodes.isdisjoint(pair) and frozenset(pair) not in pairs for pair in round_)
+
     for turn in range(needed * _MOST_ROUNDS):
         round_ = rounds[turn % len(rounds)]
-        for a, b in round_:
-            for node, partner in ((a, b), (b, a)):
-                if node in nodes and partner not in nodes:
-                    had[node] += 1
-        yield Order(quantity, round_)
-        if turn < needed:
-            for group in groups:
-                yield Order(quantity, completed(names, group, turn))
-        if turn + 1 >= needed and min(had.values(), default=needed) >= needed:
+        if says_something(round_):
+            for a, b in round_:
+                for node, partner in ((a, b), (b, a)):
+                    if node in nodes and partner not in nodes:
+                        had[node] += 1
+            yield Order(quantity, round_)
+        for index, group in enumerate(groups):
+            round_ = completed(names, group, turn)
+            if tested[index] < needed and says_something(round_):
+                tested[index] += 1
+                yield Order(quantity, round_)
+        if min(turn + 1, *had.values(), *tested) >= needed:
             return
 
 
