@@ -55,6 +55,9 @@ LIMIT_S = 10.0
 _GRACE_S = 3.0
 """Time after the limit of an order in which an agent says that it was late."""
 
+_REST_S = 0.5
+"""Time to read an answer that came while another node hung."""
+
 _MOST_WORDS = 4096
 _MOST_ANSWER = 4096
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
@@ -227,7 +230,7 @@ class Agents:
         """Return what an agent says; an agent that is silent or confused is given up."""
         agent = self._running[name]
         try:
-            line = agent.dialogue.receive(max(0.0, deadline - time.monotonic()))
+            line = agent.dialogue.receive(max(_REST_S, deadline - time.monotonic()))
             if line is not None:
                 return load_bounded(line.encode(), name, most_bytes=_MOST_ANSWER)
             why = f"no answer in {self.limit_s + _GRACE_S:g} s"

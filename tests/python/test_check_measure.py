@@ -160,6 +160,14 @@ def test_a_node_that_hangs_is_given_up_and_the_others_go_on() -> None:
     assert len(backend.swept) == 1
 
 
+@pytest.mark.parametrize("first", ["exec sleep 300", f"echo '{HELLO}'; exec sleep 300"])
+def test_a_node_that_hangs_first_takes_no_other_along(first: str) -> None:
+    with agents(Here(odd={"n3": ("sh", "-c", first)}), ("n3", "n1", "n2"), 1.0) as running:
+        turn = running.ask(Order("processor", (("n3",), ("n1",), ("n2",))))
+    assert set(turn.values) == {("n1",), ("n2",)}
+    assert list(running.failures) == [("n3",)]
+
+
 def test_a_pair_without_a_connection_keeps_its_reason() -> None:
     script = (
         f"echo '{HELLO}'; cat >/dev/null & while sleep 0.3; do echo '{{\"why\": \"a wall\"}}'; done"

@@ -171,7 +171,7 @@ def slow_link(ward: Ward, name: str) -> Iterator[None]:
     )
     (link,) = [one["ifname"] for one in json.loads(shown.stdout) if one["link_type"] == "ether"]
     root = ["tc", "qdisc", "add", "dev", link, "root"]
-    limit = ["tbf", "rate", "20mbit", "burst", "64kb", "latency", "50ms"]
+    limit = ["tbf", "rate", "100mbit", "burst", "64kb", "latency", "50ms"]
     subprocess.run([*enter, *root, *limit], check=True, timeout=30)
     try:
         yield
