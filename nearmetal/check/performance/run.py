@@ -147,7 +147,7 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _refuse(file, "no setup, or one of too many words")
     return PerformanceRun(
         tuple(names),
-        real(data.get("taken")),
+        round(real(data.get("taken")), 3),
         {printable(k): printable(str(v))[:_MAX_TEXT] for k, v in setup.items()},
         _turns(file, names, "screening", data.get("screening")),
         _turns(file, names, "retests", data.get("retests")),
