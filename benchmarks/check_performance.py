@@ -8,7 +8,7 @@ The norm of each pair is that of a real cluster (`tests/data/logs/matrix`): 16 n
 two of them 6 % slower than the others. Larger clusters repeat its nodes. Each value is multiplied by
 the noise of a launch: the real values of one cell of `tests/data/logs/osu_repeats` over their median,
 drawn again for each value. Bandwidths take cells of osu_bw of at least 64 KiB, latencies cells of
-osu_latency up to 8 KiB. No public repetitions of memory bandwidth and floating point were at hand:
+osu_latency up to 8 KiB. No public repetitions of memory bandwidth and processors were at hand:
 they take the cells of bandwidths, whose scatter is larger than the usual one of these programs.
 """
 
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "tests/data/logs"
 MATRIX = LOGS / "matrix/stackhpc_alaska_ib_nxnlatbw.csv"
 ARMS = ("bare-metal", "usernetes")
-MEASURED = ("memory", "flops", "latency", "bandwidth")
+MEASURED = ("memory", "processor", "latency", "bandwidth")
 SMALL, LARGE = 8 << 10, 64 << 10
 SWITCHES = "AAABBABABABBAAAB"
 """The switch of each node of the real cluster, as its latencies show it."""

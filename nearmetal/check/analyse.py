@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import date
+from typing import TYPE_CHECKING
 
 from nearmetal.check.expect import OWN
 from nearmetal.check.families import CHECKS
@@ -25,6 +26,9 @@ from nearmetal.check.profile import CheckProfile, Suppression
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
+if TYPE_CHECKING:
+    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
+
 _MOST_FINDINGS = 20_000
 _MOST_OF_NODE = 50
 
@@ -35,8 +39,12 @@ def analyse(
     *,
     silent: Mapping[str, str],
     today: date,
+    performance: JudgedRun | None = None,
 ) -> Analysis:
-    """Judge all nodes by a profile. `silent`: nodes that did not answer, with the reason."""
+    """Judge all nodes by a profile. `silent`: nodes that did not answer, with the reason.
+
+    `performance`: a run that was judged, to be part of the analysis.
+    """
     checks = [CHECKS[name] for name in profile.checks]
     found = _Findings()
     wanted = profile.expectations
@@ -57,11 +65,16 @@ def analyse(
     if ANSWER.name in profile.checks:
         for node_name, why in silent.items():
             found.add(ANSWER, _silence(why), [node_name])
+    ran = profile.checks
+    if performance is not None:
+        found.add_all(performance.findings)
+        ran += performance.checks
+        not_run |= performance.not_run
     found.add_rest()
     findings, muted = _muted(found.folded(), profile.suppressions, today)
     if found.more:
         not_run["findings"] = f"{found.more} more than the {_MOST_FINDINGS} that are shown"
-    return Analysis(profile.name, tuple(names), findings, muted, profile.checks, not_run)
+    return Analysis(profile.name, tuple(names), findings, muted, ran, not_run)
 
 
 def _silence(why: str) -> Spotted:
@@ -92,6 +105,11 @@ class _Findings:
             self.more += 1
             return
         self._nodes.setdefault((check, seen), []).extend(kept)
+
+    def add_all(self, findings: Iterable[FoundOnNodes]) -> None:
+        """Take the findings of a run of performance."""
+        for check, nodes, seen in findings:
+            self.add(check, seen, nodes)
 
     def _has_room(self, check: HealthCheck, seen: Spotted, node: str) -> bool:
         self._counts[check.name, node] += 1

@@ -72,8 +72,8 @@ class Gathered:
             for name, content in self.contents.items()
         ]
 
-    def write(self, folder: Path) -> None:
-        """Write a collection; raises OSError."""
+    def write(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
+        """Write a collection, and more files into it; raises OSError."""
         with new_directory(folder, mode=0o755) as fresh:
             nodes = {}
             for name, content in self.contents.items():
@@ -81,7 +81,9 @@ class Gathered:
                 nodes[name] = Entry(digest, self.clocks[name])
                 (fresh / f"{digest}.json").write_bytes(content)
             silent = {name: why.partition("|")[0] for name, why in self.silent.items()}
-            (fresh / INDEX).write_text(index_text(self.taken, nodes, silent), encoding="utf-8")
+            files = {INDEX: index_text(self.taken, nodes, silent)} | dict(more or {})
+            for file, text in files.items():
+                (fresh / file).write_text(text, encoding="utf-8")
 
 
 def collect(

@@ -8,6 +8,7 @@ hostile: each file is bounded, must be a regular file of the folder, and must ha
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from nearmetal.check.node_pattern import NODE
+from nearmetal.check.performance.run import MAX_BYTES as MAX_RUN
+from nearmetal.check.performance.run import PERFORMANCE, PerformanceRun, parse_run
 from nearmetal.check.snapshot import (
     MAX_BYTES,
     Snapshot,
     digest_of,
     load_bounded,
     parse_snapshot,
+    real,
 )
 from nearmetal.core.errors import LogError
 from nearmetal.core.files import read_named, read_regular
@@ -63,10 +67,17 @@ class Collection:
                 raise LogError(f"{self.folder / file}: its content is not that of its name", _HINT)
             yield parse_snapshot(content, name, str(self.folder / file), entry.clock)
 
+    def performance(self) -> PerformanceRun | None:
+        """Return the run of `check performance` that the folder has; raises LogError."""
+        if not os.path.lexists(self.folder / PERFORMANCE):
+            return None
+        content = _read(self.folder, PERFORMANCE, MAX_RUN)
+        return parse_run(content, str(self.folder / PERFORMANCE))
 
-def _read(folder: Path, file: str) -> bytes:
+
+def _read(folder: Path, file: str, most: int = MAX_BYTES) -> bytes:
     try:
-        return read_regular(file, MAX_BYTES, below=folder)
+        return read_regular(file, most, below=folder)
     except OSError as error:
         raise LogError(f"cannot read {folder / file}: {error.strerror}", _HINT) from error
 
@@ -117,10 +128,9 @@ def _open_index(folder: Path) -> Collection:
     for name in (*nodes, *silent):
         if not NODE.fullmatch(name):
             raise LogError(f"{file}: {printable(name[:40])!r} is not the name of a node", _HINT)
-    taken = data.get("taken")
     return Collection(
         folder,
-        float(taken) if isinstance(taken, int | float) else 0.0,
+        real(data.get("taken")),
         {name: _entry(file, name, item) for name, item in nodes.items()},
         {name: printable(str(why))[:_MOST_WHY] for name, why in silent.items()},
     )

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from nearmetal.check.families import CHECKS
 from nearmetal.check.model import Analysis, CheckFinding, Gravity
 from nearmetal.core.junit import JunitCase, JunitRemark, JunitTag, junit_report
 from nearmetal.core.metrics import OTHER, Metric, one
@@ -92,7 +91,7 @@ def junit(analysis: Analysis, least: Gravity) -> str:
         )
     suites: dict[str, list[JunitCase]] = defaultdict(list)
     for name in analysis.checks:
-        family = CHECKS[name].family
+        family = name.partition(".")[0]
         suites[family].append(JunitCase(family, name, tuple(remarks[name])))
     return junit_report(f"nearmetal check {analysis.profile}", suites)
 

@@ -17,6 +17,7 @@ from nearmetal.check.expect import KEYS, Expectations
 from nearmetal.check.families import CHECKS
 from nearmetal.check.model import CheckFinding
 from nearmetal.check.node_pattern import NodePattern, node_pattern
+from nearmetal.check.performance.checks import CHECKS as OF_PERFORMANCE
 from nearmetal.config.document import Document, Key, dotted, parse, read_text
 from nearmetal.core.errors import UsageError
 from nearmetal.core.resources import share
@@ -26,7 +27,7 @@ WHAT = "a profile of nearmetal check"
 PERFORMANCE = ("stream", "dgemm", "hpl", "hpcg", "perftest", "mpi")
 """Performance tests that a profile may name."""
 
-_NOT_BUILT = "this version of nearmetal has no performance tests"
+_NOT_BUILT = "this version of nearmetal does not run it; `check performance` has tests of its own"
 _KEYS = ("name", "base", "checks", "without", "expect", "suppress", "performance")
 _MOST_PATTERNS = 200
 
@@ -219,7 +220,7 @@ class _Reader:
         except ValueError:
             self._refuse((*at, "until"), "is not a day|write for example 2030-12-31")
             return None
-        if not fnmatch.filter(CHECKS, texts["check"]):
+        if not fnmatch.filter((*CHECKS, *OF_PERFORMANCE), texts["check"]):
             self._refuse((*at, "check"), "matches no check|`nearmetal check --list` shows them")
         nodes = item.get("nodes")
         try:

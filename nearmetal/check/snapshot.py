@@ -106,8 +106,8 @@ def parse_snapshot(
         unseen={str(key): str(value) for key, value in unseen.items()},
         root=data.get("root") is True,
         quick=data.get("quick") is True,
-        taken=_real(data.get("taken")),
-        seconds=_real(data.get("seconds")),
+        taken=real(data.get("taken")),
+        seconds=real(data.get("seconds")),
         digest=digest_of(content),
         early=early,
         late=late,
@@ -172,7 +172,8 @@ def _excess(data: dict[str, Any], most_values: int) -> str:
     return ""
 
 
-def _real(value: Any) -> float:
+def real(value: Any) -> float:
+    """Return a number of JSON; 0 for anything else."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
     from nearmetal.check.collect import Gathered
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
+    from nearmetal.check.performance.findings import JudgedRun
+    from nearmetal.check.performance.run import PerformanceRun
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
+    from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.model import ClusterSpec
     from nearmetal.core.process import Command
 
     Number = TypeVar("Number", int, float)
@@ -51,7 +55,8 @@ def _add_targets(parser: VerbParser) -> None:
     )
 
 
-def _add_judging(parser: VerbParser) -> None:
+def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
+    """Add the arguments of a judgement. `fail_at`: the default of --fail-at."""
     parser.option(
         "--profile PROFILE",
         "health_base, health_extended, hpc_platform, simulation, or the path of a YAML file "
@@ -59,9 +64,9 @@ def _add_judging(parser: VerbParser) -> None:
     )
     parser.option(
         "--fail-at",
-        "least severity of a finding that makes the check fail (default: fault)",
+        f"least severity of a finding that makes the check fail (default: {fail_at})",
         choices=_GRADES,
-        default="fault",
+        default=fail_at,
     )
     parser.option("--junit FILE", "write a JUnit report to FILE")
     parser.option("--prometheus FILE", "write FILE for the textfile collector of node_exporter")
@@ -70,7 +75,7 @@ def _add_judging(parser: VerbParser) -> None:
 def run_options(parser: VerbParser) -> None:
     """Add the arguments of `check run`."""
     _add_targets(parser)
-    _add_judging(parser)
+    add_judging(parser)
     parser.option("--output DIR", "keep the collection of snapshots in the new directory DIR")
     parser.option("--list", "show the checks of the profile, and do nothing else")
     parser.option(
@@ -87,11 +92,12 @@ def on_run(args: argparse.Namespace, view: View) -> int:
     if args.drain:
         return _drain(args, view)
     if args.output is not None:
-        _refuse_existing(args.output)
+        refuse_existing(args.output)
     gathered = _gather(args, view)
     if args.output is not None:
         gathered.write(args.output)
-    return _judge(args, view, gathered.snapshots(), gathered.silent, gathered.taken)
+    analysis = _analysis(args, gathered.snapshots(), gathered.silent)
+    return show_analysis(args, view, analysis, gathered.taken)
 
 
 def _list(args: argparse.Namespace, view: View) -> int:
@@ -158,7 +164,7 @@ def collect_options(parser: VerbParser) -> None:
 
 def on_collect(args: argparse.Namespace, view: View) -> int:
     """Write a collection; exit code 4 if nodes were silent."""
-    _refuse_existing(args.output)
+    refuse_existing(args.output)
     gathered = _gather(args, view)
     gathered.write(args.output)
     silent = {name: why.partition("|") for name, why in gathered.silent.items()}
@@ -175,7 +181,8 @@ def on_collect(args: argparse.Namespace, view: View) -> int:
     return ExitCode.CHECKS_FAILED if silent else ExitCode.DONE
 
 
-def _refuse_existing(output: Path) -> None:
+def refuse_existing(output: Path) -> None:
+    """Raise UsageError if the directory of a collection exists."""
     if output.exists():
         raise UsageError(f"{output} exists", "a collection is written once: give another name")
 
@@ -184,8 +191,8 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     from nearmetal.check.collect import collect
     from nearmetal.core.process import LocalRunner
 
-    at_once = _positive("--at-once", int(args.at_once))
-    timeout_s = _positive("--timeout", float(args.timeout))
+    at_once = positive("--at-once", int(args.at_once))
+    timeout_s = positive("--timeout", float(args.timeout))
     targets, silent = _targets(args)
     with view.steps("check: collect") as steps:
         gathered = collect(
@@ -195,7 +202,8 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     return gathered
 
 
-def _positive(option: str, value: Number) -> Number:
+def positive(option: str, value: Number) -> Number:
+    """Return the value of an option; raises UsageError unless it is more than 0."""
     if not value > 0:
         raise UsageError(f"{option} {value:g}: more than 0")
     return value
@@ -217,15 +225,18 @@ def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, st
             raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
     if args.spec is None:
         return here(os.uname().nodename), {}
-    return _of_cluster(args.spec, root=args.root)
-
-
-def _of_cluster(text: str, *, root: bool) -> tuple[dict[str, Command], dict[str, str]]:
-    from nearmetal.check.collect import agent_argv
     from nearmetal.cli.arguments import open_target
 
     # A cluster with a dead node is not up as its spec says, and is just what a check is for.
-    cluster, spec = open_target(text)
+    return of_cluster(*open_target(args.spec), root=args.root)
+
+
+def of_cluster(
+    cluster: Cluster, spec: ClusterSpec, *, root: bool = False
+) -> tuple[dict[str, Command], dict[str, str]]:
+    """Return the commands for the nodes of a cluster, and those that cannot be entered, and why."""
+    from nearmetal.check.collect import agent_argv
+
     commands: dict[str, Command] = {}
     silent: dict[str, str] = {}
     for _, node in spec.nodes:
@@ -237,7 +248,7 @@ def _of_cluster(text: str, *, root: bool) -> tuple[dict[str, Command], dict[str,
         raise StateError(
             f"no node of cluster {cluster.name} can be entered: "
             f"{next(iter(silent.values())).partition('|')[0]}",
-            f"run `nearmetal up {text}`",
+            "run `nearmetal up SPEC`",
         )
     return commands, silent
 
@@ -250,36 +261,52 @@ def analyse_options(parser: VerbParser) -> None:
         nargs="+",
         type=Path,
     )
-    _add_judging(parser)
+    add_judging(parser)
 
 
 def on_analyse(args: argparse.Namespace, view: View) -> int:
     """Judge collections; exit code 4 if a finding is as grave as --fail-at."""
-    snapshots, silent, taken = _read(args.paths)
-    return _judge(args, view, snapshots, silent, taken)
+    snapshots, silent, taken, run = _read(args.paths)
+    performance = None
+    if run is not None:
+        from nearmetal.check.performance.classes import classes
+        from nearmetal.check.performance.findings import judge_run
+
+        # A second reading, and one snapshot at a time in both.
+        performance = judge_run(run, classes(_read(args.paths)[0], {}))
+    return show_analysis(args, view, _analysis(args, snapshots, silent, performance), taken)
 
 
-def _read(paths: Iterable[Path]) -> tuple[Iterable[Snapshot], dict[str, str], float]:
+def _read(
+    paths: Iterable[Path],
+) -> tuple[Iterable[Snapshot], dict[str, str], float, PerformanceRun | None]:
     from itertools import chain
 
     from nearmetal.check.collection import Collection, open_collection
 
     sources: list[Iterable[Snapshot]] = []
     silent: dict[str, str] = {}
-    taken = 0.0
+    taken, run = 0.0, None
     for path in paths:
         found = open_collection(path)
         if isinstance(found, Collection):
+            measured = found.performance()
+            if measured and run:
+                raise UsageError(f"{path}: a second run of `check performance`", "give one of them")
+            run = run or measured
             sources.append(found.snapshots())
             silent |= found.silent
         else:
             sources.append([found])
         taken = max(taken, found.taken)
-    return chain.from_iterable(sources), silent, taken
+    return chain.from_iterable(sources), silent, taken, run
 
 
 def _analysis(
-    args: argparse.Namespace, snapshots: Iterable[Snapshot], silent: Mapping[str, str]
+    args: argparse.Namespace,
+    snapshots: Iterable[Snapshot],
+    silent: Mapping[str, str],
+    performance: JudgedRun | None = None,
 ) -> Analysis:
     from datetime import UTC, datetime
 
@@ -287,22 +314,17 @@ def _analysis(
     from nearmetal.check.profile import load_profile
 
     profile = load_profile(args.profile or "health_extended")
-    return analyse(snapshots, profile, silent=silent, today=datetime.now(UTC).date())
+    today = datetime.now(UTC).date()
+    return analyse(snapshots, profile, silent=silent, today=today, performance=performance)
 
 
-def _judge(
-    args: argparse.Namespace,
-    view: View,
-    snapshots: Iterable[Snapshot],
-    silent: Mapping[str, str],
-    taken: float,
-) -> int:
+def show_analysis(args: argparse.Namespace, view: View, analysis: Analysis, taken: float) -> int:
+    """Print and write an analysis as the arguments say; return the exit code."""
     from nearmetal.check import outputs
     from nearmetal.check.model import Gravity
     from nearmetal.core.exposition import metrics_text
     from nearmetal.core.files import replace_file
 
-    analysis = _analysis(args, snapshots, silent)
     least: Gravity = Gravity[args.fail_at.upper()]
     if args.junit is not None:
         replace_file(Path(args.junit), outputs.junit(analysis, least), mode=0o644)
@@ -327,7 +349,7 @@ def on_diff(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.diff import compare
     from nearmetal.host.hosts_file import fold
 
-    (before, _, _), (after, _, _) = _read([args.before]), _read([args.after])
+    before, after = _read([args.before])[0], _read([args.after])[0]
     changes = compare(before, after)
     view.table(
         ("place", "before", "after", "nodes"),

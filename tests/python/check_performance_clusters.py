@@ -13,7 +13,7 @@ from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, Orde
 Factor = Callable[[str, Item], float]
 """The factor on the time of an item."""
 
-ALL = ("memory", "flops", "latency", "bandwidth")
+ALL = ("memory", "processor", "latency", "bandwidth")
 
 
 def names(count: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
@@ -12,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.check_performance import FAULTS, SWITCHES, matrix, noises, outcome
-from nearmetal.check.performance.classes import BETWEEN_HOSTS, NodeClasses
+from nearmetal.check.performance.classes import BETWEEN_HOSTS, ClassPlace, NodeClasses
 from nearmetal.check.performance.hops import groups
-from nearmetal.check.performance.naming import Culprit, SlowPart
+from nearmetal.check.performance.naming import UNSETTLED, Culprit, SlowPart, name_parts
 from nearmetal.check.performance.neighbours import alone, losses
 from nearmetal.check.performance.robust import (
     FALSE_ALARM,
@@ -44,8 +45,9 @@ def test_each_pair_meets_once(count: int) -> None:
 
 def test_fixed_pairs_meet_and_the_others_turn() -> None:
     cluster = names(7)
-    groups_ = packed([("n0", "n1"), ("n1", "n2"), ("n3", "n4")])
+    groups_ = packed([("n0", "n1"), ("n1", "n2"), ("n3", "n4")], 2)
     assert groups_ == [[("n0", "n1"), ("n3", "n4")], [("n1", "n2")]]
+    assert packed([("n0", "n1"), ("n3", "n4")], 1) == [[("n0", "n1")], [("n3", "n4")]]
     rounds = [completed(cluster, groups_[1], turn) for turn in range(5)]
     assert all(("n1", "n2") in round_ for round_ in rounds)
     assert len({frozenset(pair) for round_ in rounds for pair in round_}) == 1 + 5 * 4 // 2
@@ -102,7 +104,7 @@ def test_a_slow_node_is_named_and_its_traffic_follows(count: int) -> None:
     found = named(names(count), lambda _, item: 1.5 if "n1" in item else 1.0)
     assert _only(found.parts) == {
         "memory": (Culprit.NODE, ("n1",)),
-        "flops": (Culprit.NODE, ("n1",)),
+        "processor": (Culprit.NODE, ("n1",)),
         "latency": (Culprit.FOLLOWS, ("n1",)),
         "bandwidth": (Culprit.FOLLOWS, ("n1",)),
     }
@@ -162,9 +164,58 @@ def test_a_higher_latency_alone_may_be_another_switch() -> None:
 
     found = named(names(8), factor)
     assert not found.parts
-    assert "another switch" in found.left_out()["performance.latency of 1 pairs"]
+    assert "another switch" in found.left_out()["performance.latency of n1"]
     known = NodeClasses(switches=dict.fromkeys(names(8), "s"))
     assert _only(named(names(8), factor, known).parts) == {"latency": (Culprit.LINK, ("n1",))}
+
+
+def test_hosts_that_are_known_do_not_say_which_switch_a_node_has() -> None:
+    def factor(quantity: str, item: Item) -> float:
+        return 1.3 if quantity == "latency" and "n1" in item else 1.0
+
+    # As of snapshots: each node is a host of its own.
+    apart = places({name: (name,) for name in names(8)})
+    found = named(names(8), factor, apart)
+    assert not found.parts
+    assert "another switch" in found.left_out()["performance.latency of n1"]
+    # In one kernel there is no switch.
+    together = NodeClasses({name: ClassPlace((), "k", "k") for name in names(8)})
+    assert _only(named(names(8), factor, together).parts) == {"latency": (Culprit.LINK, ("n1",))}
+
+
+def test_reasons_with_equal_counts_are_all_told() -> None:
+    found = named(names(6), lambda _, __: 1.0)
+    found.screening.models["memory"].left_out.update({"n1": "one", "n2": "two", "n3": "one"})
+    assert found.left_out() == {
+        "performance.memory of n1 and 1 more": "one",
+        "performance.memory of n2": "two",
+    }
+
+
+def test_a_suspicion_without_enough_retests_is_told() -> None:
+    cluster = names(6)
+    run = measure(cluster, lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
+    found = name_parts(replace(run, retests=run.retests[:3]), NodeClasses())
+    assert not found.parts
+    assert found.unsettled() == {"performance.memory of n1": UNSETTLED}
+    assert named(cluster, lambda _, __: 1.0).unsettled() == {}
+
+
+def test_suspects_of_a_small_cluster_are_compared_with_others() -> None:
+    slow = {frozenset(("n1", "n4")), frozenset(("n2", "n3"))}
+
+    def factor(quantity: str, item: Item) -> float:
+        return 1.5 if quantity == "latency" and frozenset(item) in slow else 1.0
+
+    found = named(names(5), factor, NodeClasses(switches=dict.fromkeys(names(5), "s")))
+    assert not found.unsettled()
+    assert {(part.culprit, frozenset(part.nodes)) for part in found.parts} == {
+        (Culprit.PAIR, pair) for pair in slow
+    }
+
+
+def test_no_suspicion_needs_no_retest() -> None:
+    assert retests_needed(0) == (0, 0)
 
 
 @given(st.floats(1.0, exp(FLOOR) - 0.003), st.integers(4, 8))
@@ -196,14 +247,14 @@ def test_retests_stop_when_all_is_decided() -> None:
 def test_small_classes_are_left_out_with_the_reason() -> None:
     found = named(names(2), lambda _, __: 1.0)
     assert set(found.left_out()) == {
-        "performance.memory of 2 nodes",
-        "performance.flops of 2 nodes",
-        "performance.latency of 2 pairs",
-        "performance.bandwidth of 2 pairs",
+        "performance.memory of n0 and 1 more",
+        "performance.processor of n0 and 1 more",
+        "performance.latency of n0 to n1 and 1 more",
+        "performance.bandwidth of n0 to n1 and 1 more",
     }
     three = named(names(3), lambda _, item: 2.0 if "n0" in item else 1.0)
-    assert set(_only(three.parts)) == {"memory", "flops"}
-    assert "fewer than 4 nodes" in three.left_out()["performance.latency of 6 pairs"]
+    assert set(_only(three.parts)) == {"memory", "processor"}
+    assert "fewer than 4 nodes" in three.left_out()["performance.latency of n0 to n1 and 5 more"]
 
 
 def test_nodes_of_other_hardware_are_another_class() -> None:
@@ -213,8 +264,8 @@ def test_nodes_of_other_hardware_are_another_class() -> None:
     assert mixed.hop("n0", "n7") == BETWEEN_HOSTS
     found = named(names(8), lambda q, i: 2.0 if q in ALL[:2] and i[0] in old else 1.0, mixed)
     assert not found.parts
-    found = named(names(8), lambda q, i: 1.2 if q == "flops" and i[0] == "n7" else 1.0, mixed)
-    assert _only(found.parts) == {"flops": (Culprit.NODE, ("n7",))}
+    found = named(names(8), lambda q, i: 1.2 if q == "processor" and i[0] == "n7" else 1.0, mixed)
+    assert _only(found.parts) == {"processor": (Culprit.NODE, ("n7",))}
 
 
 def test_a_node_that_loses_more_than_others_beside_neighbours() -> None:

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearmetal.check import outputs
+from nearmetal.check.analyse import analyse
+from nearmetal.check.collect import Gathered
+from nearmetal.check.collection import Collection, open_collection
 from nearmetal.check.model import Gravity
 from nearmetal.check.performance.classes import (
     BETWEEN_HOSTS,
@@ -20,12 +26,25 @@ from nearmetal.check.performance.classes import (
     NodeClasses,
     classes,
 )
-from nearmetal.check.performance.findings import line_findings, slow_parts
+from nearmetal.check.performance.findings import (
+    judge_run,
+    line_findings,
+    slow_parts,
+    unanswered,
+)
 from nearmetal.check.performance.line import capacities, line_share
-from nearmetal.check.performance.run import Item, MeasuredTurn, PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.run import (
+    PERFORMANCE,
+    Item,
+    MeasuredTurn,
+    PerformanceRun,
+    parse_run,
+    run_text,
+)
+from nearmetal.check.profile import parse_profile
 from nearmetal.core.errors import LogError
 from nearmetal.evidence.line_rate import pcie_rate
-from tests.python.check_nodes import PORT, node
+from tests.python.check_nodes import PORT, TODAY, node
 from tests.python.check_performance_clusters import measure, named, names
 
 TURN = {"quantity": "latency", "values": [[0, 1, 2.5]]}
@@ -37,6 +56,7 @@ RUN: dict[str, Any] = {
     "setup": {"size": "8"},
     "screening": [TURN],
     "retests": [],
+    "failures": [],
 }
 
 
@@ -175,7 +195,7 @@ def test_the_weaker_end_counts() -> None:
     share = line_share([node(1, ADDRESS), node(2, ADDRESS, NARROW)], 60.0)
     assert share is not None
     assert share.capacity.node == "compute-02"
-    assert share.fills
+    assert share.share == pytest.approx(60 / 63.015, abs=0.001)
     assert line_share([node(1), node(2, ("fabric", {}))], 60.0) is None
 
 
@@ -225,3 +245,93 @@ def test_the_named_part_of_traffic(slow: set[tuple[str, str]], about: str) -> No
     ((check, _, spotted),) = slow_parts(found)
     assert check.name == "performance.latency"
     assert spotted.about == about
+
+
+@pytest.mark.parametrize("taken", [True, "1", None, [1]])
+def test_a_time_that_is_none_is_zero(taken: Any) -> None:
+    assert parse_run(json.dumps(RUN | {"taken": taken}).encode(), "run").taken == 0.0
+
+
+def test_failures_survive_the_file_of_a_run() -> None:
+    run = PerformanceRun(("a", "b"), failures={("a",): "no answer", ("a", "b"): "refused"})
+    assert parse_run(run_text(run).encode(), "run") == run
+
+
+@pytest.mark.parametrize(
+    ("failures", "why"),
+    [
+        (None, "no list of failures"),
+        ([["why"]], "not one or two nodes"),
+        ([[0, 1, 0, "why"]], "not one or two nodes"),
+        ([[0, 7]], "not one or two nodes"),
+        ([[2, "why"]], "not in the list"),
+        ([[True, "why"]], "not in the list"),
+        ([[1, 1, "why"]], "is no pair"),
+    ],
+)
+def test_hostile_failures_are_refused(failures: Any, why: str) -> None:
+    with pytest.raises(LogError, match=why):
+        parse_run(json.dumps(RUN | {"failures": failures}).encode(), "run")
+
+
+def test_the_processors_that_a_limit_leaves_make_no_class() -> None:
+    found = classes([node(1), node(2, ("processor>usable", 2))], {})
+    assert found.of_node("compute-01") == found.of_node("compute-02")
+
+
+def _unanswered(*failing: Item, nodes: int = 5) -> dict[str, tuple[str, ...]]:
+    run = PerformanceRun(names(nodes), failures=dict.fromkeys(failing, "refused"))
+    return {seen.about or "gone": where for _, where, seen in unanswered(run)}
+
+
+def test_who_is_named_for_pairs_that_cannot_talk() -> None:
+    assert _unanswered() == {}
+    assert _unanswered(("n1",)) == {"gone": ("n1",)}
+    assert _unanswered(("n1", "n2"), ("n2", "n1")) == {"n1 and n2": ("n1", "n2")}
+    wall = [("n1", f"n{i}") for i in (0, 2, 3, 4)]
+    assert _unanswered(*wall) == {"with 4 of 4 nodes": ("n1",)}
+    assert _unanswered(("n1",), *wall) == {"gone": ("n1",)}
+    assert _unanswered(*wall, ("n3", "n4")) == {
+        "with 4 of 4 nodes": ("n1",),
+        "n3 and n4": ("n3", "n4"),
+    }
+
+
+def test_a_judged_run_is_part_of_an_analysis() -> None:
+    run = measure(names(6), lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
+    run = replace(run, failures={("n5",): "no answer in 9 s"})
+    judgement = judge_run(run, NodeClasses())
+    profile = parse_profile(
+        "name: site\nsuppress:\n"
+        "  - {check: performance.answer, nodes: n5, until: 2030-01-01, reason: repair}\n",
+        "p",
+    )
+    found = analyse((), profile, silent={}, today=TODAY, performance=judgement)
+    assert found.checks == (
+        "performance.answer",
+        "performance.memory",
+        "performance.processor",
+        "performance.latency",
+        "performance.bandwidth",
+    )
+    assert [(f.check, f.nodes) for f in found.findings] == [("performance.memory", ("n1",))]
+    assert [m.finding.check for m in found.muted] == ["performance.answer"]
+    report = outputs.junit(found, Gravity.WARNING)
+    assert 'testcase classname="performance" name="performance.memory"' in report
+    assert "n1 : the node is slower than its class" in report
+
+
+def test_a_collection_may_have_a_run(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    Gathered().write(empty)
+    collection = open_collection(empty)
+    assert isinstance(collection, Collection)
+    assert collection.performance() is None
+    run = measure(names(4), lambda _, __: 1.0)
+    Gathered().write(tmp_path / "full", {PERFORMANCE: run_text(run)})
+    full = open_collection(tmp_path / "full")
+    assert isinstance(full, Collection)
+    assert full.performance() == run
+    (empty / PERFORMANCE).symlink_to(tmp_path / "full" / PERFORMANCE)
+    with pytest.raises(LogError):
+        collection.performance()

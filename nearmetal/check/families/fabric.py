@@ -15,8 +15,12 @@ from nearmetal.core.text import printable
 
 _ABI = "kernel, Documentation/ABI/stable/sysfs-class-infiniband"
 _VMW_IB = "VMW-IB, Figure 20: PORT_ACTIVE, and a GUID that is not zero"
-_RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]+)?) Gb/sec")
-_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) GT/s")
+RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]+)?) Gb/sec")
+"""The rate of a port in sysfs."""
+
+SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) GT/s")
+"""The transfers of a lane of a PCIe slot in sysfs."""
+
 _ERRORS = (
     "symbol_error",
     "link_error_recovery",
@@ -96,7 +100,7 @@ def _guid(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 def _rate(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     least = wanted.value("link_gbit")
     for name, path in _ports(node):
-        found = _RATE.match(node.text(*path, "rate"))
+        found = RATE.match(node.text(*path, "rate"))
         active = node.text(*path, "state") == "ACTIVE"
         if least is not None and active and found and float(found[1]) < least:
             yield Spotted(
@@ -159,7 +163,7 @@ def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         place = ("pci", address)
         widths = [node.text(*place, f"{when}_link_width") for when in ("current", "max")]
         speeds = [
-            _SPEED.match(node.text(*place, f"{when}_link_speed")) for when in ("current", "max")
+            SPEED.match(node.text(*place, f"{when}_link_speed")) for when in ("current", "max")
         ]
         if node.flag("virtual", "guest") or node.text(*place, "physical"):
             continue  # a hypervisor makes these values up

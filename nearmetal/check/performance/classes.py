@@ -2,7 +2,8 @@
 """The classes of nodes and pairs: same hardware, same kind of hop, as snapshots show them. Pure.
 
 A fact that may itself be the fault is no part of a class: the rate of a port, memory that is
-missing, a limit of a control group. Else the slow node would be alone in a class, and normal.
+missing, the processors that a control group leaves. Else the slow node would be alone in a class,
+and normal.
 """
 
 from __future__ import annotations
@@ -93,6 +94,6 @@ def _hardware(node: Snapshot) -> tuple[str, ...]:
         kind_of(node),
         node.text("system", "dmi", "product_name"),
         node.text("processor", "model"),
-        *(str(node.count("processor", key)) for key in ("packages", "cores", "usable")),
+        *(str(node.count("processor", key)) for key in ("packages", "cores")),
         " ".join(sorted(adapters)),
     )

@@ -1,39 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The findings of a run: slow parts, and lines that are not full. Pure."""
+"""The findings of a run: slow parts, nodes that could not be measured, lines not full. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import exp, floor
 from statistics import median
 
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
+from nearmetal.check.performance.checks import ANSWER, LINE, OF_QUANTITY
+from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.line import PortCapacity, line_share
-from nearmetal.check.performance.naming import Culprit, Named, SlowPart
+from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
 from nearmetal.check.performance.run import QUANTITIES, PerformanceRun
 from nearmetal.check.performance.screen import Side
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.evidence.line_rate import FULL
 
-CLASS = "the other nodes of this run with the same hardware and the same kind of hop"
 _MEGABYTES_TO_GBIT = 8 / 1000
-
-CHECKS: Mapping[str, HealthCheck] = {
-    name: HealthCheck(
-        f"performance.{name}", Gravity.WARNING, f"{quantity.title} as in its class", CLASS
-    )
-    for name, quantity in QUANTITIES.items()
-}
-"""The check of each quantity."""
-
-LINE = HealthCheck(
-    "performance.line_rate",
-    Gravity.WARNING,
-    "the bandwidth fills the line",
-    "kernel, drivers/pci/pci.h, and the packets of the fabric",
-)
 
 _REASONS = {
     Culprit.NODE: "the node is slower than its class",
@@ -45,17 +32,94 @@ _REASONS = {
 }
 _REMEDIES = {
     "memory": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
-    "flops": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
+    "processor": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "neighbours": "numastat -v; taskset -acp PID",
     "latency": "ethtool -S INTERFACE; tc qdisc show dev INTERFACE",
     "bandwidth": "ethtool INTERFACE; tc qdisc show dev INTERFACE; ibportstate LID PORT",
 }
 
 
-def slow_parts(named: Named) -> Iterator[tuple[HealthCheck, tuple[str, ...], Spotted]]:
+FoundOnNodes = tuple[HealthCheck, tuple[str, ...], Spotted]
+"""What a check found, and on which nodes."""
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run with its findings, the checks that they come from, and what was not compared."""
+
+    checks: tuple[str, ...]
+    findings: tuple[FoundOnNodes, ...]
+    not_run: dict[str, str]
+
+
+def judge_run(run: PerformanceRun, classes: NodeClasses) -> JudgedRun:
+    """Judge the quantities that were measured, and the nodes that could not be."""
+    named = name_parts(run, classes)
+    quantities = dict.fromkeys(turn.quantity for turn in run.screening)
+    return JudgedRun(
+        (ANSWER.name, *(OF_QUANTITY[name].name for name in quantities)),
+        (*unanswered(run), *slow_parts(named)),
+        named.left_out() | named.unsettled(),
+    )
+
+
+def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
+    """Yield nodes that were given up, and pairs of the others that got no connection.
+
+    A node whose pairs with most of the others failed is named alone.
+    """
+    gone = {item[0]: why for item, why in run.failures.items() if len(item) == 1}
+    for name, why in gone.items():
+        yield (
+            ANSWER,
+            (name,),
+            Spotted(
+                why,
+                "a result of each measurement",
+                "the node cannot be entered, hangs or has ended: it was given up, and what it "
+                "measured before is compared",
+                "nearmetal status SPEC; nearmetal exec SPEC NODE -- true",
+            ),
+        )
+    partners: dict[str, dict[str, str]] = defaultdict(dict)
+    for item, why in run.failures.items():
+        if len(item) > 1 and gone.keys().isdisjoint(item):
+            partners[item[0]][item[1]] = partners[item[1]][item[0]] = why
+    others = len(run.names) - len(gone) - 1
+    while partners:
+        name = max(partners, key=lambda node: len(partners[node]))
+        found = partners[name]
+        if len(found) > max(1, others / 2):
+            yield _unreached((name,), f"with {len(found)} of {others} nodes", found)
+            del partners[name]
+        else:
+            for partner, why in sorted(found.items()):
+                nodes = tuple(sorted((name, partner)))
+                yield _unreached(nodes, " and ".join(nodes), {partner: why})
+            del partners[name]
+        for partner in found:
+            partners.get(partner, {}).pop(name, None)
+        partners = defaultdict(dict, {node: left for node, left in partners.items() if left})
+
+
+def _unreached(nodes: tuple[str, ...], about: str, why: dict[str, str]) -> FoundOnNodes:
+    return (
+        ANSWER,
+        nodes,
+        Spotted(
+            next(iter(why.values())),
+            "a result of each measurement",
+            "nodes could not exchange messages over TCP",
+            "nft list ruleset; ip link show INTERFACE; ping ADDRESS",
+            about,
+        ),
+    )
+
+
+def slow_parts(named: Named) -> Iterator[FoundOnNodes]:
     """Yield the findings of slow parts, each with its check and its nodes."""
     for part in named.parts:
-        yield CHECKS[part.quantity], part.nodes, _spotted(part)
+        yield OF_QUANTITY[part.quantity], part.nodes, _spotted(part)
 
 
 def _spotted(part: SlowPart) -> Spotted:
@@ -82,9 +146,7 @@ def _about(part: SlowPart) -> str:
     return str(part.culprit.value)
 
 
-def line_findings(
-    run: PerformanceRun, snapshots: Iterable[Snapshot]
-) -> Iterator[tuple[HealthCheck, tuple[str, ...], Spotted]]:
+def line_findings(run: PerformanceRun, snapshots: Iterable[Snapshot]) -> Iterator[FoundOnNodes]:
     """Yield a finding for the nodes whose sends do not fill the same kind of line."""
     nodes = {node.name: node for node in snapshots}
     shares: dict[str, list[tuple[float, PortCapacity]]] = defaultdict(list)

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nearmetal.check.families.fabric import RATE, SPEED
 from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
-from nearmetal.evidence.line_rate import FULL, line_rate, pcie_rate
+from nearmetal.evidence.line_rate import line_rate, pcie_rate
 
-_RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]+)?) Gb/sec")
-_SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) GT/s")
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
 _ROCE_HEADERS = 52
 """Bytes of a RoCE packet within the MTU of its interface: IPv4 20, UDP 8, transport 12 to 24."""
@@ -36,7 +34,7 @@ def capacities(node: Snapshot) -> Iterator[PortCapacity]:
         slot = _slot(node, node.text("fabric", device, "address"))
         for port in sorted(node.table("fabric", device, "ports")):
             place = ("fabric", device, "ports", port)
-            found = _RATE.match(node.text(*place, "rate"))
+            found = RATE.match(node.text(*place, "rate"))
             if found and node.text(*place, "state") == "ACTIVE":
                 name = printable(f"{device}/{port}")[:64]
                 fabric, mtu = _packets(node, place)
@@ -59,7 +57,7 @@ def _packets(node: Snapshot, port: tuple[str, ...]) -> tuple[str, int | None]:
 def _slot(node: Snapshot, address: str) -> tuple[float, str] | None:
     """Return the Gbit/s of a slot, and its words; None: not known, as a hypervisor makes it up."""
     place = ("pci", address)
-    speed = _SPEED.match(node.text(*place, "current_link_speed"))
+    speed = SPEED.match(node.text(*place, "current_link_speed"))
     width = node.text(*place, "current_link_width")
     if node.flag("virtual", "guest") or node.text(*place, "physical"):
         return None
@@ -80,11 +78,6 @@ class LineShare:
     def share(self) -> float:
         """The measured share."""
         return self.gbit / self.capacity.gbit
-
-    @property
-    def fills(self) -> bool:
-        """Whether the line is full."""
-        return self.share >= FULL
 
 
 def line_share(ends: Sequence[Snapshot], gbit: float) -> LineShare | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
-from nearmetal.check.performance.classes import WITHIN_A_HOST, NodeClasses
+from nearmetal.check.performance.classes import BETWEEN_HOSTS, WITHIN_A_HOST, NodeClasses
 from nearmetal.check.performance.retest import Confirmation, confirm
 from nearmetal.check.performance.robust import FLOOR
 from nearmetal.check.performance.run import QUANTITIES, Item, PerformanceRun
@@ -26,6 +26,8 @@ from nearmetal.check.performance.screen import (
     Side,
     screen,
 )
+
+UNSETTLED = "it seemed slow, and too few retests could be made to settle it: measure again"
 
 
 class Culprit(Enum):
@@ -67,15 +69,33 @@ class Named:
 
     def left_out(self) -> dict[str, str]:
         """Return the nodes and pairs that were not compared, by quantity, and why."""
-        found: dict[str, str] = {}
-        for quantity, model in self.screening.models.items():
-            by_reason: dict[str, int] = defaultdict(int)
-            for why in model.left_out.values():
-                by_reason[why] += 1
-            for why, count in by_reason.items():
-                what = "pairs" if QUANTITIES[quantity].of_pairs else "nodes"
-                found[f"performance.{quantity} of {count} {what}"] = why
-        return found
+        return dict(
+            _by_reason(
+                (quantity, what, why)
+                for quantity, model in self.screening.models.items()
+                for what, why in model.left_out.items()
+            )
+        )
+
+    def unsettled(self) -> dict[str, str]:
+        """Return the suspicions that the retests neither prove nor refute, and why."""
+        return dict(
+            _by_reason(
+                (one.suspicion.quantity, " to ".join(one.suspicion.item), UNSETTLED)
+                for one in self.confirmations
+                if one.proven is None
+            )
+        )
+
+
+def _by_reason(cases: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the cases of one quantity and reason together: no other ones have their first one."""
+    found: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for quantity, what, why in cases:
+        found[quantity, why].add(what)
+    for (quantity, why), items in found.items():
+        first, more = min(items), len(items) - 1
+        yield f"performance.{quantity} of {first}{f' and {more} more' if more else ''}", why
 
 
 def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
@@ -97,7 +117,7 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
                 pairs.append(one)
             else:
                 by_node[one.suspicion.item[0]].append(one)
-        for node in _perhaps_far(quantity, by_node, classes, proven):
+        for node in _perhaps_far(model, by_node, classes, proven):
             model.left_out[node] = ANOTHER_SWITCH
             del by_node[node]
         parts += _links(model, by_node, classes, slow_nodes)
@@ -106,17 +126,28 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
 
 
 def _perhaps_far(
-    quantity: str,
+    model: QuantityModel,
     nodes: Iterable[str],
     classes: NodeClasses,
     proven: Sequence[Confirmation],
 ) -> list[str]:
-    """Return the nodes that only their latency makes slow, and whose switch is not known."""
-    if quantity != "latency":
+    """Return the nodes that only their latency makes slow, and that a switch may explain."""
+    if model.quantity != "latency":
         return []
-    otherwise = {one.suspicion.item[0] for one in proven if one.suspicion.quantity != quantity}
-    known = {*classes.switches} | {n for n, place in classes.places.items() if place.host}
-    return [node for node in nodes if node not in otherwise and node not in known]
+    otherwise = {n for one in proven if one.suspicion.quantity != "latency" for n in _nodes(one)}
+    return [n for n in nodes if n not in otherwise and _another_switch(model, n, classes)]
+
+
+def _nodes(one: Confirmation) -> tuple[str, ...]:
+    """Return the nodes whose slowness a confirmation shows: no end of a pair alone."""
+    return () if one.suspicion.side is Side.PAIR else one.suspicion.item
+
+
+def _another_switch(model: QuantityModel, node: str, classes: NodeClasses) -> bool:
+    """Whether a node has pairs whose switches are not known, and no slow ones within its host."""
+    hops = [classes.hop(*item) for item in model.left if node in item]
+    within = any(hop in WITHIN_A_HOST for hop in hops)
+    return BETWEEN_HOSTS in hops and (not within or _fast_within(model, node, classes))
 
 
 def _part(

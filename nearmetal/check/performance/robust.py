@@ -71,6 +71,8 @@ def retests_needed(suspicions: int) -> tuple[int, int]:
 
     It is the least number with which SHARE of the retests proves all of them together.
     """
+    if not suspicions:
+        return 0, 0
     for count in range(4, _MOST_RETESTS, 2):
         slow = ceil(SHARE * count)
         if chance(count, slow) <= FALSE_ALARM / suspicions:

@@ -13,7 +13,7 @@ from math import exp, isfinite, log
 from typing import Any, NamedTuple, NoReturn
 
 from nearmetal.check.node_pattern import NODE
-from nearmetal.check.snapshot import load_bounded
+from nearmetal.check.snapshot import load_bounded, real
 from nearmetal.core.errors import LogError
 from nearmetal.core.text import printable
 
@@ -57,8 +57,8 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "memory": MeasuredQuantity(
         "GB/s", of_pairs=False, lower_is_better=False, title="memory bandwidth"
     ),
-    "flops": MeasuredQuantity(
-        "GFLOP/s", of_pairs=False, lower_is_better=False, title="floating point"
+    "processor": MeasuredQuantity(
+        "MB/s", of_pairs=False, lower_is_better=False, title="speed of the processor"
     ),
     "neighbours": MeasuredQuantity(
         "", of_pairs=False, lower_is_better=True, title="time with neighbours over time alone"
@@ -67,6 +67,9 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "bandwidth": MeasuredQuantity("MB/s", of_pairs=True, lower_is_better=False, title="bandwidth"),
 }
 """Every quantity by its name, which is also that of its check."""
+
+MEASURED = ("memory", "processor", "latency", "bandwidth")
+"""What `nearmetal check performance` measures."""
 
 
 class Order(NamedTuple):
@@ -89,13 +92,17 @@ Ask = Callable[[Order], MeasuredTurn]
 
 @dataclass(frozen=True)
 class PerformanceRun:
-    """All turns of a run. `setup`: how it was measured, in words."""
+    """All turns of a run. `setup`: how it was measured, in words.
+
+    `failures`: why a node, or the way from one node to another, could not be measured.
+    """
 
     names: tuple[str, ...]
     taken: float = 0.0
     setup: Mapping[str, str] = field(default_factory=dict)
     screening: tuple[MeasuredTurn, ...] = ()
     retests: tuple[MeasuredTurn, ...] = ()
+    failures: Mapping[Item, str] = field(default_factory=dict)
 
 
 def run_text(run: PerformanceRun) -> str:
@@ -107,6 +114,7 @@ def run_text(run: PerformanceRun) -> str:
         "taken": round(run.taken, 3),
         "nodes": list(run.names),
         "setup": dict(run.setup),
+        "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
         data[part] = [
@@ -137,14 +145,34 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
     setup = data.get("setup")
     if not isinstance(setup, dict) or len(setup) > _MAX_SETUP:
         _refuse(file, "no setup, or one of too many words")
-    taken = data.get("taken")
     return PerformanceRun(
         tuple(names),
-        float(taken) if isinstance(taken, int | float) else 0.0,
+        round(real(data.get("taken")), 3),
         {printable(k): printable(str(v))[:_MAX_TEXT] for k, v in setup.items()},
         _turns(file, names, "screening", data.get("screening")),
         _turns(file, names, "retests", data.get("retests")),
+        _failures(file, names, data.get("failures")),
     )
+
+
+def _failures(file: str, names: Sequence[str], given: Any) -> dict[Item, str]:
+    if not isinstance(given, list) or len(given) > MAX_NODES * MAX_NODES:
+        _refuse(file, "no list of failures, or one that is too long")
+    found: dict[Item, str] = {}
+    for row in given:
+        if not isinstance(row, list) or len(row) not in (2, 3) or not isinstance(row[-1], str):
+            _refuse(file, "a failure has not one or two nodes and a reason")
+        found[_item(file, names, "failures", row[:-1])] = printable(row[-1])[:_MAX_TEXT]
+    return found
+
+
+def _item(file: str, names: Sequence[str], place: str, ends: Sequence[Any]) -> Item:
+    if not all(type(end) is int and 0 <= end < len(names) for end in ends):
+        _refuse(file, f"{place}: a row names a node that is not in the list")
+    item = tuple(names[end] for end in ends)
+    if len(set(item)) != len(ends):
+        _refuse(file, f"{place}: {' to '.join(item)} is no pair")
+    return item
 
 
 def _turns(file: str, names: Sequence[str], part: str, given: Any) -> tuple[MeasuredTurn, ...]:
@@ -164,11 +192,9 @@ def _turn(file: str, names: Sequence[str], place: str, given: Any) -> MeasuredTu
         if not isinstance(row, list) or len(row) != count + 1:
             _refuse(file, f"{place}: a row has not {count + 1} numbers")
         *ends, value = row
-        if not all(type(end) is int and 0 <= end < len(names) for end in ends):
-            _refuse(file, f"{place}: a row names a node that is not in the list")
-        item = tuple(names[end] for end in ends)
-        if len(set(item)) != count or item in found:
-            _refuse(file, f"{place}: {' to '.join(item)} is no pair, or appears twice")
+        item = _item(file, names, place, ends)
+        if item in found:
+            _refuse(file, f"{place}: {' to '.join(item)} appears twice")
         if type(value) not in (int, float) or not isfinite(value) or not _LEAST < value < _MOST:
             _refuse(file, f"{place}: the value of {' to '.join(item)} is not possible")
         found[item] = float(value)

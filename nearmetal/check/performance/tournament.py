@@ -27,12 +27,12 @@ def tournament(names: Sequence[str]) -> list[Round]:
     return found
 
 
-def packed(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Return the pairs in few groups of disjoint pairs."""
+def packed(pairs: Sequence[Pair], most: int) -> list[list[Pair]]:
+    """Return the pairs in few groups of at most `most` disjoint pairs."""
     groups: list[tuple[list[Pair], set[str]]] = []
     for pair in pairs:
         for group, busy in groups:
-            if busy.isdisjoint(pair):
+            if len(group) < most and busy.isdisjoint(pair):
                 group.append(pair)
                 busy.update(pair)
                 break

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the nodes of a cluster and the traffic between them, by one agent in each node.
+
+The agents live as long as the run. They get their text and their orders on standard input, so they
+end with us in any case, and no file of them is left. A node that hangs is given up after the limit
+of one order; the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any, Self
+
+from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.procedure import perform
+from nearmetal.check.performance.run import (
+    QUANTITIES,
+    Item,
+    MeasuredTurn,
+    Order,
+    PerformanceRun,
+)
+from nearmetal.check.snapshot import load_bounded, real
+from nearmetal.cluster.backend import Backend
+from nearmetal.core.errors import BackendError, CommandError, LogError
+from nearmetal.core.process import AT_ONCE, Dialogue, Runner
+from nearmetal.core.progress import Progress
+from nearmetal.core.resources import share
+from nearmetal.core.text import printable
+from nearmetal.job.client_server import FirstWords, first_words
+from nearmetal.job.places import MARKER, new_name
+
+_SETUP: Mapping[str, str] = {
+    "memory": "copies of 16 MiB by one process on each core, bytes read and written",
+    "processor": "SHA-256 by one process on each core",
+    "latency": "half a round trip of 8 bytes over TCP, the median",
+    "bandwidth": "one TCP connection, messages of 128 KiB",
+}
+
+VERSION = 1
+"""Of the agent's answers."""
+
+_SECONDS = {"memory": 0.3, "processor": 0.3, "latency": 0.1, "bandwidth": 0.1}
+"""Of one value. A quota of a control group has periods of 0.1 s: a node gets several of them."""
+
+LIMIT_S = 10.0
+"""Default limit of one measurement."""
+
+_GRACE_S = 3.0
+"""Time after the limit of an order in which an agent says that it was late."""
+
+_REST_S = 0.5
+"""Time to read an answer that came while another node hung."""
+
+_MOST_WORDS = 4096
+_MOST_ANSWER = 4096
+_LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+_START = (
+    "for p in python3 /usr/libexec/platform-python; do "
+    'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B -c "$1"; done; '
+    "echo it has no python3 >&2; exit 127"
+)
+
+
+def measure_cluster(
+    backend: Backend,
+    runner: Runner,
+    names: Sequence[str],
+    quantities: Sequence[str],
+    classes: NodeClasses,
+    *,
+    limit_s: float = LIMIT_S,
+    progress: Progress,
+) -> PerformanceRun:
+    """Measure the nodes of a cluster until all suspicions are settled.
+
+    `limit_s`: of one measurement; a node that takes longer is given up.
+    """
+    taken = time.time()
+    at = {status.name: status.address for status in backend.status()}
+    agents = Agents(backend, runner, {n: at.get(n, "") for n in names}, progress, limit_s)
+    with agents:
+        setup = {name: _SETUP[name] for name in quantities}
+        run = perform(names, quantities, agents.ask, classes, taken=taken, setup=setup)
+    return replace(run, failures=agents.failures)
+
+
+@dataclass
+class _Agent:
+    """An agent that runs. `address` and `port`: where the other agents reach it."""
+
+    dialogue: Dialogue
+    words: FirstWords
+    address: str
+    port: int = 0
+
+
+@dataclass
+class Agents:
+    """The agents of a cluster, as a context. `failures`: nodes and pairs without a value, and why.
+
+    `at`: the address of each node.
+    """
+
+    backend: Backend
+    runner: Runner
+    at: Mapping[str, str]
+    progress: Progress
+    limit_s: float = LIMIT_S
+    failures: dict[Item, str] = field(default_factory=dict)
+    _running: dict[str, _Agent] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _quantity: str = ""
+    _marker: str = field(default_factory=lambda: new_name("check"))
+
+    def __enter__(self) -> Self:
+        try:
+            names = list(self.at)
+            for first in range(0, len(names), AT_ONCE):
+                some = names[first : first + AT_ONCE]
+                for name in some:
+                    self._start(name)
+                deadline = time.monotonic() + self.limit_s + _GRACE_S
+                for name in some:
+                    self._greet(name, deadline)
+        except BaseException:
+            self._close(broken=True)
+            raise
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._close(broken=kind is not None or any(len(item) == 1 for item in self.failures))
+
+    def ask(self, order: Order) -> MeasuredTurn:
+        """Measure side by side. What fails has no value, and its reason is kept."""
+        quantity = QUANTITIES[order.quantity]
+        if order.quantity != self._quantity:
+            self._quantity = order.quantity
+            self.progress.step(f"measures {quantity.title}")
+        items = [item for item in order.items if all(name in self._running for name in item)]
+        deadline = time.monotonic() + self.limit_s + _GRACE_S
+        values: dict[Item, float] = {}
+        for item in items:
+            self._send(order.quantity, item)
+        for item in items:
+            # Of a pair, the first node measures the way there or its own round trips.
+            answers = [self._value(name, deadline) for name in item]
+            if order.quantity == "bandwidth":
+                answers.reverse()  # the receiver knows
+            ways = [item, item[::-1]] if quantity.of_pairs else [item]
+            for way, found in zip(ways, answers, strict=True):
+                if isinstance(found, float):
+                    values[way] = found
+                    self.failures.pop(way, None)
+                elif all(name in self._running for name in item):
+                    self.failures[way] = found
+        return MeasuredTurn(order.quantity, values)
+
+    def _start(self, name: str) -> None:
+        if not self.at[name]:
+            self._give_up(name, "it is not up")
+            return
+        argv = ["sh", "-c", _START, "sh", _LOADER]
+        try:
+            env = {"PATH": "/usr/bin:/bin", MARKER: self._marker}
+            command = self.backend.on_node(name, argv, env=env)
+            words = self._stack.enter_context(first_words(_MOST_WORDS))
+            dialogue = self.runner.converse(command, stderr=words.stream)
+            self._stack.callback(dialogue.finish, 0.0)
+            agent = self._running[name] = _Agent(dialogue, words, self.at[name])
+            text = share("check", "measure.py").read_text(encoding="utf-8")
+            dialogue.send(str(len(text.encode())))
+            dialogue.send(text.removesuffix("\n"))
+            self._tell(agent, {"address": agent.address})
+        except (BackendError, CommandError) as error:
+            self._give_up(name, error.message)
+
+    def _greet(self, name: str, deadline: float) -> None:
+        if name not in self._running:
+            return
+        hello = self._answer(name, deadline)
+        if hello is None:
+            return
+        port = hello.get("port")
+        if hello.get("version") != VERSION or type(port) is not int or not 0 < port < 1 << 16:
+            self._give_up(name, "its agent gives no port")
+        else:
+            self._running[name].port = port
+
+    def _send(self, quantity: str, item: Item) -> None:
+        """Give an order to a node, or to both of a pair: the first one connects to the second."""
+        words: dict[str, Any] = {
+            "measure": quantity,
+            "seconds": _SECONDS[quantity],
+            "limit": self.limit_s,
+            "key": secrets.token_hex(16),
+        }
+        for number, name in enumerate(item):
+            if name not in self._running:
+                continue
+            peer = self._running.get(item[1 - number]) if number == 0 and len(item) > 1 else None
+            try:
+                own = words | ({"peer": [peer.address, peer.port]} if peer else {})
+                self._tell(self._running[name], own)
+            except CommandError as error:
+                self._give_up(name, error.message)
+
+    def _tell(self, agent: _Agent, words: Mapping[str, Any]) -> None:
+        agent.dialogue.send(json.dumps(words))
+
+    def _value(self, name: str, deadline: float) -> float | str:
+        """Return the value that an agent answers, or why there is none."""
+        if name not in self._running:
+            return "it does not answer"
+        found = self._answer(name, deadline)
+        if found is None:
+            return "it does not answer"
+        value, why = real(found.get("value")), found.get("why")
+        if isfinite(value) and value > 0:
+            return value
+        return printable(why)[:200] if isinstance(why, str) else "its value is not possible"
+
+    def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:
+        """Return what an agent says; an agent that is silent or confused is given up."""
+        agent = self._running[name]
+        try:
+            line = agent.dialogue.receive(max(_REST_S, deadline - time.monotonic()))
+            if line is not None:
+                return load_bounded(line.encode(), name, most_bytes=_MOST_ANSWER)
+            why = f"no answer in {self.limit_s + _GRACE_S:g} s"
+        except (CommandError, LogError) as error:
+            why = error.message
+        self._give_up(name, why)
+        return None
+
+    def _give_up(self, name: str, why: str) -> None:
+        """End the agent of a node, and keep the reason."""
+        agent = self._running.pop(name, None)
+        if agent is not None:
+            agent.dialogue.finish(0.0)
+            said = agent.words.text().splitlines()
+            why = said[-1] if said else why
+        self.failures[name,] = printable(why)[:200]
+
+    def _close(self, *, broken: bool) -> None:
+        """End all agents. What may have outlived its way into a node is looked for there."""
+        try:
+            self._stack.close()
+        finally:
+            self._running.clear()
+            if broken:
+                self.backend.end_marked(f"{MARKER}={self._marker}")

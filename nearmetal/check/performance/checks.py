@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of performance, by name. They have no judge: a run is judged as a whole. Pure."""
+
+from __future__ import annotations
+
+from nearmetal.check.expect import OWN
+from nearmetal.check.model import Gravity, HealthCheck
+from nearmetal.check.performance.run import QUANTITIES
+
+_CLASS = "the other nodes of this run with the same hardware and the same kind of hop"
+
+OF_QUANTITY: dict[str, HealthCheck] = {
+    name: HealthCheck(
+        f"performance.{name}", Gravity.WARNING, f"{quantity.title} as in its class", _CLASS
+    )
+    for name, quantity in QUANTITIES.items()
+}
+"""The check of each quantity."""
+
+ANSWER = HealthCheck("performance.answer", Gravity.FAULT, "nodes can be measured", OWN)
+
+LINE = HealthCheck(
+    "performance.line_rate",
+    Gravity.WARNING,
+    "the bandwidth fills the line",
+    "kernel, drivers/pci/pci.h, and the packets of the fabric",
+)
+
+CHECKS: dict[str, HealthCheck] = {
+    check.name: check for check in (ANSWER, *OF_QUANTITY.values(), LINE)
+}
+"""Every check of performance by its name."""

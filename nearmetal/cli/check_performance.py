@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb check performance: measures a cluster and judges what it measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nearmetal.cli.arguments import add_spec, split_names
+from nearmetal.cli.check import (
+    add_judging,
+    of_cluster,
+    positive,
+    refuse_existing,
+    show_analysis,
+)
+from nearmetal.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from nearmetal.cli.verbs import VerbParser
+    from nearmetal.cli.view import View
+
+_LIMIT_S = 10.0
+
+
+def performance_options(parser: VerbParser) -> None:
+    """Add the arguments of `check performance`."""
+    from nearmetal.check.performance.run import MEASURED
+
+    add_spec(parser)
+    names = ", ".join(MEASURED)
+    parser.option(
+        "--measure LIST",
+        f"what to measure, comma-separated, of {names} (default: all)",
+        default=",".join(MEASURED),
+    )
+    parser.option(
+        "--timeout SECONDS",
+        f"time after which a node that hangs in one measurement is given up (default: {_LIMIT_S:g})",
+        default=_LIMIT_S,
+        type=float,
+    )
+    add_judging(parser, "warning")
+    parser.option(
+        "--output DIR",
+        "keep the snapshots and the measured values in the new directory DIR, for `check analyse`",
+    )
+
+
+def on_performance(args: argparse.Namespace, view: View) -> int:
+    """Measure and judge; exit code 4 if a finding is as grave as --fail-at."""
+    from datetime import UTC, datetime
+
+    from nearmetal.check.analyse import analyse
+    from nearmetal.check.collect import collect
+    from nearmetal.check.families.base import ANSWER
+    from nearmetal.check.measure import measure_cluster
+    from nearmetal.check.performance.classes import classes
+    from nearmetal.check.performance.findings import judge_run
+    from nearmetal.check.performance.run import MEASURED, PERFORMANCE, run_text
+    from nearmetal.check.profile import load_profile
+    from nearmetal.cli.arguments import open_target
+    from nearmetal.core.process import LocalRunner
+
+    quantities = split_names(args.measure, MEASURED, "measurement")
+    limit_s = positive("--timeout", float(args.timeout))
+    profile = load_profile(args.profile or "health_extended")
+    if args.output is not None:
+        refuse_existing(args.output)
+    cluster, spec = open_target(args.spec)
+    names = [node.name for _, node in spec.nodes]
+    _refuse_others(spec.backend, len(names))
+    commands, silent = of_cluster(cluster, spec)
+    runner = LocalRunner()
+    with view.steps("check: collect", lines=False) as steps:
+        gathered = collect(commands, runner, progress=steps)
+    gathered.silent |= silent
+    snapshots = gathered.snapshots()
+    known = classes(snapshots, {})
+    with view.steps("check: measure") as steps:
+        run = measure_cluster(
+            cluster.backend, runner, names, quantities, known, limit_s=limit_s, progress=steps
+        )
+    if args.output is not None:
+        gathered.write(args.output, {PERFORMANCE: run_text(run)})
+    analysis = analyse(
+        snapshots,
+        replace(profile, checks=(ANSWER.name,), not_run={}),
+        silent=gathered.silent,
+        today=datetime.now(UTC).date(),
+        performance=judge_run(run, known),
+    )
+    return show_analysis(args, view, analysis, run.taken)
+
+
+def _refuse_others(backend: str, count: int) -> None:
+    """Raise UsageError for a cluster that this verb does not measure."""
+    from nearmetal.check.performance.screen import LEAST_NODES, LEAST_PAIRED
+
+    if backend != "local":
+        raise UsageError(
+            f"`check performance` measures clusters of local nodes, and this one is of {backend}",
+            "use `nearmetal check`, and `nearmetal bench` to measure it",
+        )
+    if count < LEAST_NODES:
+        raise UsageError(
+            f"a cluster of {count} nodes has no majority to compare with",
+            f"use one of at least {LEAST_NODES} nodes, {LEAST_PAIRED} to compare pairs",
+        )

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of `nearmetal check performance`: measures its node, and traffic with other agents.
+
+One file, the standard library, Python 3.6 or later, as any user. It gets its text and then one
+order per line on standard input, and answers each with one line of JSON. At the end of the input it
+ends. It opens no file to write. Each order has a limit of time.
+
+The first order has the node's address, on which the agent listens. Who connects must first show the
+key of the order, which only the two agents of a pair get.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from statistics import median
+from typing import Any, Callable, Dict, List, Optional
+
+VERSION = 1
+COPIED = 16 << 20
+"""Bytes of each buffer of a core: together they are larger than the caches that cores share."""
+
+HASHED = 64 << 10
+SMALL = 8
+LARGE = 128 << 10
+LEAST_MESSAGES = 3
+WARM_UP = 10
+STRANGER_S = 1.0
+PING, LAST = b"\0" * SMALL, b"\1" * SMALL
+
+
+class LateError(Exception):
+    """The limit of an order is over."""
+
+
+def on_alarm(_number: int, _frame: Any) -> None:
+    """End the order that runs."""
+    raise LateError
+
+
+def copies(seconds: float) -> Callable[[], float]:
+    """Return a measurement of the GB/s that this core reads and writes."""
+    source, target = memoryview(b"\1" * COPIED), memoryview(bytearray(COPIED))
+    target[:] = source
+
+    def measured() -> float:
+        count, begin = 0, time.monotonic()
+        while time.monotonic() - begin < seconds:
+            target[:] = source
+            count += 1
+        return 2e-9 * COPIED * count / (time.monotonic() - begin)
+
+    return measured
+
+
+def hashes(seconds: float) -> Callable[[], float]:
+    """Return a measurement of the MB/s of SHA-256 on data in the nearest cache."""
+    data = b"\1" * HASHED
+
+    def measured() -> float:
+        count, begin = 0, time.monotonic()
+        while time.monotonic() - begin < seconds:
+            hashlib.sha256(data).digest()
+            count += 1
+        return 1e-6 * HASHED * count / (time.monotonic() - begin)
+
+    return measured
+
+
+def on_all_cores(prepare: Callable[[float], Callable[[], float]], seconds: float) -> float:
+    """Return the sum of what one process for each core measures, all at the same time."""
+    results, children = os.pipe(), []  # type: Any, Any
+    start = os.pipe()
+    try:
+        for _ in os.sched_getaffinity(0):
+            child = os.fork()
+            if child == 0:
+                one_core(prepare, seconds, results[1], start)
+            children.append(child)
+        os.close(start[1])
+        os.close(results[1])
+        start, results = (start[0], -1), (results[0], -1)
+        rows = b""
+        while True:
+            piece = os.read(results[0], 1 << 16)
+            if not piece:
+                break
+            rows += piece
+        values = [float(row) for row in rows.split()]
+        if len(values) != len(children):
+            raise OSError("{} of {} cores measured".format(len(values), len(children)))
+        return sum(values)
+    finally:
+        for number in (*start, *results):
+            if number >= 0:
+                os.close(number)
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def one_core(
+    prepare: Callable[[float], Callable[[], float]], seconds: float, result: int, start: Any
+) -> None:
+    """Measure in a process of its own, which ends here."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(seconds) + 10)
+        measured = prepare(seconds)
+        os.close(start[1])
+        os.read(start[0], 1)  # its end: all are prepared
+        os.write(result, "{!r}\n".format(measured()).encode())
+    finally:
+        os._exit(0)
+
+
+def receive(link: socket.socket, view: memoryview) -> None:
+    """Fill a buffer."""
+    while view:
+        count = link.recv_into(view)
+        if not count:
+            raise OSError("the other node has ended the connection")
+        view = view[count:]
+
+
+def ask(link: socket.socket, seconds: float) -> float:
+    """Return the µs of half a round trip: the median of messages that this side begins."""
+    answer = memoryview(bytearray(SMALL))
+    times: List[float] = []
+    end = time.monotonic() + seconds
+    while len(times) < 2 * WARM_UP or time.monotonic() < end:
+        begin = time.perf_counter()
+        link.sendall(PING)
+        receive(link, answer)
+        times.append(time.perf_counter() - begin)
+    link.sendall(LAST)
+    return 5e5 * median(times[WARM_UP:])
+
+
+def echo(link: socket.socket) -> None:
+    """Answer each message, up to the last one."""
+    buffer = memoryview(bytearray(SMALL))
+    while True:
+        receive(link, buffer)
+        if buffer == LAST:
+            return
+        link.sendall(buffer)
+
+
+def send(link: socket.socket, seconds: float) -> None:
+    """Send large messages; the last one is marked."""
+    message, sent, end = bytes(LARGE), 0, time.monotonic() + seconds
+    while sent < LEAST_MESSAGES or time.monotonic() < end:
+        link.sendall(message)
+        sent += 1
+    link.sendall(b"\1" + message[1:])
+    receive(link, memoryview(bytearray(1)))
+
+
+def take(link: socket.socket) -> float:
+    """Return the MB/s of the messages after the first one."""
+    buffer, count = memoryview(bytearray(LARGE)), 0
+    receive(link, buffer)
+    begin = time.monotonic()
+    while not buffer[0]:
+        receive(link, buffer)
+        count += 1
+    took = time.monotonic() - begin
+    link.sendall(b"\1")
+    return 1e-6 * LARGE * count / took
+
+
+def latency(link: socket.socket, seconds: float, *, first: bool) -> float:
+    """Return the latency of the messages that this side begins."""
+    if not first:
+        echo(link)
+    value = ask(link, seconds)
+    if first:
+        echo(link)
+    return value
+
+
+def bandwidth(link: socket.socket, seconds: float, *, first: bool) -> float:
+    """Return the bandwidth of the messages that this side receives."""
+    if first:
+        send(link, seconds)
+    value = take(link)
+    if not first:
+        send(link, seconds)
+    return value
+
+
+OF_NODE = {"memory": copies, "processor": hashes}
+OF_PAIR = {"latency": latency, "bandwidth": bandwidth}
+
+
+def joined(order: Dict[str, Any], listener: socket.socket) -> socket.socket:
+    """Return the connection with the other node of a pair."""
+    key = str(order["key"]).encode()
+    if order.get("peer"):
+        link = socket.create_connection((order["peer"][0], order["peer"][1]), order["limit"])
+        link.sendall(key)
+        return link
+    while True:
+        link, _ = listener.accept()
+        link.settimeout(STRANGER_S)
+        shown = bytearray(len(key))
+        try:
+            receive(link, memoryview(shown))
+        except OSError:
+            shown = bytearray()
+        if hmac.compare_digest(bytes(shown), key):
+            return link
+        link.close()
+
+
+def measured(order: Dict[str, Any], listener: socket.socket) -> float:
+    """Carry out an order."""
+    seconds = float(order["seconds"])
+    if order["measure"] in OF_NODE:
+        return on_all_cores(OF_NODE[order["measure"]], seconds)
+    with joined(order, listener) as link:
+        link.settimeout(None)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return OF_PAIR[order["measure"]](link, seconds, first=bool(order.get("peer")))
+
+
+def outcome(order: Dict[str, Any], listener: socket.socket) -> Dict[str, Any]:
+    """Carry out an order within its limit; return its value, or why there is none."""
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, float(order["limit"]))
+            return {"value": measured(order, listener)}
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except LateError:
+        return {"why": "no result in {:g} s".format(float(order["limit"]))}
+    except OSError as error:
+        return {"why": str(error.strerror or error)}
+
+
+def answer(words: Dict[str, Any]) -> None:
+    """Write a line."""
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+def next_order() -> Optional[Dict[str, Any]]:
+    """Return the next order; None at the end of the input."""
+    line = sys.stdin.buffer.readline()
+    return json.loads(line.decode()) if line else None
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that listens on an address of this node."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family)
+    listener.bind((address, 0))
+    listener.listen(16)
+    return listener
+
+
+def main() -> None:
+    """Serve orders until the input ends."""
+    signal.signal(signal.SIGALRM, on_alarm)
+    order = next_order()
+    if order is None:
+        return
+    with listening(str(order["address"])) as listener:
+        answer({"version": VERSION, "port": listener.getsockname()[1]})
+        while True:
+            order = next_order()
+            if order is None:
+                return
+            answer(outcome(order, listener))
+
+
+if __name__ == "__main__":
+    main()
