@@ -155,6 +155,7 @@ def quota(ward: Ward, name: str) -> Iterator[None]:
             time.sleep(0.05)
 
 
+@pytest.mark.full
 def test_a_node_with_a_quota_is_named_and_healthy_without_it(ward: Ward) -> None:
     slow = {("performance.processor", NODE)}
     with quota(ward, NODE):
@@ -180,6 +181,7 @@ def slow_link(ward: Ward, name: str) -> Iterator[None]:
         subprocess.run([*enter, *remove], check=True, timeout=30)
 
 
+@pytest.mark.full
 def test_a_slow_link_is_named_with_its_direction_and_healthy_after_the_remedy(
     ward: Ward, tmp_path: Path
 ) -> None:
