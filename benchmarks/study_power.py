@@ -134,8 +134,22 @@ def _gauss(deviation: float) -> Scatter:
     return Scatter(lambda source: source.gauss(10, deviation), 10)
 
 
-def _two_modes(share: float, middle: float) -> Scatter:
-    return Scatter(lambda source: source.gauss(10, 0.1) + 3 * (source.random() < share), middle)
+def _two_modes(share: float, middle: float, deviation: float = 0.1) -> Scatter:
+    return Scatter(
+        lambda source: source.gauss(10, deviation) + 3 * (source.random() < share), middle
+    )
+
+
+def _wide_modes(source: random.Random) -> tuple[Scatter, Scatter]:
+    """Return arms with the same modes, those of one arm five times as wide; either may be tested.
+
+    The true ratio is that of the medians, so the wide arm is moved onto the other one.
+    """
+    narrow, wide = _two_modes(0.3, 10.017, 0.03), _two_modes(0.3, 10.0849, 0.15)
+    moved = Scatter(lambda source: wide.draw(source) * narrow.middle / wide.middle, narrow.middle)
+    sides = [narrow, moved]
+    source.shuffle(sides)
+    return sides[0], sides[1]
 
 
 SKEWED = Scatter(lambda source: 9.5 + 0.5 * source.expovariate(log(2)), 10)
@@ -154,6 +168,7 @@ NOISES = {
     "Gaussian, skewed": _different(_gauss(0.5), SKEWED),
     "two modes, 30 to 50 %": _different(_two_modes(0.3, 10.0566), _two_modes(0.5, 11.5)),
     "two modes, 50 to 30 %": _different(_two_modes(0.5, 11.5), _two_modes(0.3, 10.0566)),
+    "two modes, 1 to 5": Noise(_wide_modes, alike=False),
     "one to two modes": _different(_gauss(0.1), _two_modes(0.3, 10.0566)),
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import LaunchError, NearmetalError, StateError, UsageError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -154,6 +155,27 @@ def write_new(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError as error:
         raise NearmetalError(f"{path} exists", "remove it, or give another name") from error
+
+
+def report_file(text: str) -> Path:
+    """Return where a report is written: a file, new or regular, in a directory.
+
+    A link is followed. Raises ArgumentTypeError; a device or a FIFO would be replaced by the file.
+    """
+    named = Path(text)
+    if text in {"", "-"}:
+        raise argparse.ArgumentTypeError(f"{text!r} names no file: give the path of a file")
+    try:
+        path = named.resolve()
+        if named.exists() and not named.is_file():
+            raise argparse.ArgumentTypeError(f"{text} is not a regular file: give another path")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(
+                f"{text}: {printable(str(path.parent))} is not a directory: make it first"
+            )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{printable(text)}: {error}") from error
+    return path
 
 
 def seconds(text: str) -> float:

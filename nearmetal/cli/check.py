@@ -57,6 +57,8 @@ def _add_targets(parser: VerbParser) -> None:
 
 def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
     """Add the arguments of a judgement. `fail_at`: the default of --fail-at."""
+    from nearmetal.cli.arguments import report_file
+
     parser.option(
         "--profile PROFILE",
         "health_base, health_extended, hpc_platform, simulation, or the path of a YAML file "
@@ -68,8 +70,9 @@ def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
         choices=_GRADES,
         default=fail_at,
     )
-    parser.option("--junit FILE", "write a JUnit report to FILE")
-    parser.option("--prometheus FILE", "write FILE for the textfile collector of node_exporter")
+    parser.option("--junit FILE", "write a JUnit report to FILE", type=report_file)
+    text = "write FILE for the textfile collector of node_exporter"
+    parser.option("--prometheus FILE", text, type=report_file)
 
 
 def run_options(parser: VerbParser) -> None:
@@ -327,10 +330,10 @@ def show_analysis(args: argparse.Namespace, view: View, analysis: Analysis, take
 
     least: Gravity = Gravity[args.fail_at.upper()]
     if args.junit is not None:
-        replace_file(Path(args.junit), outputs.junit(analysis, least), mode=0o644)
+        replace_file(args.junit, outputs.junit(analysis, least), mode=0o644)
     if args.prometheus is not None:
         text = metrics_text(outputs.metrics(analysis, taken))
-        replace_file(Path(args.prometheus), text, mode=0o644)
+        replace_file(args.prometheus, text, mode=0o644)
     view.result(outputs.data(analysis), list(outputs.lines(analysis)))
     return ExitCode.CHECKS_FAILED if analysis.fails(least) else ExitCode.DONE
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearmetal.cli.arguments import ARM_HELP, add_study, open_running, write_new
+from nearmetal.cli.arguments import ARM_HELP, add_study, open_running, report_file, write_new
 from nearmetal.core.errors import ExitCode, NearmetalError, UsageError
 from nearmetal.core.text import counted
 
@@ -182,7 +182,8 @@ def _add_comparison(parser: VerbParser) -> None:
         type=float,
     )
     parser.option("--only TEST", "compare only this test, for example osu_latency")
-    parser.option("--junit FILE", "write a JUnit report to FILE, with a test case for each verdict")
+    text = "write a JUnit report to FILE, with a test case for each verdict"
+    parser.option("--junit FILE", text, type=report_file)
 
 
 def on_judge(args: argparse.Namespace, view: View) -> int:
@@ -204,7 +205,7 @@ def on_judge(args: argparse.Namespace, view: View) -> int:
     if args.junit is not None:
         judged = Judged(arm, tuple(found.comparisons), tuple(found.gaps), found.losses)
         text = render_study_junit(study_name(study), base.name, [judged], against_physics)
-        replace_file(Path(args.junit), text, mode=0o644)
+        replace_file(args.junit, text, mode=0o644)
     _show_verdicts(found, against_physics, view)
     broken = any(v.severity is Severity.INVALID for v in against_physics)
     failed = broken or any(c.verdict is Verdict.REJECT for c in found.comparisons)
@@ -392,7 +393,9 @@ def on_report(args: argparse.Namespace, view: View) -> int:
     for number, chart in enumerate(charts, 1):
         content[page.with_name(f"{page.stem}-{number}.svg")] = standalone(chart.wide)
     if args.junit is not None:
-        content[Path(args.junit)] = render_study_junit(
+        if args.junit in {path.resolve() for path in content}:
+            raise UsageError(f"{args.junit} is a file of the report", "give --junit another path")
+        content[args.junit] = render_study_junit(
             shown.name, shown.base.name, shown.judged, shown.violations
         )
     for path, text in content.items():

@@ -154,8 +154,13 @@ def replacing(
     """Yield a new file, open to write and read; it replaces `path` when the block ends well.
 
     If the block fails, the old file stays as it was. A leftover of a killed process is removed.
-    `shared`: the writers hold no common lock, and the last one wins. Raises OSError.
+    `shared`: the writers hold no common lock, and the last one wins. Raises OSError, also if `path`
+    is a device, a FIFO or the like: it would be lost. A link is replaced.
     """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if not stat.S_ISLNK(found.st_mode):
+            _check_kind(found)
     fresh = beside(path, shared=shared)
     fresh.unlink(missing_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -16,7 +16,7 @@ from nearmetal.core.text import printable, printable_lines
 
 
 class JunitTag(StrEnum):
-    """The meaning of a remark about a case: the name of its element; the gravest first."""
+    """The meaning of a remark about a case, in order of gravity; the value is the element's name."""
 
     ERROR = "error"
     FAILURE = "failure"
@@ -54,11 +54,16 @@ def junit_report(name: str, suites: Mapping[str, Sequence[JunitCase]]) -> str:
     root = ET.Element("testsuites", name=printable(name))
     for title, cases in suites.items():
         suite = ET.SubElement(root, "testsuite", name=printable(title), tests=str(len(cases)))
-        seen: dict[tuple[str, str], int] = {}
+        used: dict[tuple[str, str], int] = {}
         for case in cases:
-            nr = seen[case.group, case.name] = seen.get((case.group, case.name), 0) + 1
-            number = f" ({nr})" if nr > 1 else ""
-            words = {"classname": printable(case.group), "name": printable(case.name) + number}
+            group, title = printable(case.group), printable(case.name)
+            unique, nr = title, used.get((group, title), 1)
+            while (group, unique) in used:
+                nr += 1
+                unique = f"{title} ({nr})"
+            used[group, title] = nr
+            used.setdefault((group, unique), 1)
+            words = {"classname": group, "name": unique}
             _add_remarks(ET.SubElement(suite, "testcase", words), case.remarks)
         for attribute, tag in (
             ("errors", "error"),

@@ -15,9 +15,9 @@ decision. Three rules make it safer:
   if launches were repeated until the intervals of the medians were narrow.
 
 If both arms have the same two modes, the first and the third rule waste error, because such launches
-spread a lot and differ only by chance. If the modes are equally far apart and equally often taken,
-the interval is that of 5 % without the first rule: the largest error that arms which scatter alike
-allow.
+spread a lot and differ only by chance. If the numbers of launches are equal, and the modes are
+equally far apart, alike in width and equally often taken, the interval is that of 5 % without the
+first rule: the largest error that arms which scatter alike allow.
 
 `benchmarks/study_power.py` is the simulation; docs/design/study-power.md has its tables.
 """
@@ -42,6 +42,9 @@ MODES_ERROR = 0.05
 
 APART = 3
 """Modes are at least so many times as far apart as either is wide."""
+
+AS_WIDE = 3
+"""Modes of one arm are at most so many times as wide as those of the other."""
 
 MAX_EXACT = 2500
 """With more pairs, the normal approximation replaces the exact distribution."""
@@ -121,17 +124,20 @@ class PairedArms:
 
     @cached_property
     def same_modes(self) -> bool:
-        """Both arms have two modes, as far apart, and the upper one as often within one launch."""
-        fewest = min(len(self.base), len(self.test))
-        if fewest < MIN_LAUNCHES:
+        """Both arms have two modes, as far apart, as wide and as often taken, as far as one sees.
+
+        With unlike numbers of launches, the exact chance does not bear unlike widths: never then.
+        """
+        if len(self.base) != len(self.test) or len(self.base) < MIN_LAUNCHES:
             return False
         base, test = _modes(self.base), _modes(self.test)
         if base is None or test is None:
             return False
         distances = [median(upper) - median(lower) for lower, upper in (base, test)]
-        shares = [len(upper) / (len(lower) + len(upper)) for lower, upper in (base, test)]
-        near = abs(distances[0] - distances[1]) <= max(_TINY, _width(*base, *test))
-        return near and abs(shares[0] - shares[1]) * fewest <= 1 + _TINY
+        narrow, wide = sorted((_width(*base), _width(*test)))
+        near = abs(distances[0] - distances[1]) <= max(_TINY, wide)
+        alike = wide <= max(_TINY, AS_WIDE * narrow)
+        return near and alike and abs(len(base[1]) - len(test[1])) <= 1
 
     def stretch(self) -> float:
         """Return by how much the deviation of the number of pairs exceeds that of equal arms."""

@@ -2,7 +2,9 @@
 """Files that are whole, the lock, and the words of ssh: what every room uses."""
 
 import multiprocessing
+import os
 import shlex
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,15 @@ from nearmetal.core.files import (
 )
 from nearmetal.core.lock import locked
 from nearmetal.core.ssh import NO_CONFIG, Login, own_keys, ssh_config
+
+
+def test_only_a_regular_file_or_a_link_is_replaced(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OSError, match="it is a FIFO, not a regular file"):
+        replace_file(fifo, "new")
+    assert stat.S_ISFIFO(fifo.lstat().st_mode)
+    assert list(tmp_path.iterdir()) == [fifo]
 
 
 def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:

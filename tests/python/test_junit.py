@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -143,6 +145,45 @@ def test_the_report_of_a_page_has_a_suite_for_each_arm(
     before = report.read_bytes()
     assert main([*words, "--junit", str(report)]) == 0
     assert report.read_bytes() == before
+
+
+def test_equal_names_get_numbers_that_no_other_case_has(tmp_path: Path) -> None:
+    names = ["a", "a", "a (2)", "a", "x\x1b", "x\\x1b"]
+    text = junit_report("r", {"s": [JunitCase("g", name) for name in names]})
+    found = [case.get("name") for case in checked(text, tmp_path)[0]]
+    assert found == ["a", "a (2)", "a (2) (2)", "a (3)", "x\\x1b", "x\\x1b (2)"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "absent/report.xml", "", "-"])
+def test_a_report_goes_to_a_file_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    made = study(tmp_path, {"a": {"lat": latency()}, "b": {"lat": latency()}})
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    path = kind if kind in {"", "-"} else str(tmp_path / kind)
+    assert main(["study", "judge", str(made), "a", "b", "--junit", path]) == 2
+    assert "argument --junit" in capsys.readouterr().err
+    assert stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)
+    assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_report_goes_through_a_link_and_not_over_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = study(tmp_path, {"a": {"lat": latency()}, "b": {"lat": latency()}})
+    link, target, page = tmp_path / "link.xml", tmp_path / "target.xml", tmp_path / "page.html"
+    target.write_text("old")
+    link.symlink_to(target)
+    words = ["study", "report", str(made), "a", "b", "--margin", "5", "--output", str(page)]
+    assert main([*words, "--junit", str(link)]) == 0
+    assert link.is_symlink()
+    checked(target.read_text(encoding="utf-8"), tmp_path)
+    before = page.read_bytes()
+    capsys.readouterr()
+    assert main([*words, "--junit", str(page)]) == 2
+    assert "is a file of the report" in capsys.readouterr().err
+    assert page.read_bytes() == before
 
 
 def test_the_report_of_a_check_fits_the_schema(tmp_path: Path) -> None:

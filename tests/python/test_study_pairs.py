@@ -170,6 +170,8 @@ LOWER, UPPER = [1.0, 1.001, 1.002, 1.003], [1.3, 1.301, 1.302]
         (LOWER + UPPER, LOWER + [1.1 * v for v in UPPER], False),  # farther apart
         (LOWER + UPPER, [*LOWER, 1.004, 1.005, 1.006], False),  # one mode
         (LOWER + UPPER, [1.0, 1.05, 1.1, 1.15, 1.3, 1.35, 1.4], False),  # no narrow modes
+        (LOWER + UPPER, [*LOWER[:2], 1.008, 1.01, 1.3, 1.308, 1.31], False),  # much wider
+        (LOWER + UPPER, [*LOWER, 1.004, *UPPER], False),  # one launch more
         ((LOWER + UPPER)[1:6], (LOWER + UPPER)[1:6], False),  # too few launches
         ([1.0] * 7, [1.0] * 7, False),
     ],
