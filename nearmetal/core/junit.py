@@ -52,8 +52,8 @@ class JunitCase(NamedTuple):
 def junit_report(name: str, suites: Mapping[str, Sequence[JunitCase]]) -> str:
     """Return the document. Cases of equal group and name get numbers: GitLab keeps one of them."""
     root = ET.Element("testsuites", name=printable(name))
-    for title, cases in suites.items():
-        suite = ET.SubElement(root, "testsuite", name=printable(title), tests=str(len(cases)))
+    for of_suite, cases in suites.items():
+        suite = ET.SubElement(root, "testsuite", name=printable(of_suite), tests=str(len(cases)))
         used: dict[tuple[str, str], int] = {}
         for case in cases:
             group, title = printable(case.group), printable(case.name)

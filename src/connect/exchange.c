@@ -111,7 +111,15 @@ static bool say(const struct nm_sessions *sessions, struct nm_exchange *exchange
 	return true;
 }
 
-/* The session sends, or has hung up. */
+/* Part the exchange from its handshake. Neither points to the other any more: both may end first. */
+static void let_go(struct nm_exchange *exchange)
+{
+	if (exchange->handshake)
+		exchange->handshake->exchange = NULL;
+	exchange->handshake = NULL;
+}
+
+/* The session sends, or has hung up, or its socket failed. */
 static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *watch)
 {
 	struct nm_exchange *exchange = nm_container_of(watch, struct nm_exchange, watch);
@@ -127,7 +135,7 @@ static void listen_to_handshake(struct nm_sessions *sessions, struct nm_watch *w
 		if (len > 0 && say(sessions, exchange, bytes, (size_t)len, 0))
 			continue;
 		close_socket(sessions, exchange);
-		exchange->handshake = NULL;
+		let_go(exchange);
 		if (!say(sessions, exchange, NULL, 0, NM_LETTER_HANGUP))
 			exchange->is_over = true;
 	}
@@ -169,8 +177,7 @@ void nm_exchange_destroy(struct nm_sessions *sessions, struct nm_exchange *excha
 		;
 	*place = exchange->next;
 	wire->nr_exchanges--;
-	if (exchange->handshake)
-		exchange->handshake->exchange = NULL;
+	let_go(exchange);
 	close_socket(sessions, exchange);
 	retract(wire, exchange);
 	free(exchange);
@@ -197,8 +204,7 @@ void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange,
 	if (exchange->handshake) {
 		exchange->handshake->ended_in_order = closed_in_order(wire, exchange);
 		nm_reason_set(&exchange->handshake->ended_why, "%s", why);
-		exchange->handshake->exchange = NULL;
-		exchange->handshake = NULL;
+		let_go(exchange);
 	}
 	close_socket(sessions, exchange);
 	if (!with_hangup)
