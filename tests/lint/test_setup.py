@@ -36,6 +36,15 @@ step_total=9
     return done.returncode, done.stdout
 
 
+def test_help_is_the_whole_header() -> None:
+    done = subprocess.run(
+        [SETUP / "setup.sh", "--help"], check=True, capture_output=True, text=True, timeout=60
+    )
+    header = (SETUP / "setup.sh").read_text().partition("\n\n")[0].splitlines()[3:]
+    assert done.stdout.splitlines() == [line.removeprefix("#").removeprefix(" ") for line in header]
+    assert done.stdout.endswith("\nOptions may stand together.\n")
+
+
 def test_missing_packages_are_named_with_the_command(tmp_path: Path) -> None:
     (tmp_path / "apt-packages.txt").write_text(
         "# a comment\ndpkg=1\nno-such-thing=2.0-1  # why\n\nnor-this=3\n"

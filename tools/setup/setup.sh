@@ -39,7 +39,7 @@ cd -- "$root"
 . "$here/site.sh"
 . "$here/reframe.sh"
 
-usage() { sed -n '3,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '4,/^# Options may/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 with_build=yes
 with_vm=no

@@ -170,7 +170,8 @@ def factor(text: str, found: Sequence[Stated]) -> Said:
     if pair is None:
         measures = [one for one in found if one.dimension != "x"]
         pair = pair_of(measures)
-    said = [one for one in found if one.dimension == "x"]
+    # The x of `3 x 8 B` is an operator.
+    said = [q for q in found if q.dimension == "x" and not re.match(r" ?\d", text[q.end :])]
     if pair is None:
         return
     low, high = _between(*pair)

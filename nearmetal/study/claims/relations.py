@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from nearmetal.study.claims import pairs, shares, sums, wholes
+from nearmetal.study.claims import expressions, pairs, shares, sums, wholes
 from nearmetal.study.claims.pairs import Said
 from nearmetal.study.claims.quantities import CONTAINERS, Stated
 from nearmetal.study.claims.text import Prose, Sentence
-from nearmetal.study.claims.wording import MOST
+from nearmetal.study.claims.wording import MOST, SOMETIMES
 
 Rule = Callable[[str, Sequence[Stated]], Said]
 
@@ -26,7 +26,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("cost", pairs.cost),
     ("total", wholes.repeated),
     ("total", wholes.mixed),
-    ("total", sums.arithmetic),
+    ("total", expressions.arithmetic),
     ("difference", sums.difference),
     ("parts", sums.remainder),
     ("mean", sums.mean),
@@ -54,7 +54,8 @@ def _next(first: Sentence, second: Sentence) -> Said:
     """Return contradictions of a sentence and the next one."""
     before, after = first.text, second.text
     for one in first.quantities:
-        if one.dimension == "%" and MOST.search(before[: one.start]) and _LOSS.search(before):
+        limit = one.dimension == "%" and MOST.search(before[: one.start])
+        if limit and _LOSS.search(before) and not SOMETIMES.match(before[one.end :]):
             for two in second.quantities:
                 near = _LARGEST.search(after[: two.start]) and _LOSS.search(after)
                 if two.dimension == "%" and near and two.value > one.value:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from nearmetal.study.claims.pairs import MEASURES, PARTS, Said, differs, pair_of
-from nearmetal.study.claims.quantities import Stated
+from nearmetal.study.claims.quantities import NOUNS, Stated
 from nearmetal.study.claims.wording import NEGATED
 
 _SHARE_OF = re.compile(
@@ -17,7 +17,23 @@ _SHARE_OF = re.compile(
 FAR = 70
 """Characters between a count and the share that is called its rate."""
 _RATE_OF = re.compile(r"\b(?:rate|share|fraction|proportion) of $")
-_NEXT_CLAUSE = re.compile(r"\b(?:and|but|while|whereas|reach\w*)\b")
+_NEXT_CLAUSE = re.compile(
+    r"\b(?:and|but|while|whereas|with|reach\w*|(?:the|an?|its|their) (?:\w+ ){1,3}?(?:is|are|was|were))\b"
+    r"|\b(?:overhead|tax|loss|penalty|slowdown|gain)s? (?:is|are|was|were)\b"
+)
+_SAYS = re.compile(
+    r"(?:[,(:]|\b(?:or|is|are|was|were|makes?|gives?|i\.e\.,?|that is,?|account(?:s|ed)? for|costs?"
+    r"|amounts? to|(?:rate|share|fraction|proportion|efficiency|yield) of))"
+    r"\s*(?:about |only |just |nearly |almost |roughly )?$"
+)
+"""Between a count and its share."""
+_COMPARES_OR_OF = re.compile(
+    r"^ (?:more|less|slower|faster|higher|lower|larger|smaller|longer|shorter|above|below|worse|better"
+    r"|over|under|slowdown|overhead|loss|gain|of (?P<of>(?:\w+ ){0,3}?\w+)(?=[.,;:)]|$| (?:and|in|for|is|are)\b))"
+)
+"""After a percentage that compares, or that is a share of something that is named."""
+_WHOLES = re.compile(rf"\b(?:{NOUNS}|capacity|total|all|them|whole)(?:e?s)?$", re.IGNORECASE)
+"""What a share of counted things is of."""
 _OF_ALL = re.compile(r"\b(?:[Oo]f|[Oo]ut of) (?:the |all |our |these )?$")
 _THESE = re.compile(r"[^.;:\d%]{0,60}, ")
 _PART_OF = re.compile(
@@ -57,6 +73,12 @@ def _between(text: str, found: Sequence[Stated]) -> Said:
 RATES = ("TFLOP/s", "GFLOP/s", "TFLOPS", "GFLOPS")
 
 
+def _of_another(after: str) -> bool:
+    """Return whether a percentage is not the share of what was counted."""
+    match = _COMPARES_OR_OF.match(after)
+    return match is not None and not _WHOLES.search(match["of"] or "")
+
+
 def _of_all(text: str, found: Sequence[Stated]) -> Said:
     """Of N things, M are P %."""
     if len(found) != 3 or not _OF_ALL.search(text[: found[0].start]):  # noqa: PLR2004 - N, M, P
@@ -86,8 +108,10 @@ def share(text: str, found: Sequence[Stated]) -> Said:
         true = 100 * one.value / two.value if two.value else 0.0
         between = text[two.end : said[0].start] if said else ""
         reach = FAR if _RATE_OF.search(between) else 40
-        close = said and len(between) < reach and not _NEXT_CLAUSE.search(between)
-        if close and len(said) == 1 and differs(text, said[0], true, true):
+        close = len(between) < reach and not _NEXT_CLAUSE.search(between)
+        if len(said) != 1 or not close or not _SAYS.search(between):
+            continue
+        if not _of_another(text[said[0].end :]) and differs(text, said[0], true, true):
             yield f"{one.text} of {two.text} is {true:.1f} %, not {said[0].text}"
     yield from _of_all(text, found)
     yield from _between(text, found)
@@ -116,6 +140,16 @@ _OTHERWISE = re.compile(
     r"\b(?:but|while|whereas|although|though|at|for|with|than|another|other|if|on|in)\b|\d"
 )
 
+# After `and`, only a loss of the same subject is meant: `reaches 97 % of native and loses 3 %`.
+_LOSES = re.compile(r"\band (?:\w+ )?(?:los\w+|sacrific\w+|gives up) $")
+_ENDS = re.compile(r"\s*(?:[.;:)]|$)")
+_METRIC = re.compile(
+    r"\b(?:latency|bandwidth|throughput|run ?time|memory|CPU|message rate|I/O|energy|power|jitter)\b",
+    re.IGNORECASE,
+)
+"""A share of one metric and a loss of another are no parts of one whole."""
+_CAUSE = re.compile(r"\b(?:overhead|tax|loss|penalty|cost) of [a-z]")
+
 
 def complement(text: str, found: Sequence[Stated]) -> Said:
     """P % of native is a loss of 100 - P %."""
@@ -125,6 +159,11 @@ def complement(text: str, found: Sequence[Stated]) -> Said:
     kept, lost = shares
     between = text[kept.end : lost.start]
     linked = _NATIVE.match(between) and len(between) < LINK and not _OTHERWISE.search(between)
+    joined = re.search(r"\band\b", between)
+    if joined and not (_LOSES.search(between) and _ENDS.match(text[lost.end :])):
+        return
+    if len({word.lower() for word in _METRIC.findall(text)}) > 1 or _CAUSE.search(between):
+        return
     taxed = _TAX.search(text[: lost.start]) or _LATER_TAX.match(text[lost.end :])
     if not linked or not taxed or not kept.value or kept.value >= 100:  # noqa: PLR2004 - percent
         return

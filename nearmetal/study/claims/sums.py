@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of arithmetic: products, differences, remainders, means, worst values, shortest times.
+"""Rules of arithmetic: differences, remainders, means, worst values, shortest times.
 
 Each rule is quiet if the sentence has numbers that it does not understand.
 """
@@ -9,54 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
 from statistics import fmean, median
 
 from nearmetal.study.claims.pairs import MEASURES, ROUNDED, SLACK, Said, ends_of, pair_of
 from nearmetal.study.claims.quantities import Stated
 from nearmetal.study.claims.wholes import line_of
-from nearmetal.study.claims.wording import MOST, NEGATED
+from nearmetal.study.claims.wording import CACHED, MOST, NEGATED, SOMETIMES
 
 _N = r"\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?"
-_WORDS = r"(?: ?[A-Za-z/%]{1,20}){0,2}"
-_EXPRESSION = re.compile(
-    rf"(?<![\w.,-])(?P<left>{_N}{_WORDS}(?: ?(?P<sign>[x*+\N{{MULTIPLICATION SIGN}}]) ?{_N}{_WORDS}"
-    rf")(?: ?(?P=sign) ?{_N}{_WORDS}){{0,3}}) ?= ?(?P<whole>{_N})(?P<unit>{_WORDS})(?![\d.]*\d)"
-)
-_TERM = re.compile(rf"({_N})({_WORDS})")
 
 
 def _value(number: str) -> float:
     return float(number.replace(",", ""))
-
-
-def _step(number: str) -> float:
-    """Return half a unit of the last digit; a whole number is exact."""
-    digits = len(number.partition(".")[2])
-    return 0.5 * 10.0**-digits if digits else 0.0
-
-
-def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
-    """A x B = C, and A + B = C."""
-    for match in _EXPRESSION.finditer(text):
-        terms = [_TERM.match(term.strip()) for term in match["left"].split(match["sign"])]
-        numbers = [term[1] for term in terms if term]
-        units = [term[2].strip() for term in terms if term] + [match["unit"].strip()]
-        measures = {
-            unit for unit in units if "/" in unit or re.fullmatch(r"[kKMGT]i?(?:B|bit)", unit)
-        }
-        if len(numbers) != len(terms) or len(measures) > 1:
-            continue
-        values = [_value(number) for number in numbers]
-        plus = match["sign"] == "+"
-        true = sum(values) if plus else prod(values)
-        steps = [
-            _step(number) / (1 if plus else value or 1)
-            for number, value in zip(numbers, values, strict=True)
-        ]
-        room = _step(match["whole"]) + sum(steps) * (1 if plus else true)
-        if abs(_value(match["whole"]) - true) > room + 1e-9:
-            yield f"{match['left'].strip()} are {true:g}, not {match['whole']}"
 
 
 _MORE = r"more|higher|longer|slower|larger|greater|above|over|extra|additional"
@@ -124,12 +88,37 @@ _TAKEN = re.compile(
     r"\b(?:discard|remov|exclud|reserv|drop|omit|fail|lost|los|keep|kept|set aside|reject|skip)\w*\b"
 )
 
+_THING = re.compile(r" (?:(?:more|usable|valid|good|spare|free) )?(?P<word>[A-Za-z]{3,})")
+_NO_THING = re.compile(
+    r"for|that|which|with|from|are|were|can|usable|valid|good|free|spare|active|available|left|remaining"
+    r"|idle|and|behind"
+)
+_REPEATED = (*("launch", "run", "sample", "measurement", "repetition", "trial", "case"), "test")
+"""Nouns for one launch of a program and its result."""
+
+
+def _other_thing(text: str, one: Stated, rest: Stated) -> bool:
+    """Return whether a rest is of other things than those that were counted."""
+    if rest.dimension and one.dimension not in ("", "x"):
+        return rest.dimension != one.dimension and not (
+            rest.dimension in _REPEATED and one.dimension in _REPEATED
+        )
+    match = _THING.match(text[rest.end :])
+    thing = match["word"] if match and not _NO_THING.fullmatch(match["word"]) else ""
+    return (
+        bool(thing)
+        and thing.rstrip("s") not in text[one.end : rest.start]
+        and (rest.dimension not in _REPEATED)
+    )
+
 
 def remainder(text: str, found: Sequence[Stated]) -> Said:
     """N less M leaves N - M."""
     if len(found) != 3 or not _TAKEN.search(text):  # noqa: PLR2004 - N, M and the rest
         return
     one, two, rest = found
+    if _other_thing(text, one, rest):
+        return
     plain = all(q.dimension not in ("%", *MEASURES) and q.value == int(q.value) for q in found)
     if plain and _LEAVES.search(text[: rest.start]) and "each" not in text and "per " not in text:
         true = abs(one.value - two.value)
@@ -143,6 +132,12 @@ _NO_MEAN = re.compile(
     r"\b(?:geometric|harmonic|weighted|trimmed|such as|including|e\.g\.|for example|first|last|deviation|over|across|of all|other|another|overall|per)\b",
     re.IGNORECASE,
 )
+
+_OF_LIST = re.compile(r"\b(?:(?:mean|median|average) of (?:the )?|averaging )$", re.IGNORECASE)
+_PLACE = re.compile(
+    r"^,? (?:on|in|at|for|with|under|inside|within|when|after) (?!average\b|total\b)"
+)
+"""After a mean of its own place, such as `in the VM`: the list may be of another one."""
 
 
 def _list_of(text: str, found: Sequence[Stated]) -> list[Stated]:
@@ -181,6 +176,8 @@ def mean(text: str, found: Sequence[Stated]) -> Said:
     said = others[0]
     true = median(shown) if words == {"median"} else fmean(shown)
     before = text[: values[0].start]
+    if _PLACE.match(text[said.end :]) and not _OF_LIST.search(before):
+        return
     about = _MEAN.search(before) or _MEAN.search(text[last.end : said.start])
     about = about or _MEAN.search(text[said.end : said.end + 20])
     if about and abs(said.value - true) > said.half + ROUNDED * last.half:
@@ -215,6 +212,8 @@ def worst(text: str, found: Sequence[Stated]) -> Said:
         kind = limit.dimension in ("%", "time")
         if not kind or not (MOST.search(before) or _LIMIT.search(before)):
             continue
+        if SOMETIMES.match(text[limit.end :]):
+            continue
         for one in found:
             later = one.dimension == limit.dimension and one.start > limit.end
             called = later and _WORST.search(text[limit.end : one.start])
@@ -229,7 +228,7 @@ _TAKES = re.compile(
 )
 _NOT_ALL = re.compile(
     r"\b(?:more|less|faster|slower|extra|additional|saves?|saved|overhead|downtime|pause|compress\w*|per"
-    r"|cached?|shared|local|loopback|intra|deduplicat\w*|first|start\w*|setup|memory|by|difference|each)\b",
+    r"|shared|local|loopback|intra|deduplicat\w*|first|start\w*|setup|by|difference|each)\b",
     re.IGNORECASE,
 )
 
@@ -237,7 +236,9 @@ _NOT_ALL = re.compile(
 def too_fast(text: str, found: Sequence[Stated]) -> Said:
     """No transfer takes less time than its size at the rate of its line."""
     kinds = [[q for q in found if q.dimension == kind] for kind in ("size", "time", "rate")]
-    if any(len(kind) != 1 for kind in kinds) or _NOT_ALL.search(text) or NEGATED.search(text):
+    if any(len(kind) != 1 for kind in kinds) or NEGATED.search(text):
+        return
+    if _NOT_ALL.search(text) or CACHED.search(text):
         return
     (size,), (time,), (rate,) = kinds
     if line_of(text, found) is not rate or not _TAKES.search(text):
@@ -248,6 +249,10 @@ def too_fast(text: str, found: Sequence[Stated]) -> Said:
 
 
 _WITHIN = re.compile(r"\bwithin $")
+_CHANGES = re.compile(
+    r"\b(?:ris|rose|gr[eo]w|increas|climb|fall|fell|drop|decreas|declin|then|later)\w*\b"
+)
+"""The second number is of another place than the first."""
 _OF_IT = re.compile(r"^ of (?:the |its |their )?[^.;,\d]{0,40}$")
 
 
@@ -261,6 +266,9 @@ def within(text: str, found: Sequence[Stated]) -> Said:
     said = shares[0]
     if said.start > one.end:
         one, two = two, one
+    sized = any(q.dimension == "size" and q.start > one.end for q in found)
+    if sized or _CHANGES.search(text[one.end : two.start]):
+        return
     reference = _OF_IT.match(text[said.end : one.start]) if said.end <= one.start else None
     if reference and _WITHIN.search(text[: said.start]) and one.dimension != "size":
         away = 100 * (abs(two.value - one.value) - one.half - two.half) / one.value

@@ -15,7 +15,7 @@ from nearmetal.study.claims.pairs import (
     differs,
 )
 from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
-from nearmetal.study.claims.wording import MOST
+from nearmetal.study.claims.wording import CACHED, MOST, OPERATOR_AFTER, OPERATOR_BEFORE
 
 _EACH = re.compile(
     r"^[^.;:]{0,24}?\b(?:each|apiece|per\s+(?P<per>\w+?)s?\b)|^\s*/\s*(?P<of>\w+)"
@@ -232,6 +232,8 @@ def transfer(text: str, found: Sequence[Stated]) -> Said:
     """Size and rate give the time."""
     kinds = {one.dimension: one for one in found if one.dimension in ("size", "rate", "time")}
     if len(kinds) == 3 == len(found) and _MOVES.search(text):  # noqa: PLR2004 - one of each
+        if CACHED.search(text):
+            return
         true = kinds["size"].value * 8 / kinds["rate"].value
         if differs(text, kinds["time"], true * (1 - VAGUE), true * (1 + VAGUE)):
             yield f"{kinds['size'].text} at {kinds['rate'].text} take {true:.3g} s"
@@ -242,13 +244,25 @@ _EQUALS = re.compile(
     r"|\s*(?:corresponds? to|equals?|amounts? to)\s*$"
 )
 
+_ENDS = re.compile(r"\s*(?:[.;:)]|$)")
+_MANY = re.compile(
+    rf"(?:\d|\b(?:{'|'.join(WORDS)}|several|many))\S* (?:[\w-]+ ){{1,2}}(?:of|with|at) (?:up to )?$",
+    re.IGNORECASE,
+)
+"""Before the size of each of many things: `4 buffers of 256 KiB`."""
+
 
 def conversion(text: str, found: Sequence[Stated]) -> Said:
     """One quantity in two units is one quantity."""
     for one, two in pairwise(found):
         same = one.dimension == two.dimension and one.dimension in ("rate", "size", "time")
         between = text[one.end : two.start]
-        link = _EQUALS.fullmatch(between) or (one.dimension == "rate" and between == ", or ")
+        link = _EQUALS.fullmatch(between) or (
+            one.dimension == "rate" and between == ", or " and _ENDS.match(text[two.end :])
+        )
+        joined = OPERATOR_BEFORE.search(text[: one.start]) or _MANY.search(text[: one.start])
+        if joined or OPERATOR_AFTER.match(text[two.end :]):
+            continue
         closed = "(" not in text[one.end : two.start] or text[two.end : two.end + 1] == ")"
         if same and link and closed and one.text != two.text:
             unlike = re.sub(r"[\d.,\s]", "", one.text) != re.sub(r"[\d.,\s]", "", two.text)
