@@ -32,6 +32,8 @@ _PLAIN = re.compile(
 _SCALE_WORDS = re.compile(r"(?:dozen|pair|hundred|thousand|billion|percent\w+)s?", re.IGNORECASE)
 UNLIKE_SIZES = 1.1
 """Factor between decimal and binary prefixes: `64 kB x 1024 = 64 MB` may mean either."""
+BEFORE = 24
+"""Characters before an expression that may join it to another."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def arithmetic(text: str, _found: Sequence[Stated]) -> Said:
     """A x B = C, and A + B = C."""
     for match in _EXPRESSION.finditer(text):
         after = text[match.end("whole") :]
-        if OPERATOR_BEFORE.search(text[: match.start()]) or OPERATOR_AFTER.match(after):
+        before = text[max(0, match.start() - BEFORE) : match.start()]
+        if OPERATOR_BEFORE.search(before) or OPERATOR_AFTER.match(after):
             continue
         read = [_term(term) for term in match["left"].split(match["sign"])]
         terms = [term for term in read if term]

@@ -252,6 +252,17 @@ _MANY = re.compile(
 """Before the size of each of many things: `4 buffers of 256 KiB`."""
 
 
+def _joined(text: str, one: Stated, two: Stated) -> bool:
+    """Return whether an operator or a count joins two quantities to others."""
+    before = text[max(0, one.start - BEFORE) : one.start]
+    many = _MANY.search(before) or OPERATOR_BEFORE.search(before)
+    return bool(many or OPERATOR_AFTER.match(text[two.end :]))
+
+
+BEFORE = 60
+"""Characters before a quantity that may count it."""
+
+
 def conversion(text: str, found: Sequence[Stated]) -> Said:
     """One quantity in two units is one quantity."""
     for one, two in pairwise(found):
@@ -260,11 +271,8 @@ def conversion(text: str, found: Sequence[Stated]) -> Said:
         link = _EQUALS.fullmatch(between) or (
             one.dimension == "rate" and between == ", or " and _ENDS.match(text[two.end :])
         )
-        joined = OPERATOR_BEFORE.search(text[: one.start]) or _MANY.search(text[: one.start])
-        if joined or OPERATOR_AFTER.match(text[two.end :]):
-            continue
         closed = "(" not in text[one.end : two.start] or text[two.end : two.end + 1] == ")"
-        if same and link and closed and one.text != two.text:
+        if same and link and closed and one.text != two.text and not _joined(text, one, two):
             unlike = re.sub(r"[\d.,\s]", "", one.text) != re.sub(r"[\d.,\s]", "", two.text)
             wide = 1.08 if one.dimension == "size" and "i" not in one.text + two.text else 1.0
             low, high = one.low / wide, one.high * wide
