@@ -158,7 +158,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def report_file(text: str) -> Path:
-    """Return where a report is written: a file, new or regular, in a directory.
+    """Return where a report is written: a file, new or regular.
 
     A link is followed. Raises ArgumentTypeError; a device or a FIFO would be replaced by the file.
     """
@@ -169,10 +169,6 @@ def report_file(text: str) -> Path:
         path = named.resolve()
         if named.exists() and not named.is_file():
             raise argparse.ArgumentTypeError(f"{text} is not a regular file: give another path")
-        if not path.parent.is_dir():
-            raise argparse.ArgumentTypeError(
-                f"{text}: {printable(str(path.parent))} is not a directory: make it first"
-            )
     except (OSError, RuntimeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{printable(text)}: {error}") from error
     return path

@@ -157,6 +157,8 @@ def replacing(
     `shared`: the writers hold no common lock, and the last one wins. Raises OSError, also if `path`
     is a device, a FIFO or the like: it would be lost. A link is replaced.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory", str(path.parent))
     with contextlib.suppress(FileNotFoundError):
         found = path.lstat()
         if not stat.S_ISLNK(found.st_mode):

@@ -154,7 +154,7 @@ def test_equal_names_get_numbers_that_no_other_case_has(tmp_path: Path) -> None:
     assert found == ["a", "a (2)", "a (2) (2)", "a (3)", "x\\x1b", "x\\x1b (2)"]
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "absent/report.xml", "", "-"])
+@pytest.mark.parametrize("kind", ["fifo", "directory", "", "-"])
 def test_a_report_goes_to_a_file_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
@@ -166,6 +166,15 @@ def test_a_report_goes_to_a_file_only(
     assert "argument --junit" in capsys.readouterr().err
     assert stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)
     assert not list(tmp_path.rglob("*.new"))
+
+
+def test_a_report_in_no_directory_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = study(tmp_path, {"a": {"lat": latency()}, "b": {"lat": latency()}})
+    path = tmp_path / "absent/report.xml"
+    assert main(["study", "judge", str(made), "a", "b", "--junit", str(path)]) == 1
+    assert f"there is no such directory: '{path.parent}'" in capsys.readouterr().err
 
 
 def test_a_report_goes_through_a_link_and_not_over_the_page(
