@@ -28,6 +28,9 @@ from nearmetal.core.errors import CommandError
 GRACE_S = 2.0
 """Time for a cancelled process group between SIGTERM and SIGKILL."""
 
+SEND_S = 10.0
+"""Time in which the partner of a dialogue must read a line, once its pipe is full."""
+
 AT_ONCE = 8
 """Commands that run side by side. Many are logins through one machine, and its sshd drops some of more
 than ten logins that are not yet authenticated (MaxStartups)."""
@@ -90,8 +93,11 @@ class Completed:
 class Dialogue(Protocol):
     """A running program that reads and writes lines."""
 
-    def send(self, line: str) -> None:
-        """Write one line; raises CommandError if the program has ended."""
+    def send(self, line: str, timeout_s: float = SEND_S) -> None:
+        """Write one line; raises CommandError if the program has ended, or does not read in time.
+
+        After an error the line may be there in part.
+        """
 
     def receive(self, timeout_s: float) -> str | None:
         """Return the next line without its newline; None at the end of output or at the time-out.
@@ -354,6 +360,14 @@ def _logged(end: Completed) -> Completed:
     return end
 
 
+def _ready(stream: IO[bytes], event: int, deadline: float) -> bool:
+    """Wait until a pipe is ready; returns False at the deadline. Any descriptor, also over 1023."""
+    left_s = deadline - time.monotonic()
+    poll = select.poll()
+    poll.register(stream, event)
+    return left_s > 0 and bool(poll.poll(1000 * left_s))
+
+
 class _LocalDialogue:
     """A Dialogue over two pipes."""
 
@@ -362,13 +376,22 @@ class _LocalDialogue:
         self._process = process
         self._begin = time.monotonic()
         self._pending = bytearray()
+        assert process.stdin is not None  # noqa: S101 - our own invariant: it was opened with a pipe
+        # A partner that does not read must block neither a line nor the end: no buffer of ours.
+        os.set_blocking(process.stdin.fileno(), False)
 
-    def send(self, line: str) -> None:
+    def send(self, line: str, timeout_s: float = SEND_S) -> None:
         stream = self._process.stdin
         assert stream is not None  # noqa: S101 - our own invariant: it was opened with a pipe
+        deadline = time.monotonic() + timeout_s
+        left = memoryview(line.encode() + b"\n")
         try:
-            stream.write(line.encode() + b"\n")
-            stream.flush()
+            while left:
+                with contextlib.suppress(BlockingIOError):
+                    left = left[os.write(stream.fileno(), left[:_PIECE]) :]
+                    continue
+                if not _ready(stream, select.POLLOUT, deadline):
+                    raise CommandError(f"{self._command.argv[0]} does not read its input")
         except (OSError, ValueError) as error:
             raise CommandError(f"{self._command.argv[0]} ended before it read all input") from error
 
@@ -381,8 +404,7 @@ class _LocalDialogue:
             looked = len(self._pending)
             if looked > MAX_LINE:
                 raise CommandError(f"{self._command.argv[0]} printed a line without an end")
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
+            if not _ready(stream, select.POLLIN, deadline):
                 return None
             chunk = os.read(stream.fileno(), _PIECE)
             if not chunk:

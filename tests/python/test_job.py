@@ -52,7 +52,7 @@ class FakeGuard:
     answer: str | None
     got: list[str] = field(default_factory=list)
 
-    def send(self, line: str) -> None:
+    def send(self, line: str, timeout_s: float = 0.0) -> None:  # noqa: ARG002 - no pipe
         self.got.append(line)
 
     def receive(self, timeout_s: float) -> str | None:
@@ -467,7 +467,7 @@ class FakeProbe:
         address = {"n1": "a1", "n2": "a2", "n3": "a3"}[self.node]
         self.answers.append(self.garbage or json.dumps({"address": address, "node": self.node}))
 
-    def send(self, line: str) -> None:
+    def send(self, line: str, timeout_s: float = 0.0) -> None:  # noqa: ARG002 - no pipe
         address, peer = line.split()
         near = {address, self.node} & {"a3", "n3"} in ({"a3", "n3"}, set())
         relation = "self" if address[1] == self.node[1] else "host" if near else "network"
@@ -522,7 +522,7 @@ def test_nodes_of_one_host_without_common_memory_are_explained(
     backend: FakeBackend, spec: ClusterSpec
 ) -> None:
     class Far(FakeProbe):
-        def send(self, line: str) -> None:
+        def send(self, line: str, timeout_s: float = 0.0) -> None:  # noqa: ARG002 - no pipe
             super().send(line)
             words = json.loads(self.answers.pop())
             if words["relation"] == "host":
@@ -549,7 +549,7 @@ def test_a_probe_that_talks_nonsense(backend: FakeBackend, spec: ClusterSpec, ga
 @pytest.mark.usefixtures("info")
 def test_a_probe_that_ends_early(backend: FakeBackend, spec: ClusterSpec) -> None:
     class Gone(FakeProbe):
-        def send(self, line: str) -> None:
+        def send(self, line: str, timeout_s: float = 0.0) -> None:  # noqa: ARG002 - no pipe
             raise CommandError(f"gone before {line}")
 
     with pytest.raises(LaunchError, match="node n1: gone"):
