@@ -20,6 +20,7 @@ from typing import Any, Self
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    MAX_TEXT,
     QUANTITIES,
     Item,
     MeasuredTurn,
@@ -27,6 +28,7 @@ from nearmetal.check.performance.run import (
     PerformanceRun,
 )
 from nearmetal.check.snapshot import load_bounded, real
+from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.process import AT_ONCE, Dialogue, Runner
@@ -103,17 +105,14 @@ class _Agent:
 
 @dataclass
 class Agents:
-    """The agents of a cluster, as a context. `failures`: nodes and pairs without a value, and why.
-
-    `at`: the address of each node.
-    """
+    """The agents of a cluster, as a context. `at`: the address of each node."""
 
     backend: Backend
     runner: Runner
     at: Mapping[str, str]
     progress: Progress
     limit_s: float = LIMIT_S
-    failures: dict[Item, str] = field(default_factory=dict)
+    _unmeasured: Unmeasured = field(default_factory=Unmeasured)
     _running: dict[str, _Agent] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     _quantity: str = ""
@@ -135,7 +134,12 @@ class Agents:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._close(broken=kind is not None or any(len(item) == 1 for item in self.failures))
+        self._close(broken=kind is not None or self._unmeasured.any_given_up)
+
+    @property
+    def failures(self) -> dict[Item, str]:
+        """Nodes and pairs without a value, and why."""
+        return self._unmeasured.reasons()
 
     def ask(self, order: Order) -> MeasuredTurn:
         """Measure side by side. What fails has no value, and its reason is kept."""
@@ -157,9 +161,9 @@ class Agents:
             for way, found in zip(ways, answers, strict=True):
                 if isinstance(found, float):
                     values[way] = found
-                    self.failures.pop(way, None)
+                    self._unmeasured.succeed(order.quantity, way)
                 elif all(name in self._running for name in item):
-                    self.failures[way] = found
+                    self._unmeasured.fail(order.quantity, way, found)
         return MeasuredTurn(order.quantity, values)
 
     def _start(self, name: str) -> None:
@@ -224,7 +228,7 @@ class Agents:
         value, why = real(found.get("value")), found.get("why")
         if isfinite(value) and value > 0:
             return value
-        return printable(why)[:200] if isinstance(why, str) else "its value is not possible"
+        return printable(why)[:MAX_TEXT] if isinstance(why, str) else "its value is not possible"
 
     def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:
         """Return what an agent says; an agent that is silent or confused is given up."""
@@ -246,7 +250,7 @@ class Agents:
             agent.dialogue.finish(0.0)
             said = agent.words.text().splitlines()
             why = said[-1] if said else why
-        self.failures[name,] = printable(why)[:200]
+        self._unmeasured.give_up(name, why)
 
     def _close(self, *, broken: bool) -> None:
         """End all agents. What may have outlived its way into a node is looked for there."""

@@ -76,8 +76,8 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
             Spotted(
                 why,
                 "a result of each measurement",
-                "the node cannot be entered, hangs or has ended: it was given up, and what it "
-                "measured before is compared",
+                "the node cannot be entered, hangs, has ended or gives no value: what it could "
+                "measure is compared",
                 "nearmetal status SPEC; nearmetal exec SPEC NODE -- true",
             ),
         )

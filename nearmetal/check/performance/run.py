@@ -27,7 +27,7 @@ MAX_BYTES = 128 << 20
 _MAX_VALUES = 12_000_000
 _MAX_TURNS = 20_000
 _MAX_SETUP = 32
-_MAX_TEXT = 200
+MAX_TEXT = 200
 _LEAST, _MOST = 1e-12, 1e18
 _HINT = "measure again; the file is written by `nearmetal check`"
 
@@ -148,7 +148,7 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
     return PerformanceRun(
         tuple(names),
         round(real(data.get("taken")), 3),
-        {printable(k): printable(str(v))[:_MAX_TEXT] for k, v in setup.items()},
+        {printable(k): printable(str(v))[:MAX_TEXT] for k, v in setup.items()},
         _turns(file, names, "screening", data.get("screening")),
         _turns(file, names, "retests", data.get("retests")),
         _failures(file, names, data.get("failures")),
@@ -162,7 +162,7 @@ def _failures(file: str, names: Sequence[str], given: Any) -> dict[Item, str]:
     for row in given:
         if not isinstance(row, list) or len(row) not in (2, 3) or not isinstance(row[-1], str):
             _refuse(file, "a failure has not one or two nodes and a reason")
-        found[_item(file, names, "failures", row[:-1])] = printable(row[-1])[:_MAX_TEXT]
+        found[_item(file, names, "failures", row[:-1])] = printable(row[-1])[:MAX_TEXT]
     return found
 
 

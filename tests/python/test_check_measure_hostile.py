@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measuring for `check performance` with nodes that answer what no agent answers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+from nearmetal.check.measure import measure_cluster
+from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.findings import judge_run
+from nearmetal.check.performance.run import PerformanceRun, parse_run, run_text
+from nearmetal.check.unmeasured import Unmeasured
+from nearmetal.cluster.backend import Backend
+from nearmetal.core.process import LocalRunner
+from nearmetal.core.progress import Silent
+from tests.python.test_check_measure import NAMES, Here
+
+_ODD = """
+import json, sys, time
+text = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+sys.stdin.buffer.readline()
+print('{"version": 1, "port": 9}', flush=True)
+answers = json.loads(sys.argv[1])
+for line in sys.stdin.buffer:
+    wait, answer = answers[json.loads(line)["measure"]]
+    time.sleep(wait)
+    print(answer, flush=True)
+"""
+
+
+def odd(**answers: str | tuple[float, str]) -> Sequence[str]:
+    """Return a node that gives these answers to orders, some after a time."""
+    given = {name: (0, a) if isinstance(a, str) else a for name, a in answers.items()}
+    return (sys.executable, "-I", "-S", "-B", "-c", _ODD, json.dumps(given))
+
+
+def run_of(backend: Here, *quantities: str) -> PerformanceRun:
+    return measure_cluster(
+        cast(Backend, backend),
+        LocalRunner(),
+        NAMES,
+        quantities,
+        NodeClasses(),
+        limit_s=5.0,
+        progress=Silent(),
+    )
+
+
+def test_a_value_of_one_quantity_does_not_excuse_another() -> None:
+    node = odd(memory='{"why": "no room"}', processor='{"value": 200}')
+    run = run_of(Here(odd={"n2": node}), "memory", "processor")
+    assert run.failures == {("n2",): "memory bandwidth: no room"}
+    assert parse_run(run_text(run).encode(), "run").failures == run.failures
+    found = judge_run(run, NodeClasses()).findings
+    assert ("performance.answer", ("n2",)) in [(check.name, nodes) for check, nodes, _ in found]
+
+
+def test_reasons_name_the_quantities_that_an_item_lacks() -> None:
+    seen = Unmeasured()
+    for quantity in ("latency", "bandwidth"):
+        seen.fail(quantity, ("a", "b"), "refused")
+    seen.fail("memory", ("a",), "no room")
+    seen.fail("processor", ("a",), "busy")
+    assert seen.reasons() == {
+        ("a", "b"): "latency, bandwidth: refused",
+        ("a",): "memory bandwidth: no room; speed of the processor: busy",
+    }
+    seen.succeed("processor", ("a",))
+    seen.succeed("latency", ("b", "a"))
+    assert seen.reasons()["a",] == "memory bandwidth: no room"
+    assert seen.reasons()["a", "b"] == "latency, bandwidth: refused"
+    assert not seen.any_given_up
+    seen.give_up("a", "it hangs")
+    assert seen.reasons()["a",] == "it hangs"
+    assert seen.any_given_up
