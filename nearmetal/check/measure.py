@@ -60,6 +60,9 @@ _GRACE_S = 3.0
 _REST_S = 0.5
 """Time to read an answer that came while another node hung."""
 
+_READ_S = 0.5
+"""Time in which an agent that waits for orders reads one; its pipe has room for hundreds."""
+
 _MOST_WORDS = 4096
 _MOST_ANSWER = 4096
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
@@ -179,9 +182,9 @@ class Agents:
             self._stack.callback(dialogue.finish, 0.0)
             agent = self._running[name] = _Agent(dialogue, words, self.at[name])
             text = share("check", "measure.py").read_text(encoding="utf-8")
-            dialogue.send(str(len(text.encode())))
-            dialogue.send(text.removesuffix("\n"))
-            self._tell(agent, {"address": agent.address})
+            dialogue.send(str(len(text.encode())), self.limit_s)
+            dialogue.send(text.removesuffix("\n"), self.limit_s)
+            dialogue.send(json.dumps({"address": agent.address}), self.limit_s)
         except (BackendError, CommandError) as error:
             self._give_up(name, error.message)
 
@@ -211,12 +214,9 @@ class Agents:
             peer = self._running.get(item[1 - number]) if number == 0 and len(item) > 1 else None
             try:
                 own = words | ({"peer": [peer.address, peer.port]} if peer else {})
-                self._tell(self._running[name], own)
+                self._running[name].dialogue.send(json.dumps(own), _READ_S)
             except CommandError as error:
                 self._give_up(name, error.message)
-
-    def _tell(self, agent: _Agent, words: Mapping[str, Any]) -> None:
-        agent.dialogue.send(json.dumps(words))
 
     def _value(self, name: str, deadline: float) -> float | str:
         """Return the value that an agent answers, or why there is none."""

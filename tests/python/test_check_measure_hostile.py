@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from typing import cast
 
 from nearmetal.check.measure import measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run
-from nearmetal.check.performance.run import PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, run_text
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
-from tests.python.test_check_measure import NAMES, Here
+from tests.python.test_check_measure import HELLO, NAMES, Here, agents
 
 _ODD = """
 import json, sys, time
@@ -56,6 +57,17 @@ def test_a_value_of_one_quantity_does_not_excuse_another() -> None:
     assert parse_run(run_text(run).encode(), "run").failures == run.failures
     found = judge_run(run, NodeClasses()).findings
     assert ("performance.answer", ("n2",)) in [(check.name, nodes) for check, nodes, _ in found]
+
+
+def test_a_node_that_answers_and_never_reads_is_given_up() -> None:
+    script = f"echo '{HELLO}'; exec yes '{{\"value\": 1}}'"
+    begin = time.monotonic()
+    with agents(Here(odd={"n2": ("sh", "-c", script)})) as running:
+        for _ in range(2000):
+            if not running.ask(Order("memory", (("n2",),))).values:
+                break
+        assert running.failures == {("n2",): "sh does not read its input"}
+    assert time.monotonic() - begin < 60
 
 
 def test_reasons_name_the_quantities_that_an_item_lacks() -> None:
