@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any, Self
 
 from nearmetal.check.performance.classes import NodeClasses
@@ -26,8 +25,9 @@ from nearmetal.check.performance.run import (
     MeasuredTurn,
     Order,
     PerformanceRun,
+    is_possible,
 )
-from nearmetal.check.snapshot import load_bounded, real
+from nearmetal.check.snapshot import load_bounded
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError, CommandError, LogError
@@ -225,10 +225,13 @@ class Agents:
         found = self._answer(name, deadline)
         if found is None:
             return "it does not answer"
-        value, why = real(found.get("value")), found.get("why")
-        if isfinite(value) and value > 0:
-            return value
-        return printable(why)[:MAX_TEXT] if isinstance(why, str) else "its value is not possible"
+        value, why = found.get("value"), found.get("why")
+        if value is None and isinstance(why, str):
+            return printable(why)[:MAX_TEXT]
+        if is_possible(value):
+            return float(value)
+        self._give_up(name, "its value is not possible")
+        return "it does not answer"
 
     def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:
         """Return what an agent says; an agent that is silent or confused is given up."""

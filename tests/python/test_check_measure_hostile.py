@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
+
 from nearmetal.check.measure import measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run
@@ -68,6 +70,25 @@ def test_a_node_that_answers_and_never_reads_is_given_up() -> None:
                 break
         assert running.failures == {("n2",): "sh does not read its input"}
     assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("value", ["5e-324", "1e-13", "2e18", "0", "-1", "true", '"7"', "null"])
+def test_a_value_that_the_file_of_a_run_refuses_is_a_failure_of_the_node(value: str) -> None:
+    with agents(Here(odd={"n3": odd(memory=f'{{"value": {value}}}')})) as running:
+        turn = running.ask(Order("memory", (("n3",),)))
+        assert running.failures["n3",] == "its value is not possible"
+    run = PerformanceRun(NAMES, screening=(turn,), failures=running.failures)
+    assert parse_run(run_text(run).encode(), "run") == run
+    assert judge_run(run, NodeClasses()).findings
+
+
+@pytest.mark.parametrize("value", ["1e-11", "3", "1e17"])
+def test_a_value_that_the_file_of_a_run_takes_is_taken_from_a_node(value: str) -> None:
+    with agents(Here(odd={"n2": odd(memory=f'{{"value": {value}}}')})) as running:
+        turn = running.ask(Order("memory", (("n2",),)))
+    assert turn.values == {("n2",): float(value)}
+    run = PerformanceRun(NAMES, screening=(turn,))
+    assert parse_run(run_text(run).encode(), "run") == run
 
 
 def test_reasons_name_the_quantities_that_an_item_lacks() -> None:

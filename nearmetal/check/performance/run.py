@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from nearmetal.check.node_pattern import NODE
 from nearmetal.check.snapshot import load_bounded, real
@@ -105,6 +105,11 @@ class PerformanceRun:
     failures: Mapping[Item, str] = field(default_factory=dict)
 
 
+def is_possible(value: Any) -> TypeGuard[float]:
+    """Whether something is a value that a quantity can have, for nodes and for files."""
+    return type(value) in (int, float) and isfinite(value) and _LEAST < value < _MOST
+
+
 def run_text(run: PerformanceRun) -> str:
     """Return the content of the file of a run."""
     number = {name: index for index, name in enumerate(run.names)}
@@ -195,7 +200,7 @@ def _turn(file: str, names: Sequence[str], place: str, given: Any) -> MeasuredTu
         item = _item(file, names, place, ends)
         if item in found:
             _refuse(file, f"{place}: {' to '.join(item)} appears twice")
-        if type(value) not in (int, float) or not isfinite(value) or not _LEAST < value < _MOST:
+        if not is_possible(value):
             _refuse(file, f"{place}: the value of {' to '.join(item)} is not possible")
         found[item] = float(value)
     return MeasuredTurn(name, found)
