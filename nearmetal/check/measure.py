@@ -262,4 +262,8 @@ class Agents:
         finally:
             self._running.clear()
             if broken:
-                self.backend.end_marked(f"{MARKER}={self._marker}")
+                try:
+                    self.backend.end_marked(f"{MARKER}={self._marker}")
+                except BackendError as error:
+                    # The values, or what ended the run, say more than a cluster that went down.
+                    self.progress.step(f"agents may be left in nodes: {error.message}")

@@ -17,6 +17,7 @@ from nearmetal.check.performance.findings import judge_run
 from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, run_text
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
+from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from tests.python.test_check_measure import HELLO, NAMES, Here, agents
@@ -89,6 +90,28 @@ def test_a_value_that_the_file_of_a_run_takes_is_taken_from_a_node(value: str) -
     assert turn.values == {("n2",): float(value)}
     run = PerformanceRun(NAMES, screening=(turn,))
     assert parse_run(run_text(run).encode(), "run") == run
+
+
+class Down(Here):
+    """A cluster that went down during the run."""
+
+    def end_marked(self, marker: str) -> int:
+        super().end_marked(marker)
+        raise BackendError("the cluster is not up")
+
+
+def test_a_cluster_that_went_down_takes_no_value_along() -> None:
+    backend = Down(odd={"n2": ("sh", "-c", "echo no way in >&2; exit 127")})
+    run = run_of(backend, "memory")
+    assert backend.swept
+    assert {item for turn in run.screening for item in turn.values} == {("n1",), ("n3",)}
+
+
+def test_a_cluster_that_went_down_does_not_hide_an_interrupt() -> None:
+    backend = Down()
+    with pytest.raises(KeyboardInterrupt), agents(backend):
+        raise KeyboardInterrupt
+    assert backend.swept
 
 
 def test_reasons_name_the_quantities_that_an_item_lacks() -> None:
