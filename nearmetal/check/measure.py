@@ -115,11 +115,15 @@ class Agents:
     at: Mapping[str, str]
     progress: Progress
     limit_s: float = LIMIT_S
-    _unmeasured: Unmeasured = field(default_factory=Unmeasured)
+    _unmeasured: Unmeasured = field(init=False)
     _running: dict[str, _Agent] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     _quantity: str = ""
     _marker: str = field(default_factory=lambda: new_name("check"))
+
+    def __post_init__(self) -> None:
+        """Nothing has failed yet."""
+        self._unmeasured = Unmeasured(len(self.at))
 
     def __enter__(self) -> Self:
         try:
@@ -145,13 +149,22 @@ class Agents:
         return self._unmeasured.reasons()
 
     def ask(self, order: Order) -> MeasuredTurn:
-        """Measure side by side. What fails has no value, and its reason is kept."""
+        """Measure side by side. What fails has no value, and its reason is kept.
+
+        What has had several time-outs is not measured again.
+        """
         quantity = QUANTITIES[order.quantity]
         if order.quantity != self._quantity:
             self._quantity = order.quantity
             self.progress.step(f"measures {quantity.title}")
-        items = [item for item in order.items if all(name in self._running for name in item)]
-        deadline = time.monotonic() + self.limit_s + _GRACE_S
+        items = [
+            item
+            for item in order.items
+            if all(name in self._running for name in item)
+            and not self._unmeasured.is_left_out(order.quantity, item)
+        ]
+        begin = time.monotonic()
+        deadline = begin + self.limit_s + _GRACE_S
         values: dict[Item, float] = {}
         for item in items:
             self._send(order.quantity, item)
@@ -167,6 +180,11 @@ class Agents:
                     self._unmeasured.succeed(order.quantity, way)
                 elif all(name in self._running for name in item):
                     self._unmeasured.fail(order.quantity, way, found)
+            failed = any(isinstance(found, str) for found in answers)
+            failed &= all(name in self._running for name in item)
+            # What failed early in a turn that another delays counts as late too: it has no value.
+            if failed and time.monotonic() - begin >= self.limit_s:
+                self._unmeasured.was_late(order.quantity, item)
         return MeasuredTurn(order.quantity, values)
 
     def _start(self, name: str) -> None:

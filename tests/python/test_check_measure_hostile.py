@@ -13,8 +13,9 @@ import pytest
 
 from nearmetal.check.measure import measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
-from nearmetal.check.performance.findings import judge_run
+from nearmetal.check.performance.findings import judge_run, unanswered
 from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.tournament import tournament
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError
@@ -115,7 +116,7 @@ def test_a_cluster_that_went_down_does_not_hide_an_interrupt() -> None:
 
 
 def test_reasons_name_the_quantities_that_an_item_lacks() -> None:
-    seen = Unmeasured()
+    seen = Unmeasured(2)
     for quantity in ("latency", "bandwidth"):
         seen.fail(quantity, ("a", "b"), "refused")
     seen.fail("memory", ("a",), "no room")
@@ -132,3 +133,70 @@ def test_reasons_name_the_quantities_that_an_item_lacks() -> None:
     seen.give_up("a", "it hangs")
     assert seen.reasons()["a",] == "it hangs"
     assert seen.any_given_up
+
+
+def late_turns(seen: Unmeasured, names: Sequence[str], silent: set[str]) -> int:
+    """Return how many turns of three tournaments last their whole limit."""
+    late = 0
+    for round_ in 3 * tournament(names):
+        pairs = [pair for pair in round_ if not seen.is_left_out("latency", pair)]
+        for pair in pairs:
+            if silent.isdisjoint(pair):
+                seen.succeed("latency", pair)
+            else:
+                seen.fail("latency", pair, "no result")
+                seen.was_late("latency", pair)
+        late += any(not silent.isdisjoint(pair) for pair in pairs)
+    return late
+
+
+@pytest.mark.parametrize("count", [4, 5, 16, 200])
+def test_packets_that_a_node_loses_cost_a_bounded_time(count: int) -> None:
+    names = [f"n{i}" for i in range(count)]
+    seen = Unmeasured(count)
+    assert late_turns(seen, names, {"n3"}) <= 8
+    assert "its pairs were left out" in seen.reasons()["n3",]
+    assert [item for item in seen.reasons() if len(item) == 1] == [("n3",)]
+    run = PerformanceRun(tuple(names), failures=seen.reasons())
+    assert [nodes for _, nodes, _ in unanswered(run)] == [("n3",)]
+
+
+def test_two_nodes_that_lose_packets_take_no_other_along() -> None:
+    names = [f"n{i}" for i in range(5)]
+    seen = Unmeasured(5)
+    late_turns(seen, names, {"n0", "n3"})
+    assert [item for item in seen.reasons() if len(item) == 1] == [("n0",), ("n3",)]
+    assert not seen.is_left_out("latency", ("n1", "n2"))
+
+
+def test_a_pair_is_left_out_after_two_time_outs_of_a_quantity() -> None:
+    seen = Unmeasured(6)
+    seen.was_late("latency", ("a", "b"))
+    assert not seen.is_left_out("latency", ("a", "b"))
+    seen.was_late("latency", ("b", "a"))
+    assert seen.is_left_out("latency", ("a", "b"))
+    assert not seen.is_left_out("bandwidth", ("a", "b"))
+    assert not seen.is_left_out("latency", ("a", "c"))
+
+
+def test_an_agent_that_never_has_a_result_is_not_asked_for_ever() -> None:
+    answer = (1.1, '{"why": "no result in 1 s"}')
+    with agents(Here(odd={"n3": odd(memory=answer, processor='{"value": 5}')}), limit_s=1.0) as now:
+        begin = time.monotonic()
+        for _ in range(20):
+            assert not now.ask(Order("memory", (("n3",),))).values
+        assert time.monotonic() - begin < 15
+        assert now.ask(Order("processor", (("n3",),))).values == {("n3",): 5.0}
+    assert now.failures == {("n3",): "memory bandwidth: no result in 1 s"}
+
+
+def test_pairs_that_lose_all_packets_are_not_asked_for_ever() -> None:
+    answer = (1.1, '{"why": "no result in 1 s"}')
+    node = odd(latency=answer, memory='{"value": 5}')
+    with agents(Here(odd={"n1": node, "n2": node}), limit_s=1.0) as now:
+        begin = time.monotonic()
+        for _ in range(20):
+            assert not now.ask(Order("latency", (("n1", "n2"),))).values
+        assert time.monotonic() - begin < 15
+        assert now.ask(Order("memory", (("n1",), ("n2",)))).values
+    assert set(now.failures) >= {("n1", "n2"), ("n2", "n1")}
