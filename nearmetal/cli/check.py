@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, ExitCode, StateError, UsageError
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from nearmetal.cluster.model import ClusterSpec
     from nearmetal.core.process import Command
 
-    Number = TypeVar("Number", int, float)
-
 _GRADES = ["fault", "warning", "note"]
 _QUICK_S = 20.0
+_LEAST_S, _MOST_S = 2, 3600
+"""Of --timeout. To enter a node and to start its Python takes most of a second."""
 
 _TARGETS = """\
 Without SPEC and --hosts, the node is this machine. The agent is one Python file that is sent to
@@ -130,7 +130,7 @@ def _drain(args: argparse.Namespace, view: View) -> int:
 
     if args.spec is not None or args.hosts is not None:
         raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
-    gathered = _here(min(args.timeout, _QUICK_S))
+    gathered = _here(min(seconds("--timeout", float(args.timeout)), _QUICK_S))
     args.profile = args.profile or "health_base"
     analysis = _analysis(args, gathered.snapshots(), gathered.silent)
     faults = [f for f in analysis.findings if f.grade is Gravity.FAULT]
@@ -194,8 +194,10 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     from nearmetal.check.collect import collect
     from nearmetal.core.process import LocalRunner
 
-    at_once = positive("--at-once", int(args.at_once))
-    timeout_s = positive("--timeout", float(args.timeout))
+    at_once = int(args.at_once)
+    if at_once < 1:
+        raise UsageError(f"--at-once {at_once}: more than 0")
+    timeout_s = seconds("--timeout", float(args.timeout))
     targets, silent = _targets(args)
     with view.steps("check: collect") as steps:
         gathered = collect(
@@ -205,10 +207,10 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     return gathered
 
 
-def positive(option: str, value: Number) -> Number:
-    """Return the value of an option; raises UsageError unless it is more than 0."""
-    if not value > 0:
-        raise UsageError(f"{option} {value:g}: more than 0")
+def seconds(option: str, value: float) -> float:
+    """Return the time of an option; raises UsageError unless a node can keep it and we can wait."""
+    if not _LEAST_S <= value <= _MOST_S:
+        raise UsageError(f"{option} {value:g}: from {_LEAST_S} to {_MOST_S} seconds")
     return value
 
 

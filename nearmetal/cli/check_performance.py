@@ -10,8 +10,8 @@ from nearmetal.cli.arguments import add_spec, split_names
 from nearmetal.cli.check import (
     add_judging,
     of_cluster,
-    positive,
     refuse_existing,
+    seconds,
     show_analysis,
 )
 from nearmetal.core.errors import UsageError
@@ -65,7 +65,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.process import LocalRunner
 
     quantities = split_names(args.measure, MEASURED, "measurement")
-    limit_s = positive("--timeout", float(args.timeout))
+    limit_s = seconds("--timeout", float(args.timeout))
     profile = load_profile(args.profile or "health_extended")
     if args.output is not None:
         refuse_existing(args.output)

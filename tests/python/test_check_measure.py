@@ -292,7 +292,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("two-nodes.yaml", (), "a cluster of 2 nodes has no majority"),
         ("vms-two.yaml", (), "measures clusters of local nodes, and this one is of libvirt"),
         ("two-by-two.yaml", ("--measure", "luck"), "unknown measurement 'luck'"),
-        ("two-by-two.yaml", ("--timeout", "0"), "--timeout 0: more than 0"),
+        ("two-by-two.yaml", ("--timeout", "0.1"), "--timeout 0.1: from 2 to 3600 seconds"),
+        ("two-by-two.yaml", ("--timeout", "inf"), "--timeout inf: from 2 to 3600 seconds"),
+        ("two-by-two.yaml", ("--timeout", "1e10"), "--timeout 1e+10: from 2 to 3600 seconds"),
         ("two-by-two.yaml", ("--output", "."), ". exists"),
     ],
 )
