@@ -8,6 +8,7 @@ of one order; the others go on.
 
 from __future__ import annotations
 
+import errno
 import json
 import secrets
 import time
@@ -62,6 +63,12 @@ _REST_S = 0.5
 
 _READ_S = 0.5
 """Time in which an agent that waits for orders reads one; its pipe has room for hundreds."""
+
+_FILES, _OWN_FILES = 4, 64
+"""Open files for each agent: its input, its output, and both ends of its words; and others."""
+
+_OURS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+"""Errors of this machine when it starts a process."""
 
 _MOST_WORDS = 4096
 _MOST_ANSWER = 4096
@@ -203,8 +210,20 @@ class Agents:
             dialogue.send(str(len(text.encode())), self.limit_s)
             dialogue.send(text.removesuffix("\n"), self.limit_s)
             dialogue.send(json.dumps({"address": agent.address}), self.limit_s)
+        except OSError as error:
+            raise self._too_small(error) from error
         except (BackendError, CommandError) as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in _OURS:
+                raise self._too_small(error.__cause__) from error
             self._give_up(name, error.message)
+
+    def _too_small(self, error: OSError) -> CommandError:
+        """Return the error of a lack on this machine, which says nothing about a node."""
+        need = _OWN_FILES + _FILES * len(self.at)
+        return CommandError(
+            f"this machine cannot run {len(self.at)} agents: {error.strerror}",
+            f"ulimit -n {need}; if that is so already, the machine has too many processes",
+        )
 
     def _greet(self, name: str, deadline: float) -> None:
         if name not in self._running:

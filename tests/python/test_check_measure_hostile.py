@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, ru
 from nearmetal.check.performance.tournament import tournament
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from tests.python.test_check_measure import HELLO, NAMES, Here, agents
@@ -200,3 +202,21 @@ def test_pairs_that_lose_all_packets_are_not_asked_for_ever() -> None:
         assert time.monotonic() - begin < 15
         assert now.ask(Order("memory", (("n1",), ("n2",)))).values
     assert set(now.failures) >= {("n1", "n2"), ("n2", "n1")}
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_too_few_open_files_are_no_fault_of_a_node(left: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = os.dup(0)
+    os.close(used)
+    backend = Here()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + left, hard))
+        with (
+            pytest.raises(CommandError, match="this machine cannot run 3 agents: Too") as caught,
+            agents(backend),
+        ):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "ulimit -n 76" in caught.value.hint
