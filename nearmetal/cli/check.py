@@ -95,7 +95,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
     if args.drain:
         return _drain(args, view)
     if args.output is not None:
-        refuse_existing(args.output)
+        refuse_output(args.output)
     gathered = _gather(args, view)
     if args.output is not None:
         gathered.write(args.output)
@@ -167,7 +167,7 @@ def collect_options(parser: VerbParser) -> None:
 
 def on_collect(args: argparse.Namespace, view: View) -> int:
     """Write a collection; exit code 4 if nodes were silent."""
-    refuse_existing(args.output)
+    refuse_output(args.output)
     gathered = _gather(args, view)
     gathered.write(args.output)
     silent = {name: why.partition("|") for name, why in gathered.silent.items()}
@@ -184,10 +184,14 @@ def on_collect(args: argparse.Namespace, view: View) -> int:
     return ExitCode.CHECKS_FAILED if silent else ExitCode.DONE
 
 
-def refuse_existing(output: Path) -> None:
-    """Raise UsageError if the directory of a collection exists."""
-    if output.exists():
+def refuse_output(output: Path) -> None:
+    """Raise UsageError if the directory of a collection exists, or cannot be made."""
+    if os.path.lexists(output):
         raise UsageError(f"{output} exists", "a collection is written once: give another name")
+    if not output.parent.is_dir():
+        raise UsageError(f"{output.parent} is no directory", f"mkdir -p {output.parent}")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"no new directory can be made in {output.parent}", "give another one")
 
 
 def _gather(args: argparse.Namespace, view: View) -> Gathered:

@@ -10,7 +10,7 @@ from nearmetal.cli.arguments import add_spec, split_names
 from nearmetal.cli.check import (
     add_judging,
     of_cluster,
-    refuse_existing,
+    refuse_output,
     seconds,
     show_analysis,
 )
@@ -68,7 +68,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     limit_s = seconds("--timeout", float(args.timeout))
     profile = load_profile(args.profile or "health_extended")
     if args.output is not None:
-        refuse_existing(args.output)
+        refuse_output(args.output)
     cluster, spec = open_target(args.spec)
     names = [node.name for _, node in spec.nodes]
     _refuse_others(spec.backend, len(names))

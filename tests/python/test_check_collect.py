@@ -169,6 +169,8 @@ def test_the_verbs_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture
         (["check", "--profile", "nowhere"], "no profile 'nowhere'"),
         (["check", "--drain", "--hosts", "n1"], "--drain is for this machine"),
         (["check", "collect"], "required: --output"),
+        (["check", "collect", "--output", "no/where"], "no is no directory"),
+        (["check", "--output", "no/where"], "no is no directory"),
     ],
 )
 def test_wrong_usage(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

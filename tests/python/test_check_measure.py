@@ -296,6 +296,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("two-by-two.yaml", ("--timeout", "inf"), "--timeout inf: from 2 to 3600 seconds"),
         ("two-by-two.yaml", ("--timeout", "1e10"), "--timeout 1e+10: from 2 to 3600 seconds"),
         ("two-by-two.yaml", ("--output", "."), ". exists"),
+        ("two-by-two.yaml", ("--output", "no/where"), "no is no directory"),
     ],
 )
 def test_what_the_verb_refuses(
