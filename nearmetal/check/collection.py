@@ -67,12 +67,22 @@ class Collection:
                 raise LogError(f"{self.folder / file}: its content is not that of its name", _HINT)
             yield parse_snapshot(content, name, str(self.folder / file), entry.clock)
 
-    def performance(self) -> PerformanceRun | None:
+    @property
+    def has_run(self) -> bool:
+        """Whether the folder has a run of `check performance`, which may be damaged."""
+        return os.path.lexists(self.folder / PERFORMANCE)
+
+    def performance(self) -> PerformanceRun:
         """Return the run of `check performance` that the folder has; raises LogError."""
-        if not os.path.lexists(self.folder / PERFORMANCE):
-            return None
-        content = _read(self.folder, PERFORMANCE, MAX_RUN)
-        return parse_run(content, str(self.folder / PERFORMANCE))
+        file = str(self.folder / PERFORMANCE)
+        run = parse_run(_read(self.folder, PERFORMANCE, MAX_RUN), file)
+        for name in run.names:
+            if name not in self.nodes and name not in self.silent:
+                raise LogError(
+                    f"{file}: it measured node {name}, which is not in {INDEX}",
+                    "the file belongs to another folder",
+                )
+        return run
 
 
 def _read(folder: Path, file: str, most: int = MAX_BYTES) -> bytes:

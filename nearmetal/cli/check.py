@@ -11,9 +11,10 @@ from nearmetal.core.errors import BackendError, ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nearmetal.check.collect import Gathered
+    from nearmetal.check.collection import Collection
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
     from nearmetal.check.performance.findings import JudgedRun
     from nearmetal.check.performance.run import PerformanceRun
@@ -275,40 +276,51 @@ def analyse_options(parser: VerbParser) -> None:
 
 def on_analyse(args: argparse.Namespace, view: View) -> int:
     """Judge collections; exit code 4 if a finding is as grave as --fail-at."""
-    snapshots, silent, taken, run = _read(args.paths)
+    from nearmetal.check.collection import Collection
+
+    sources = _sources(args.paths)
+    silent: dict[str, str] = {}
+    for source in sources:
+        if isinstance(source, Collection):
+            silent |= source.silent
+    run = _run(sources)
     performance = None
     if run is not None:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
 
-        # A second reading, and one snapshot at a time in both.
-        performance = judge_run(run, classes(_read(args.paths)[0], {}))
-    return show_analysis(args, view, _analysis(args, snapshots, silent, performance), taken)
+        performance = judge_run(run, classes(_snapshots(sources), {}))
+    analysis = _analysis(args, _snapshots(sources), silent, performance)
+    return show_analysis(args, view, analysis, max(source.taken for source in sources))
 
 
-def _read(
-    paths: Iterable[Path],
-) -> tuple[Iterable[Snapshot], dict[str, str], float, PerformanceRun | None]:
-    from itertools import chain
+def _sources(paths: Iterable[Path]) -> list[Collection | Snapshot]:
+    from nearmetal.check.collection import open_collection
 
-    from nearmetal.check.collection import Collection, open_collection
+    return [open_collection(path) for path in paths]
 
-    sources: list[Iterable[Snapshot]] = []
-    silent: dict[str, str] = {}
-    taken, run = 0.0, None
-    for path in paths:
-        found = open_collection(path)
-        if isinstance(found, Collection):
-            measured = found.performance()
-            if measured and run:
-                raise UsageError(f"{path}: a second run of `check performance`", "give one of them")
-            run = run or measured
-            sources.append(found.snapshots())
-            silent |= found.silent
+
+def _snapshots(sources: Iterable[Collection | Snapshot]) -> Iterator[Snapshot]:
+    """Read one snapshot after the other."""
+    from nearmetal.check.collection import Collection
+
+    for source in sources:
+        if isinstance(source, Collection):
+            yield from source.snapshots()
         else:
-            sources.append([found])
-        taken = max(taken, found.taken)
-    return chain.from_iterable(sources), silent, taken, run
+            yield source
+
+
+def _run(sources: Iterable[Collection | Snapshot]) -> PerformanceRun | None:
+    """Return the run of `check performance` that one of the collections has."""
+    from nearmetal.check.collection import Collection
+
+    having = [source for source in sources if isinstance(source, Collection) and source.has_run]
+    if len(having) > 1:
+        raise UsageError(
+            f"{having[1].folder}: a second run of `check performance`", "give one of them"
+        )
+    return having[0].performance() if having else None
 
 
 def _analysis(
@@ -358,8 +370,8 @@ def on_diff(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.diff import compare
     from nearmetal.host.hosts_file import fold
 
-    before, after = _read([args.before])[0], _read([args.after])[0]
-    changes = compare(before, after)
+    before, after = _sources([args.before]), _sources([args.after])
+    changes = compare(_snapshots(before), _snapshots(after))
     view.table(
         ("place", "before", "after", "nodes"),
         [

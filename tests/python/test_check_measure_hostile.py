@@ -9,20 +9,30 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from nearmetal.check.collect import Gathered
 from nearmetal.check.measure import measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run, unanswered
-from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.run import (
+    PERFORMANCE,
+    Order,
+    PerformanceRun,
+    parse_run,
+    run_text,
+)
 from nearmetal.check.performance.tournament import tournament
 from nearmetal.check.unmeasured import Unmeasured
+from nearmetal.cli.main import main
 from nearmetal.cluster.backend import Backend
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
+from tests.python.check_nodes import content_of, facts_of
 from tests.python.test_check_measure import HELLO, NAMES, Here, agents
 
 _ODD = """
@@ -220,3 +230,15 @@ def test_too_few_open_files_are_no_fault_of_a_node(left: int) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "ulimit -n 76" in caught.value.hint
+
+
+def test_a_damaged_run_is_no_matter_of_a_diff(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gathered = Gathered({"n1": content_of(facts_of(1))}, {"n1": (0.0, 0.0)})
+    gathered.write(tmp_path / "good")
+    gathered.write(tmp_path / "bad", {PERFORMANCE: "{}"})
+    assert main(["check", "diff", str(tmp_path / "good"), str(tmp_path / "bad")]) == 0
+    assert "nothing changed" in capsys.readouterr().out
+    assert main(["check", "analyse", str(tmp_path / "bad")]) == 1
+    assert "not a run of version 1" in capsys.readouterr().err

@@ -326,12 +326,20 @@ def test_a_collection_may_have_a_run(tmp_path: Path) -> None:
     Gathered().write(empty)
     collection = open_collection(empty)
     assert isinstance(collection, Collection)
-    assert collection.performance() is None
+    assert not collection.has_run
     run = measure(names(4), lambda _, __: 1.0)
-    Gathered().write(tmp_path / "full", {PERFORMANCE: run_text(run)})
+    silent = dict.fromkeys(run.names, "no answer")
+    Gathered(silent=silent).write(tmp_path / "full", {PERFORMANCE: run_text(run)})
     full = open_collection(tmp_path / "full")
     assert isinstance(full, Collection)
     assert full.performance() == run
+    assert full.has_run
+    del silent["n2"]
+    Gathered(silent=silent).write(tmp_path / "other", {PERFORMANCE: run_text(run)})
+    other = open_collection(tmp_path / "other")
+    assert isinstance(other, Collection)
+    with pytest.raises(LogError, match=r"it measured node n2, which is not in collection.json"):
+        other.performance()
     (empty / PERFORMANCE).symlink_to(tmp_path / "full" / PERFORMANCE)
     with pytest.raises(LogError):
         collection.performance()
