@@ -162,7 +162,7 @@ def test_a_node_that_hangs_is_given_up_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("first", ["exec sleep 300", f"echo '{HELLO}'; exec sleep 300"])
 def test_a_node_that_hangs_first_takes_no_other_along(first: str) -> None:
-    with agents(Here(odd={"n3": ("sh", "-c", first)}), ("n3", "n1", "n2"), 1.0) as running:
+    with agents(Here(odd={"n3": ("sh", "-c", first)}), ("n3", "n1", "n2"), 3.0) as running:
         turn = running.ask(Order("processor", (("n3",), ("n1",), ("n2",))))
     assert set(turn.values) == {("n1",), ("n2",)}
     assert list(running.failures) == [("n3",)]
@@ -232,8 +232,10 @@ def test_a_limit_ends_an_order_and_not_the_agent() -> None:
 
 
 PROGRAM = """
+import signal
 import sys
 sys.path.insert(0, {root!r})
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from tests.python.test_check_measure import *
 with agents(Here()) as running:
     print("begins", flush=True)
@@ -250,12 +252,15 @@ def test_a_kill_leaves_nothing(number: int) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as program:
-        assert program.stdout is not None
-        program.stdout.readline()
-        time.sleep(0.5)
-        assert len(marked(program.pid)) >= len(NAMES)
-        program.send_signal(number)
-        program.wait(20)
+        try:
+            assert program.stdout is not None
+            program.stdout.readline()
+            time.sleep(0.5)
+            assert len(marked(program.pid)) >= len(NAMES)
+            program.send_signal(number)
+            program.wait(20)
+        finally:
+            program.kill()
     deadline = time.monotonic() + 10
     while (left := marked(program.pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
