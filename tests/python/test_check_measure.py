@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -185,15 +187,25 @@ def order(agent: subprocess.Popen[bytes], words: dict[str, Any]) -> None:
     agent.stdin.flush()
 
 
-def test_a_stranger_without_the_key_is_turned_away() -> None:
+@contextlib.contextmanager
+def agent_that_listens() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run an agent alone, and yield it with its port."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", share("check", "measure.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as agent:
+        try:
+            assert agent.stdout is not None
+            order(agent, {"address": "127.0.0.1"})
+            yield agent, json.loads(agent.stdout.readline())["port"]
+        finally:
+            agent.kill()
+
+
+def test_a_stranger_without_the_key_is_turned_away() -> None:
+    with agent_that_listens() as (agent, port):
         assert agent.stdout is not None
-        order(agent, {"address": "127.0.0.1"})
-        port = json.loads(agent.stdout.readline())["port"]
         order(agent, {"measure": "latency", "seconds": 0.05, "limit": 9, "key": "k" * 32})
         address = ("127.0.0.1", port)
         with (
@@ -212,15 +224,47 @@ def test_a_stranger_without_the_key_is_turned_away() -> None:
     assert agent.returncode == 0
 
 
-def test_a_limit_ends_an_order_and_not_the_agent() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-B", share("check", "measure.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as agent:
+def drip(link: socket.socket) -> None:
+    """Send a byte now and then, until the other side has enough."""
+    with contextlib.suppress(OSError):
+        while True:
+            link.sendall(b"x")
+            time.sleep(0.3)
+
+
+@pytest.mark.parametrize("callers", [12, 100])
+def test_no_caller_holds_up_another(callers: int) -> None:
+    with agent_that_listens() as (agent, port), contextlib.ExitStack() as stack:
+        order(agent, {"measure": "latency", "seconds": 0.05, "limit": 5, "key": "k" * 32})
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+            for _ in range(callers)
+        ]
+        dripper = threading.Thread(target=drip, args=(silent[0],))
+        dripper.start()
+        with socket.create_connection(("127.0.0.1", port), 9) as right:
+            right.sendall(b"k" * 32 + b"\1" * 8)
+            while (got := right.recv(8)) not in (b"\1" * 8, b""):
+                right.sendall(got)
         assert agent.stdout is not None
-        order(agent, {"address": "127.0.0.1"})
-        agent.stdout.readline()
+        assert "value" in json.loads(agent.stdout.readline())
+        agent.communicate()
+        dripper.join()
+
+
+def test_a_caller_has_one_second_for_all_of_its_key() -> None:
+    with agent_that_listens() as (agent, port):
+        order(agent, {"measure": "latency", "seconds": 0.05, "limit": 8, "key": "k" * 32})
+        with socket.create_connection(("127.0.0.1", port), 9) as link:
+            begin = time.monotonic()
+            drip(link)
+            assert time.monotonic() - begin < 5
+        agent.communicate()
+
+
+def test_a_limit_ends_an_order_and_not_the_agent() -> None:
+    with agent_that_listens() as (agent, _):
+        assert agent.stdout is not None
         order(agent, {"measure": "latency", "seconds": 0.05, "limit": 0.3, "key": "k"})
         assert json.loads(agent.stdout.readline()) == {"why": "no result in 0.3 s"}
         order(agent, {"measure": "memory", "seconds": 30, "limit": 0.5, "key": "k"})

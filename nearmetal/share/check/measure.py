@@ -13,10 +13,12 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from statistics import median
 from typing import Any, Callable, Dict, List, Optional
 
@@ -30,6 +32,12 @@ LARGE = 128 << 10
 LEAST_MESSAGES = 3
 WARM_UP = 10
 STRANGER_S = 1.0
+"""Time in which a caller must show the key."""
+
+CALLERS = 64
+"""Most callers that are heard at once. One more takes the place of the oldest."""
+
+QUEUED = 1024
 PING, LAST = b"\0" * SMALL, b"\1" * SMALL
 
 
@@ -205,17 +213,48 @@ def joined(order: Dict[str, Any], listener: socket.socket) -> socket.socket:
         link = socket.create_connection((order["peer"][0], order["peer"][1]), order["limit"])
         link.sendall(key)
         return link
-    while True:
-        link, _ = listener.accept()
-        link.settimeout(STRANGER_S)
-        shown = bytearray(len(key))
-        try:
-            receive(link, memoryview(shown))
-        except OSError:
-            shown = bytearray()
-        if hmac.compare_digest(bytes(shown), key):
-            return link
-        link.close()
+    return caller_with(key, listener)
+
+
+def caller_with(key: bytes, listener: socket.socket) -> socket.socket:
+    """Return the connection of the caller that shows the key. No caller makes another one wait."""
+    callers = {}  # type: Dict[socket.socket, Tuple[float, bytes]]
+    try:
+        while True:
+            first = min((end for end, _ in callers.values()), default=None)
+            wait = None if first is None else max(0.0, first - time.monotonic())
+            ready, _, _ = select.select([listener, *callers], [], [], wait)
+            now = time.monotonic()
+            for link, (end, before) in list(callers.items()):
+                shown = before + (
+                    next_piece(link, len(key) - len(before)) if link in ready else b""
+                )
+                callers[link] = (end, shown)
+                if hmac.compare_digest(shown, key):
+                    del callers[link]
+                    return link
+                has_ended = link in ready and shown == before
+                if has_ended or len(shown) == len(key) or end <= now:
+                    del callers[link]
+                    link.close()
+            if listener in ready:
+                with suppress(BlockingIOError):  # it has gone already
+                    callers[listener.accept()[0]] = (now + STRANGER_S, b"")
+            if len(callers) > CALLERS:
+                oldest = min(callers, key=lambda link: callers[link][0])
+                del callers[oldest]
+                oldest.close()
+    finally:
+        for link in callers:
+            link.close()
+
+
+def next_piece(link: socket.socket, most: int) -> bytes:
+    """Return bytes of a connection that has some; none if it has ended."""
+    try:
+        return link.recv(most)
+    except OSError:
+        return b""
 
 
 def measured(order: Dict[str, Any], listener: socket.socket) -> float:
@@ -260,7 +299,8 @@ def listening(address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family)
     listener.bind((address, 0))
-    listener.listen(16)
+    listener.listen(QUEUED)
+    listener.setblocking(False)
     return listener
 
 
