@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 
 from nearmetal.check.collection import Entry, index_text
+from nearmetal.check.performance.retest import confirm
+from nearmetal.check.performance.run import MeasuredTurn, PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.screen import screen
 from nearmetal.check.snapshot import digest_of, parse_snapshot
 from tests.python.check_nodes import content_of, facts_of, judged
+from tests.python.check_performance_clusters import names, places
 
 PACKAGES = {f"package-{i}": f"{i}.{i * 7 % 31}-1+deb12u{i % 9}" for i in range(900)}
 PINS = {str(i): f"{i}-{i + 3}" for i in range(64)}
@@ -42,6 +46,24 @@ def test_a_thousand_snapshots_are_analysed_in_ten_seconds() -> None:
     analysis = judged(nodes)
     assert time.process_time() - begin < 10
     assert [(f.about, f.folded) for f in analysis.findings] == [("sysctl[vm.swappiness]", "n00500")]
+
+
+def test_a_file_with_many_slow_pairs_is_judged_in_seconds() -> None:
+    nodes = names(128)
+    pairs = {
+        (a, b): 50.0 if (i + j) % 7 == 0 else 100.0
+        for i, a in enumerate(nodes)
+        for j, b in enumerate(nodes)
+        if i != j
+    }
+    turn = MeasuredTurn("bandwidth", pairs)
+    run = PerformanceRun(nodes, screening=(turn,), retests=(turn,) * 16)
+    begin = time.process_time()
+    read = parse_run(run_text(run).encode(), "performance.json")
+    found = confirm(read.retests, screen(read, places({"h": nodes})))
+    assert time.process_time() - begin < 20
+    assert {one.suspicion.item for one in found} == {p for p, value in pairs.items() if value < 99}
+    assert {one.retests for one in found} == {16}
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from nearmetal.check.performance.robust import FLOOR, retests_needed
@@ -83,29 +83,64 @@ def _of_pairs(
             return
 
 
+@dataclass
+class _Case:
+    """What the retests of a suspicion show, up to the decision: later ones could not change it.
+
+    `known`: the part of its slowness that other suspicions explain.
+    """
+
+    suspicion: Suspicion
+    most: int
+    least: int
+    known: float = 0.0
+    found: list[float] = field(default_factory=list)
+    """How much slower than the others of its turn the suspect was, turn by turn."""
+    slow: int = 0
+    proven: bool | None = None
+
+    def add(self, slowness: float) -> None:
+        if self.proven is not None:
+            return
+        value = slowness - self.known
+        self.found.append(value)
+        self.slow += value > FLOOR
+        if self.slow >= self.least:
+            self.proven = True
+        elif len(self.found) - self.slow > self.most - self.least:
+            self.proven = False
+
+
 class Retests:
     """The turns of retests so far, and what they prove.
 
-    All suspicions, of all quantities, share one bound on errors.
+    All suspicions, of all quantities, share one bound on errors. The work is in proportion to the
+    values of the turns, whatever the number of suspicions: a file may have very many of both.
     """
 
     def __init__(self, screening: Screening) -> None:
         self._screening = screening
-        self._needed = retests_needed(len(screening.suspicions))
+        most, least = retests_needed(len(screening.suspicions))
         self._suspects: dict[str, set[Item]] = defaultdict(set)
-        self._open: dict[str, list[Suspicion]] = defaultdict(list)
+        self._cases: dict[str, dict[tuple[Side, Item], _Case]] = defaultdict(dict)
+        self._open: dict[str, set[tuple[Side, Item]]] = defaultdict(set)
         """What is not decided yet, by quantity."""
         for one in screening.suspicions:
+            known = 0.0
+            if one.side is Side.PAIR:
+                known = screening.models[one.quantity].explained(one.item)
             self._suspects[one.quantity].add(one.item)
-            self._open[one.quantity].append(one)
-        self._seen: dict[Suspicion, list[float]] = defaultdict(list)
-        """How much slower than the others of its turn each suspect was, turn by turn."""
-        self._turns: dict[str, list[dict[Item, float]]] = defaultdict(list)
+            self._cases[one.quantity][one.side, one.item] = _Case(one, most, least, known)
+            self._open[one.quantity].add((one.side, one.item))
+        self._others: dict[str, dict[tuple[Side, str], list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        """How slow each node is with partners with which it is no suspect, by quantity."""
 
     def add(self, turn: MeasuredTurn) -> None:
         """Take a turn. A turn of which nothing but suspects could be measured says nothing."""
         model, suspects = self._screening.models.get(turn.quantity), self._suspects[turn.quantity]
-        if model is None:
+        if model is None or not suspects:
             return
         slow = {
             item: own
@@ -119,17 +154,32 @@ class Retests:
         ]
         if others:
             norm = median(others)
-            self._take(turn.quantity, {item: own - norm for item, own in slow.items()})
+            for item, own in slow.items():
+                self._take(turn.quantity, item, own - norm)
 
-    def _take(self, quantity: str, turn: dict[Item, float]) -> None:
-        self._turns[quantity].append(turn)
-        for one in self._open[quantity]:
-            self._seen[one] += self._seen_in(one, turn)
-        self._open[quantity] = [
-            one
-            for one in self._open[quantity]
-            if _decided(self._seen[one], *self._needed)[1] is None
-        ]
+    def _take(self, quantity: str, item: Item, slowness: float) -> None:
+        """Take how much slower than the others of its turn an item was."""
+        if not QUANTITIES[quantity].of_pairs:
+            self._tell(quantity, Side.WHOLE, item, slowness)
+            return
+        suspects = self._suspects[quantity]
+        self._tell(quantity, Side.PAIR, item, slowness)
+        usual = item not in suspects and item[::-1] not in suspects
+        for side, node, partner in (
+            (Side.SENDS, item[0], item[1]),
+            (Side.RECEIVES, item[1], item[0]),
+        ):
+            if (partner,) not in suspects:
+                self._tell(quantity, side, (node,), slowness)
+                if usual:
+                    self._others[quantity][side, node].append(slowness)
+
+    def _tell(self, quantity: str, side: Side, item: Item, slowness: float) -> None:
+        case = self._cases[quantity].get((side, item))
+        if case is not None:
+            case.add(slowness)
+            if case.proven is not None:
+                self._open[quantity].discard((side, item))
 
     def decided(self, quantity: str) -> bool:
         """Whether all suspicions of a quantity are decided."""
@@ -137,63 +187,34 @@ class Retests:
 
     def results(self) -> list[Confirmation]:
         """Return all suspicions with what was proven."""
-        return [self._confirmation(one) for one in self._screening.suspicions]
-
-    def _confirmation(self, suspicion: Suspicion) -> Confirmation:
-        found, proven = _decided(self._seen[suspicion], *self._needed)
-        exchanged = (0.0, 0.0)
-        if suspicion.side is Side.PAIR:
-            sender, receiver = suspicion.item
-            exchanged = (
-                self._exchanged(suspicion, Side.SENDS, sender),
-                self._exchanged(suspicion, Side.RECEIVES, receiver),
-            )
-        return Confirmation(
-            suspicion,
-            len(found),
-            sum(value > FLOOR for value in found),
-            proven,
-            median(found) if found else 0.0,
-            exchanged,
-        )
-
-    def _seen_in(self, suspicion: Suspicion, turn: Mapping[Item, float]) -> list[float]:
-        """Return how much slower than the others of a turn the suspect was, if it was measured."""
-        if suspicion.side not in (Side.WHOLE, Side.PAIR):
-            return self._with_others(suspicion, suspicion.item[0], suspicion.side, turn, set())
-        if suspicion.item not in turn:
-            return []
-        known = 0.0
-        if suspicion.side is Side.PAIR:
-            known = self._screening.models[suspicion.quantity].explained(suspicion.item)
-        return [turn[suspicion.item] - known]
-
-    def _with_others(
-        self,
-        suspicion: Suspicion,
-        node: str,
-        side: Side,
-        turn: Mapping[Item, float],
-        suspect_pairs: set[Item],
-    ) -> list[float]:
-        """Return the slowness of a node in a turn with each partner that is no suspect."""
-        suspects, at = self._suspects[suspicion.quantity], 0 if side is Side.SENDS else 1
+        exchanged = {
+            quantity: {place: median(found) for place, found in places.items()}
+            for quantity, places in self._others.items()
+        }
         return [
-            slow
-            for item, slow in turn.items()
-            if item[at] == node and (item[1 - at],) not in suspects and item not in suspect_pairs
+            _confirmation(
+                self._cases[one.quantity][one.side, one.item], exchanged.get(one.quantity, {})
+            )
+            for one in self._screening.suspicions
         ]
 
-    def _exchanged(self, pair: Suspicion, side: Side, node: str) -> float:
-        """Return how slow a node of a pair is with partners with which it is no suspect."""
-        suspects = self._suspects[pair.quantity]
-        known = suspects | {item[::-1] for item in suspects}
-        found = [
-            slow
-            for turn in self._turns[pair.quantity]
-            for slow in self._with_others(pair, node, side, turn, known)
-        ]
-        return median(found) if found else 0.0
+
+def _confirmation(case: _Case, others: Mapping[tuple[Side, str], float]) -> Confirmation:
+    """Return what was proven. `others`: how slow nodes are with other partners."""
+    exchanged, item = (0.0, 0.0), case.suspicion.item
+    if case.suspicion.side is Side.PAIR:
+        exchanged = (
+            others.get((Side.SENDS, item[0]), 0.0),
+            others.get((Side.RECEIVES, item[1]), 0.0),
+        )
+    return Confirmation(
+        case.suspicion,
+        len(case.found),
+        case.slow,
+        case.proven,
+        median(case.found) if case.found else 0.0,
+        exchanged,
+    )
 
 
 def confirm(turns: Sequence[MeasuredTurn], screening: Screening) -> list[Confirmation]:
@@ -202,18 +223,3 @@ def confirm(turns: Sequence[MeasuredTurn], screening: Screening) -> list[Confirm
     for turn in turns:
         retests.add(turn)
     return retests.results()
-
-
-def _decided(values: Sequence[float], most: int, least: int) -> tuple[Sequence[float], bool | None]:
-    """Return the values up to the decision, and the decision.
-
-    The result is that of all `most` retests: later ones could not change it.
-    """
-    slow = 0
-    for count, value in enumerate(values[:most], 1):
-        slow += value > FLOOR
-        if slow >= least:
-            return values[:count], True
-        if count - slow > most - least:
-            return values[:count], False
-    return values[:most], None
