@@ -275,6 +275,26 @@ def test_a_limit_ends_an_order_and_not_the_agent() -> None:
     assert agent.returncode == 0
 
 
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+@pytest.mark.parametrize("name", ["memory", "latency", "bandwidth"])
+def test_the_end_of_the_input_ends_an_order(name: str) -> None:
+    with agent_that_listens() as (agent, port), contextlib.ExitStack() as stack:
+        order(agent, {"measure": name, "seconds": 60, "limit": 60, "key": "k"})
+        if name == "bandwidth":  # the other node says nothing more
+            link = stack.enter_context(socket.create_connection(("127.0.0.1", port), 9))
+            link.sendall(b"k")
+        time.sleep(1.0)
+        started = children(agent.pid)
+        assert bool(started) == (name == "memory")
+        assert agent.stdin is not None
+        agent.stdin.close()
+        assert agent.wait(10) == 0
+        assert [pid for pid in started if Path("/proc", pid).exists()] == []
+
+
 PROGRAM = """
 import signal
 import sys

@@ -3,7 +3,7 @@
 
 One file, the standard library, Python 3.6 or later, as any user. It gets its text and then one
 order per line on standard input, and answers each with one line of JSON. At the end of the input it
-ends. It opens no file to write. Each order has a limit of time.
+ends at once, whatever it does. It opens no file to write. Each order has a limit of time.
 
 The first order has the node's address, on which the agent listens. Who connects must first show the
 key of the order, which only the two agents of a pair get.
@@ -18,9 +18,9 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from statistics import median
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 VERSION = 1
 COPIED = 16 << 20
@@ -31,6 +31,9 @@ SMALL = 8
 LARGE = 128 << 10
 LEAST_MESSAGES = 3
 WARM_UP = 10
+LOOK_S = 0.1
+"""Time between two looks at the clock and the input, while an order runs."""
+
 STRANGER_S = 1.0
 """Time in which a caller must show the key."""
 
@@ -45,9 +48,29 @@ class LateError(Exception):
     """The limit of an order is over."""
 
 
-def on_alarm(_number: int, _frame: Any) -> None:
-    """End the order that runs."""
-    raise LateError
+@contextmanager
+def watched(seconds: float) -> Iterator[None]:
+    """Bound what runs by a limit of time, and by the end of the input, which ends this program."""
+    end = time.monotonic() + seconds
+
+    def look(_number: int, _frame: Any) -> None:
+        late = time.monotonic() >= end
+        if late or input_has_ended():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise LateError if late else SystemExit
+
+    signal.signal(signal.SIGALRM, look)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def input_has_ended() -> bool:
+    """Return whether no order follows, without a wait."""
+    ready, _, _ = select.select([0], [], [], 0)
+    return bool(ready) and not sys.stdin.buffer.peek(1)
 
 
 def copies(seconds: float) -> Callable[[], float]:
@@ -271,11 +294,8 @@ def measured(order: Dict[str, Any], listener: socket.socket) -> float:
 def outcome(order: Dict[str, Any], listener: socket.socket) -> Dict[str, Any]:
     """Carry out an order within its limit; return its value, or why there is none."""
     try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, float(order["limit"]))
+        with watched(float(order["limit"])):
             return {"value": measured(order, listener)}
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
     except LateError:
         return {"why": "no result in {:g} s".format(float(order["limit"]))}
     except OSError as error:
@@ -306,7 +326,6 @@ def listening(address: str) -> socket.socket:
 
 def main() -> None:
     """Serve orders until the input ends."""
-    signal.signal(signal.SIGALRM, on_alarm)
     order = next_order()
     if order is None:
         return
