@@ -25,7 +25,7 @@ from nearmetal.cli import check
 
 AGENT = Path(__file__).parents[2] / "nearmetal/share/check/agent.py"
 OLD_MODULES = {"json", "os", "re", "resource", "select", "signal", "socket", "stat", "struct"}
-OLD_MODULES |= {"sys", "time", "typing", "hashlib", "hmac", "statistics"}
+OLD_MODULES |= {"contextlib", "sys", "time", "typing", "hashlib", "hmac", "statistics"}
 
 
 def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Snapshot:

@@ -15,7 +15,7 @@ import pytest
 
 from nearmetal.check.collection import Entry, index_text
 from nearmetal.check.performance.retest import confirm
-from nearmetal.check.performance.run import MeasuredTurn, PerformanceRun, parse_run, run_text
+from nearmetal.check.performance.run import Item, MeasuredTurn, PerformanceRun, parse_run, run_text
 from nearmetal.check.performance.screen import screen
 from nearmetal.check.snapshot import digest_of, parse_snapshot
 from tests.python.check_nodes import content_of, facts_of, judged
@@ -50,7 +50,7 @@ def test_a_thousand_snapshots_are_analysed_in_ten_seconds() -> None:
 
 def test_a_file_with_many_slow_pairs_is_judged_in_seconds() -> None:
     nodes = names(128)
-    pairs = {
+    pairs: dict[Item, float] = {
         (a, b): 50.0 if (i + j) % 7 == 0 else 100.0
         for i, a in enumerate(nodes)
         for j, b in enumerate(nodes)

@@ -20,7 +20,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from statistics import median
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 VERSION = 1
 COPIED = 16 << 20
@@ -70,7 +70,8 @@ def watched(seconds: float) -> Iterator[None]:
 def input_has_ended() -> bool:
     """Return whether no order follows, without a wait."""
     ready, _, _ = select.select([0], [], [], 0)
-    return bool(ready) and not sys.stdin.buffer.peek(1)
+    buffer: Any = sys.stdin.buffer
+    return bool(ready) and not buffer.peek(1)
 
 
 def copies(seconds: float) -> Callable[[], float]:
@@ -241,7 +242,7 @@ def joined(order: Dict[str, Any], listener: socket.socket) -> socket.socket:
 
 def caller_with(key: bytes, listener: socket.socket) -> socket.socket:
     """Return the connection of the caller that shows the key. No caller makes another one wait."""
-    callers = {}  # type: Dict[socket.socket, Tuple[float, bytes]]
+    callers: Dict[socket.socket, Tuple[float, bytes]] = {}
     try:
         while True:
             first = min((end for end, _ in callers.values()), default=None)
