@@ -12,6 +12,7 @@ from nearmetal.cluster.post import post_findings
 from nearmetal.cluster.registration import backend_names, registration, specs
 from nearmetal.config.document import Document, parse, read_text
 from nearmetal.config.explain import check, known_keys
+from nearmetal.core.resources import share
 
 __all__ = ["ClusterSpec", "load_spec", "parse_spec"]
 
@@ -23,7 +24,7 @@ _DEFAULT = "local"
 
 def load_spec(path: Path) -> ClusterSpec:
     """Read and check a cluster spec; raises NearmetalError or SpecError."""
-    return parse_spec(read_text(path, WHAT), str(path))
+    return parse_spec(read_text(path, WHAT, share("examples")), str(path))
 
 
 def parse_spec(text: str, file: str = "<spec>") -> ClusterSpec:

@@ -100,8 +100,11 @@ def _mark(mark: Any) -> Position:
     return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
 
 
-def read_text(path: Path, what: str) -> str:
-    """Read a file that a user wrote; `what` names its kind. Raises NearmetalError or SpecError."""
+def read_text(path: Path, what: str, examples: Path | None = None) -> str:
+    """Read a file that a user wrote; `what` names its kind. Raises NearmetalError or SpecError.
+
+    `examples` is a directory with files of this kind.
+    """
     document = Document(str(path))
     try:
         raw = read_named(path, MAX_BYTES)
@@ -109,7 +112,8 @@ def read_text(path: Path, what: str) -> str:
         if error.errno == errno.EFBIG:
             document.complain((1, 1), "the file is too large", f"{what} has at most 1 MiB")
             raise SpecError(document.problems) from error
-        hint = f"give the path of {what}"
+        more = f"; examples are in {examples}" if examples else ""
+        hint = f"give the path of {what}{more}"
         raise NearmetalError(f"cannot read {path}: {error.strerror}", hint) from error
     try:
         text = raw.decode("utf-8")

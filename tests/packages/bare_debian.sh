@@ -40,6 +40,13 @@ grep '^hello from 2 ranks: 2 endpoints sent shm' /tmp/demo
 [ -s results/report.html ]
 passed "demo with Debian's Open MPI"
 
+# The pages for a new user, word for word: root installs, and a user runs the first job.
+useradd --create-home ann
+(cd /given && quietly python3 follow.py 'howto-install.md#Debian packages')
+su - ann -c 'python3 /given/follow.py /given/tutorial-containers.md' >/tmp/first || { cat /tmp/first; exit 1; }
+userdel --remove ann 2>/tmp/log
+passed "the tutorial as it stands"
+
 spec=/usr/share/doc/nearmetal/examples/two-nodes.yaml
 python3 -m venv /opt/mpi/mpich5
 quietly /opt/mpi/mpich5/bin/pip install --no-deps mpich==5.0.2

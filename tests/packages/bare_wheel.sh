@@ -6,6 +6,8 @@
 
 set -eu
 if [ "$(id -u)" = 0 ]; then
+	apt-get update >/dev/null
+	apt-get install -y --no-install-recommends gcc libc6-dev >/dev/null 2>&1
 	useradd --create-home --home-dir /srv/ann ann
 	exec setpriv --reuid ann --regid ann --init-groups env HOME=/srv/ann USER=ann "$0"
 fi
@@ -35,6 +37,11 @@ passed "a job of PyPI's MPICH across two nodes"
 [ "$(bash /given/complete.sh completion two)" = two-nodes ]
 nearmetal down --yes two-nodes >/dev/null
 passed "completion of a cluster"
+
+deactivate
+(cd /given && python3 follow.py howto-install.md#Wheel tutorial-containers.md) >log || { cat log; exit 1; }
+passed "the tutorial as it stands"
+. venv/bin/activate
 
 # The programs that measure, and the parts of an image, are in the wheel.
 nearmetal tune --rounds 1 --output tuning >/dev/null

@@ -70,7 +70,9 @@ def in_bare_root(suite: str, script: str, tmp_path: Path) -> list[str]:
     """Run a script of this folder in a bare root; return what passed."""
     given = tmp_path / "given"
     given.mkdir()
-    for path in (*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl"), *HERE.glob("*.sh")):
+    pages = [ROOT / "docs" / name for name in ("howto-install.md", "tutorial-containers.md")]
+    packages = [*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl")]
+    for path in (*packages, *HERE.glob("*.sh"), HERE / "follow.py", *pages):
         shutil.copy(path, given)
     done = subprocess.run(
         [HERE / "root.sh", bare_root(suite), given, f"/given/{script}"],
@@ -98,6 +100,7 @@ def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
         "a page for each verb",
         "guest unit",
         "demo with Debian's Open MPI",
+        "the tutorial as it stands",
         "a job of PyPI's MPICH across two nodes",
         "completion of a spec and of a cluster",
         "schemas and metrics",
@@ -116,6 +119,7 @@ def test_the_wheel_without_root(suite: str, tmp_path: Path) -> None:
         "demo with PyPI's MPICH",
         "a job of PyPI's MPICH across two nodes",
         "completion of a cluster",
+        "the tutorial as it stands",
         "tune",
         "parts of an image",
         "a missing extra is named",

@@ -287,7 +287,7 @@ def test_an_mpi_that_is_not_installed(mpis: SearchPath) -> None:
         LaunchError, match=f"not installed: looked in {mpis.roots[0]}/impi"
     ) as caught:
         pick("impi", places=mpis)
-    assert "installed: mpich5; install it, or add" in caught.value.hint
+    assert "installed: mpich5; use --mpi with one of these, or install Intel" in caught.value.hint
     with pytest.raises(UsageError, match="unknown MPI 'mvapich'") as unknown:
         pick("mvapich", places=mpis)
     assert "openmpi4" in unknown.value.hint

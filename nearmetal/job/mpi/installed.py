@@ -173,9 +173,11 @@ def pick(
         raise UsageError(f"unknown MPI {name!r}", f"known: {known}; installed: {here}") from None
     if mpi not in found:
         prefixes = ", ".join(map(str, looked.prefixes(mpi)))
+        others = "use --mpi with one of these, or " if found else ""
         raise LaunchError(
             f"{mpi.title} ({mpi.value}) is not installed: looked in {prefixes}",
-            f"installed: {here}; install it, or add its parent to NEARMETAL_MPI_PATH",
+            f"installed: {here}; {others}install {mpi.title}, with the parent of its directory "
+            f"{mpi.value} in NEARMETAL_MPI_PATH",
         )
     if family not in (None, mpi.family):
         fitting = ", ".join(m.value for m in found if m.family is family) or "none installed"
