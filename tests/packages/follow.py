@@ -66,10 +66,11 @@ def main(arguments: list[str]) -> int:
         text=True,
     )
     for line in process.stdout or ():
-        print(line, end="", flush=True)
+        sys.stdout.write(line)
+        sys.stdout.flush()
         wanted.discard(comparable(line))
     for line in sorted(wanted):
-        print(f"not printed: {line}")
+        sys.stdout.write(f"not printed: {line}\n")
     return process.wait() or bool(wanted)
 
 
