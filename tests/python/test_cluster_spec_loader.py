@@ -176,8 +176,10 @@ def test_a_byte_order_mark_is_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_an_error_in_words(tmp_path: Path) -> None:
-    with pytest.raises(NearmetalError, match=r"cannot read .*No such file"):
+    with pytest.raises(NearmetalError, match=r"cannot read .*No such file") as caught:
         load_spec(tmp_path / "none.yaml")
+    _, _, examples = caught.value.hint.partition("examples are in ")
+    assert Path(examples, "two-nodes.yaml").is_file()
 
 
 def test_a_subnet_must_hold_the_nodes() -> None:
