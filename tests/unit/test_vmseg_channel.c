@@ -12,12 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "connect/exchange.h"
+#include "transport/shm/shm_private.h"
 #include "transport_fixture.h"
 #include "vmseg_fixture.h"
 
@@ -517,6 +520,30 @@ NM_TEST_WITHIN(an_address_with_another_part_is_not_met, 60)
 	NM_CHECK_HAS(why.text, "in another machine's part");
 	nodes_connect(&on_machine, a, b);
 	exchange(a, b, 1);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+/* The exchange is freed at the next turn, and its handshake may end later. */
+NM_TEST_WITHIN(an_exchange_whose_socket_fails_is_no_longer_its_handshakes, 60)
+{
+	struct node *a = create_on(0), *b = create_on(1);
+	struct nm_sessions *sessions = nm_shm_of(a->transport)->sessions;
+	const uint8_t too_long[NM_MESSAGE_MAX + 1] = {0};
+	struct nm_handshake *handshake;
+	struct nm_exchange *its;
+
+	nodes_connect(&on_machine, a, b);
+	pthread_mutex_lock(&sessions->lock);
+	handshake = sessions->handshakes;
+	NM_CHECK(handshake && handshake->exchange);
+	its = handshake->exchange;
+	NM_CHECK_EQ(send(handshake->fd, too_long, sizeof(too_long), MSG_NOSIGNAL),
+		    (ssize_t)sizeof(too_long));
+	its->watch.ready(sessions, &its->watch);
+	NM_CHECK(!its->handshake && !handshake->exchange);
+	pthread_mutex_unlock(&sessions->lock);
+	NODE_UNTIL(b, b->nr_down);
 	node_destroy(a);
 	node_destroy(b);
 }
