@@ -103,7 +103,7 @@ setup-packages:
 setup-site:
 	@tools/setup/setup.sh --site
 
-## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks, ReFrame, the site
+## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks, the site
 setup-system:
 	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers --site
 

@@ -111,7 +111,7 @@ static bool say(const struct nm_sessions *sessions, struct nm_exchange *exchange
 	return true;
 }
 
-/* Part the exchange from its handshake. Neither points to the other any more: both may end first. */
+/* Part the exchange from its handshake: either may end first, so neither points to the other. */
 static void let_go(struct nm_exchange *exchange)
 {
 	if (exchange->handshake)

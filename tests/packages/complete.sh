@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# complete.sh SCRIPT WORD: what bash offers after `nearmetal run WORD` and a Tab, by the completion SCRIPT.
+# complete.sh SCRIPT WORD: what bash offers after `nearmetal run WORD` and a Tab, by the completion
+# SCRIPT.
 
 set -u # and no -e: a shell of a user has none, and no name is no error
 . "$1"

@@ -43,7 +43,9 @@ def section(argument: str) -> str:
     path, _, heading = argument.partition("#")
     text = Path(path).read_text(encoding="utf-8")
     if heading:
-        _, _, text = text.partition(f"\n## {heading}\n")
+        _, found, text = text.partition(f"\n## {heading}\n")
+        if not found:
+            raise SystemExit(f"{path} has no section {heading!r}")
         text, _, _ = text.partition("\n## ")
     return text
 

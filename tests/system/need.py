@@ -36,6 +36,12 @@ def need_mpi(*names: Mpi, places: SearchPath | None = None) -> None:
         lacking(f"{', '.join(absent)} is not installed")
 
 
+def need_root() -> None:
+    """Leave the test or module unless it runs as root, which set-up cannot bring."""
+    if os.geteuid() != 0:
+        pytest.skip("the tests do not run as root", allow_module_level=True)
+
+
 def need_build() -> None:
     """Leave the test or module unless provider and nearmetal-info are built."""
     try:

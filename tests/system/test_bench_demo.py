@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -26,7 +25,7 @@ from nearmetal.report.run_page import render_html
 from nearmetal.study.runner.collect import Collector
 from nearmetal.study.runner.suite import ARMS, PlannedLaunch, Program, Where
 from tests.system.local import ROOT, Site, site
-from tests.system.need import need_build, need_mpi
+from tests.system.need import need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 INSTALLED = find_installations()
 

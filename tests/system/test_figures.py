@@ -15,15 +15,14 @@ from benchmarks.promises.samples import LIMITS, Samples, What, Who
 from nearmetal.evidence import load_run
 from nearmetal.job.mpi import Mpi
 from tests.system.local import Site, site
-from tests.system.need import need_build, need_mpi
+from tests.system.need import need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 if len(os.sched_getaffinity(0)) < 2:
     pytest.skip("two cores are needed", allow_module_level=True)
 need_build()

@@ -7,7 +7,6 @@ test_bench_demo.py.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -21,15 +20,14 @@ from nearmetal.job.mpi import Mpi
 from nearmetal.report.analysis import Evidence
 from nearmetal.report.checks import State, run_checks
 from tests.system.local import Site, site
-from tests.system.need import need_build, need_mpi
+from tests.system.need import need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.system
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 
 SPEC = """\

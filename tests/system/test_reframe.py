@@ -16,15 +16,14 @@ import pytest
 from nearmetal.core.resources import share
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, Site, site
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.full, pytest.mark.timeout(900)]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 need_mpi(Mpi.MPICH5)
 

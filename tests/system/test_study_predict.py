@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -14,15 +13,14 @@ from nearmetal.cli.study_predict import load_profile
 from nearmetal.job.mpi import Mpi
 from nearmetal.study.runner.workloads import WORKLOADS
 from tests.system.local import site
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(600)]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 
 

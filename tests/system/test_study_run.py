@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -17,7 +16,7 @@ from nearmetal.evidence import read_manifest
 from nearmetal.job.mpi import Mpi
 from tests.system.browser import browser, find_browser
 from tests.system.local import ROOT, Site, site
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_root
 from tests.system.page import WINDOWS, assert_good_page
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1800)]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 need_mpi(Mpi.MPICH5)
 

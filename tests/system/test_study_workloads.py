@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,7 +16,7 @@ from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.study.runner.workloads import WORKLOADS
 from nearmetal.study.store import Study
 from tests.system.local import ROOT, Site, site
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(1800)]
 
-if os.geteuid() != 0:
-    pytest.skip("the tests do not run as root", allow_module_level=True)
+need_root()
 need_build()
 
 STUDY = """\

@@ -28,7 +28,10 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(7200)]
 PARALLEL = 8
 MEMORY_MIB, PLAN_S = 256, 5
 MAX_READS = 9
-"""How often all machines are read, however many they are: by each plan, by status, and for rules and removal."""
+"""How often all machines are read, however many they are.
+
+By each plan, by status, and for rules and removal.
+"""
 
 BODY = """\
 machine:

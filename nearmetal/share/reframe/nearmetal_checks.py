@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import reframe as rfm
-from reframe.core.builtins import performance_function, run_before, sanity_function, variable
+from reframe.core.builtins import run_before, sanity_function, variable
 from reframe.core.exceptions import SanityError
+from reframe.utility.sanity import make_performance_function
 
 SHORT, LONG = 8, 1 << 20
 """The sizes of the judged messages in bytes: those of the endpoints of a study."""
@@ -162,25 +163,11 @@ class NearmetalPingPong(_OfCluster):
 
     @run_before("performance")
     def _expect_no_more_time_than_the_network(self) -> None:
-        limit = (self.most_ratio, None, 0.0, "near/net")
-        self.reference = {"*": {"short_high": limit, "long_high": limit}}
-
-    @performance_function("near/net")
-    def short(self) -> float:
-        """Return the ratio of the times of a short message."""
-        return self._ratio(SHORT, "value")
-
-    @performance_function("near/net")
-    def short_high(self) -> float:
-        """Return the upper end of its 95 % interval."""
-        return self._ratio(SHORT, "high")
-
-    @performance_function("near/net")
-    def long(self) -> float:
-        """Return the ratio of the times of a long message."""
-        return self._ratio(LONG, "value")
-
-    @performance_function("near/net")
-    def long_high(self) -> float:
-        """Return the upper end of its 95 % interval."""
-        return self._ratio(LONG, "high")
+        """Give each ratio and the upper end of its interval; the end has a limit."""
+        unit, limits = "near/net", {}
+        for name, size in (("short", SHORT), ("long", LONG)):
+            for key, part in ((name, "value"), (f"{name}_high", "high")):
+                ratio = make_performance_function(self._ratio, unit, size, part)
+                self.perf_variables[key] = ratio
+            limits[f"{name}_high"] = (self.most_ratio, None, 0.0, unit)
+        self.reference = {"*": limits}
