@@ -29,14 +29,20 @@ _NO_PYTHON = 127
 
 _START = (
     "for p in python3 /usr/libexec/platform-python; do "
-    'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B - "$@"; done; exit 127'
+    'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B "$@"; done; '
+    "echo it has no python3 >&2; exit 127"
 )
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "LogLevel": "ERROR"}
 
 
+def python_argv(*words: str) -> list[str]:
+    """Return the command that runs the Python of a node, with these arguments."""
+    return ["sh", "-c", _START, "sh", *words]
+
+
 def agent_argv(*, quick: bool = False) -> list[str]:
     """Return the command that runs the agent from its standard input."""
-    return ["sh", "-c", _START, "sh", *(["--quick"] if quick else [])]
+    return python_argv("-", *(["--quick"] if quick else []))
 
 
 def with_agent(command: Command) -> Command:
@@ -47,7 +53,7 @@ def with_agent(command: Command) -> Command:
 def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
     """Return the commands for hosts that the user's own ssh reaches without questions."""
     # ssh joins its words, and the login shell there splits them again.
-    text = f"sh -c '{_START}' sh"
+    text = f"sh -c '{_START}' sh -"
     return {host: Command(Login(host, user, options=_OPTIONS).argv(text)) for host in hosts}
 
 

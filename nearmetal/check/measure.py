@@ -17,9 +17,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from nearmetal.check.collect import python_argv
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    LIMIT_S,
     MAX_TEXT,
     QUANTITIES,
     Item,
@@ -52,9 +54,6 @@ VERSION = 1
 _SECONDS = {"memory": 0.3, "processor": 0.3, "latency": 0.1, "bandwidth": 0.1}
 """Of one value. A quota of a control group has periods of 0.1 s: a node gets several of them."""
 
-LIMIT_S = 10.0
-"""Default limit of one measurement."""
-
 _GRACE_S = 3.0
 """Time after the limit of an order in which an agent says that it was late."""
 
@@ -73,11 +72,6 @@ _OURS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _MOST_WORDS = 4096
 _MOST_ANSWER = 4096
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
-_START = (
-    "for p in python3 /usr/libexec/platform-python; do "
-    'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B -c "$1"; done; '
-    "echo it has no python3 >&2; exit 127"
-)
 
 
 def measure_cluster(
@@ -198,10 +192,9 @@ class Agents:
         if not self.at[name]:
             self._give_up(name, "it is not up")
             return
-        argv = ["sh", "-c", _START, "sh", _LOADER]
         try:
             env = {"PATH": "/usr/bin:/bin", MARKER: self._marker}
-            command = self.backend.on_node(name, argv, env=env)
+            command = self.backend.on_node(name, python_argv("-c", _LOADER), env=env)
             words = self._stack.enter_context(first_words(_MOST_WORDS))
             dialogue = self.runner.converse(command, stderr=words.stream)
             self._stack.callback(dialogue.finish, 0.0)
@@ -257,17 +250,14 @@ class Agents:
 
     def _value(self, name: str, deadline: float) -> float | str:
         """Return the value that an agent answers, or why there is none."""
-        if name not in self._running:
-            return "it does not answer"
-        found = self._answer(name, deadline)
-        if found is None:
-            return "it does not answer"
-        value, why = found.get("value"), found.get("why")
-        if value is None and isinstance(why, str):
-            return printable(why)[:MAX_TEXT]
-        if is_possible(value):
-            return float(value)
-        self._give_up(name, "its value is not possible")
+        found = self._answer(name, deadline) if name in self._running else None
+        if found is not None:
+            value, why = found.get("value"), found.get("why")
+            if value is None and isinstance(why, str):
+                return printable(why)[:MAX_TEXT]
+            if is_possible(value):
+                return float(value)
+            self._give_up(name, "its value is not possible")
         return "it does not answer"
 
     def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:

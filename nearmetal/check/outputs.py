@@ -80,12 +80,13 @@ def junit(analysis: Analysis, least: Gravity) -> str:
     """Return a JUnit report: a suite for each family, a case for each check."""
     remarks: dict[str, list[JunitRemark]] = defaultdict(list)
     for finding in analysis.findings:
+        where = f"{finding.folded} {finding.about}".rstrip()
         text = f"{finding.reason}: {finding.value}, expected {finding.expected}"
         remarks[finding.check].append(
             JunitRemark(
                 JunitTag.FAILURE if finding.grade >= least else JunitTag.NOTE,
                 finding.grade.word,
-                f"{finding.grade.word}: {finding.folded} {finding.about}: {text}",
+                f"{finding.grade.word}: {where}: {text}",
                 f"remedy: {finding.remedy}",
             )
         )

@@ -16,7 +16,6 @@ from nearmetal.core.text import printable
 _ALL = ""
 """In place of a quantity: the node was given up."""
 
-
 _MOST_LATE = 2
 """Time-outs of one quantity of an item, after which it is left out."""
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nearmetal.job.mpi import Mpi
 
 _MAX_BLOCKS = 1000
+_MOST_S = 3600
 
 BLOCKS_HELP = (
     "number of blocks; a block launches each benchmark once in each arm, so six blocks are six "
@@ -174,12 +175,17 @@ def report_file(text: str) -> Path:
     return path
 
 
-def seconds(text: str) -> float:
-    """Return the seconds between two readings; raises ArgumentTypeError."""
+def seconds(text: str, least: float = 0.1) -> float:
+    """Return a time in seconds; raises ArgumentTypeError.
+
+    The default of `least` is the time between two readings: a person cannot read faster.
+    """
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0.1 <= value <= 3600:  # noqa: PLR2004 - a person cannot read faster than that
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.1 to 3600")
+    if not least <= value <= _MOST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {least:g} to {_MOST_S}"
+        )
     return value

@@ -27,12 +27,19 @@ if TYPE_CHECKING:
 
 _GRADES = ["fault", "warning", "note"]
 _QUICK_S = 20.0
-_LEAST_S, _MOST_S = 2, 3600
-"""Of --timeout. To enter a node and to start its Python takes most of a second."""
+_LEAST_S = 2
+"""Of --timeout: a node must be entered, and its Python started, in that time."""
 
 _TARGETS = """\
 Without SPEC and --hosts, the node is this machine. The agent is one Python file that is sent to
 each node and reads only; nodes need Python 3.6 or later, and nothing of nearmetal."""
+
+
+def timeout(text: str) -> float:
+    """Return the argument of --timeout; raises ArgumentTypeError."""
+    from nearmetal.cli.arguments import seconds
+
+    return seconds(text, _LEAST_S)
 
 
 def _add_targets(parser: VerbParser) -> None:
@@ -51,8 +58,8 @@ def _add_targets(parser: VerbParser) -> None:
     parser.option(
         "--timeout SECONDS",
         "time after which a node is silent (default: 60)",
-        default=60,
-        type=float,
+        default=60.0,
+        type=timeout,
     )
 
 
@@ -131,7 +138,7 @@ def _drain(args: argparse.Namespace, view: View) -> int:
 
     if args.spec is not None or args.hosts is not None:
         raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
-    gathered = _here(min(seconds("--timeout", float(args.timeout)), _QUICK_S))
+    gathered = _here(min(args.timeout, _QUICK_S))
     args.profile = args.profile or "health_base"
     analysis = _analysis(args, gathered.snapshots(), gathered.silent)
     faults = [f for f in analysis.findings if f.grade is Gravity.FAULT]
@@ -202,21 +209,13 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     at_once = int(args.at_once)
     if at_once < 1:
         raise UsageError(f"--at-once {at_once}: more than 0")
-    timeout_s = seconds("--timeout", float(args.timeout))
     targets, silent = _targets(args)
     with view.steps("check: collect") as steps:
         gathered = collect(
-            targets, LocalRunner(), at_once=at_once, timeout_s=timeout_s, progress=steps
+            targets, LocalRunner(), at_once=at_once, timeout_s=args.timeout, progress=steps
         )
     gathered.silent |= silent
     return gathered
-
-
-def seconds(option: str, value: float) -> float:
-    """Return the time of an option; raises UsageError unless a node can keep it and we can wait."""
-    if not _LEAST_S <= value <= _MOST_S:
-        raise UsageError(f"{option} {value:g}: from {_LEAST_S} to {_MOST_S} seconds")
-    return value
 
 
 def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:

@@ -7,13 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.arguments import add_spec, split_names
-from nearmetal.cli.check import (
-    add_judging,
-    of_cluster,
-    refuse_output,
-    seconds,
-    show_analysis,
-)
+from nearmetal.cli.check import add_judging, of_cluster, refuse_output, show_analysis, timeout
 from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,12 +16,10 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
 
-_LIMIT_S = 10.0
-
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import MEASURED
+    from nearmetal.check.performance.run import LIMIT_S, MEASURED
 
     add_spec(parser)
     names = ", ".join(MEASURED)
@@ -38,9 +30,9 @@ def performance_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--timeout SECONDS",
-        f"time after which a node that hangs in one measurement is given up (default: {_LIMIT_S:g})",
-        default=_LIMIT_S,
-        type=float,
+        f"time after which a node that hangs in one measurement is given up (default: {LIMIT_S:g})",
+        default=LIMIT_S,
+        type=timeout,
     )
     add_judging(parser, "warning")
     parser.option(
@@ -65,7 +57,6 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.process import LocalRunner
 
     quantities = split_names(args.measure, MEASURED, "measurement")
-    limit_s = seconds("--timeout", float(args.timeout))
     profile = load_profile(args.profile or "health_extended")
     if args.output is not None:
         refuse_output(args.output)
@@ -81,7 +72,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     known = classes(snapshots, {})
     with view.steps("check: measure") as steps:
         run = measure_cluster(
-            cluster.backend, runner, names, quantities, known, limit_s=limit_s, progress=steps
+            cluster.backend, runner, names, quantities, known, limit_s=args.timeout, progress=steps
         )
     if args.output is not None:
         gathered.write(args.output, {PERFORMANCE: run_text(run)})

@@ -81,15 +81,10 @@ def marked(pid: int | None = None) -> list[str]:
     """Return the processes that a run of this process has marked."""
     word = f"{MARKER}=check-{pid or os.getpid()}-".encode()
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if any(
-                    one.startswith(word) for one in (entry / "environ").read_bytes().split(b"\0")
-                ):
-                    found.append(entry.name)
-            except OSError:
-                continue
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if any(one.startswith(word) for one in environ.read_bytes().split(b"\0")):
+                found.append(environ.parent.name)
     return found
 
 
@@ -137,8 +132,8 @@ def test_a_hostile_agent_is_given_up(said: str, why: str) -> None:
 HELLO = '{"version": 1, "port": 9}'
 
 
-@pytest.mark.parametrize("value", ["true", "-1", "1e400", "NaN", '"7"', "null"])
-def test_a_value_that_is_not_possible_is_none(value: str) -> None:
+@pytest.mark.parametrize("value", ["1e400", "NaN"])
+def test_a_number_that_is_not_finite_costs_only_its_node(value: str) -> None:
     script = f"read a; echo '{HELLO}'; cat | while read b; do echo '{{\"value\": {value}}}'; done"
     with agents(Here(odd={"n2": ("sh", "-c", script)})) as running:
         turn = running.ask(Order("memory", (("n1",), ("n2",))))
@@ -361,9 +356,21 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("two-nodes.yaml", (), "a cluster of 2 nodes has no majority"),
         ("vms-two.yaml", (), "measures clusters of local nodes, and this one is of libvirt"),
         ("two-by-two.yaml", ("--measure", "luck"), "unknown measurement 'luck'"),
-        ("two-by-two.yaml", ("--timeout", "0.1"), "--timeout 0.1: from 2 to 3600 seconds"),
-        ("two-by-two.yaml", ("--timeout", "inf"), "--timeout inf: from 2 to 3600 seconds"),
-        ("two-by-two.yaml", ("--timeout", "1e10"), "--timeout 1e+10: from 2 to 3600 seconds"),
+        (
+            "two-by-two.yaml",
+            ("--timeout", "0.1"),
+            "--timeout: '0.1' is not a number of seconds from 2 to 3600",
+        ),
+        (
+            "two-by-two.yaml",
+            ("--timeout", "inf"),
+            "--timeout: 'inf' is not a number of seconds from 2 to 3600",
+        ),
+        (
+            "two-by-two.yaml",
+            ("--timeout", "1e10"),
+            "--timeout: '1e10' is not a number of seconds from 2 to 3600",
+        ),
         ("two-by-two.yaml", ("--output", "."), ". exists"),
         ("two-by-two.yaml", ("--output", "no/where"), "no is no directory"),
     ],

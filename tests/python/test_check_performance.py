@@ -164,7 +164,7 @@ def test_a_higher_latency_alone_may_be_another_switch() -> None:
 
     found = named(names(8), factor)
     assert not found.parts
-    assert "another switch" in found.left_out()["performance.latency of n1"]
+    assert "another switch" in found.not_compared()["performance.latency of n1"]
     known = NodeClasses(switches=dict.fromkeys(names(8), "s"))
     assert _only(named(names(8), factor, known).parts) == {"latency": (Culprit.LINK, ("n1",))}
 
@@ -177,7 +177,7 @@ def test_hosts_that_are_known_do_not_say_which_switch_a_node_has() -> None:
     apart = places({name: (name,) for name in names(8)})
     found = named(names(8), factor, apart)
     assert not found.parts
-    assert "another switch" in found.left_out()["performance.latency of n1"]
+    assert "another switch" in found.not_compared()["performance.latency of n1"]
     # In one kernel there is no switch.
     together = NodeClasses({name: ClassPlace((), "k", "k") for name in names(8)})
     assert _only(named(names(8), factor, together).parts) == {"latency": (Culprit.LINK, ("n1",))}
@@ -186,7 +186,7 @@ def test_hosts_that_are_known_do_not_say_which_switch_a_node_has() -> None:
 def test_reasons_with_equal_counts_are_all_told() -> None:
     found = named(names(6), lambda _, __: 1.0)
     found.screening.models["memory"].left_out.update({"n1": "one", "n2": "two", "n3": "one"})
-    assert found.left_out() == {
+    assert found.not_compared() == {
         "performance.memory of n1 and 1 more": "one",
         "performance.memory of n2": "two",
     }
@@ -197,8 +197,18 @@ def test_a_suspicion_without_enough_retests_is_told() -> None:
     run = measure(cluster, lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
     found = name_parts(replace(run, retests=run.retests[:3]), NodeClasses())
     assert not found.parts
-    assert found.unsettled() == {"performance.memory of n1": UNSETTLED}
-    assert named(cluster, lambda _, __: 1.0).unsettled() == {}
+    assert found.not_compared() == {"performance.memory of n1": UNSETTLED}
+    assert named(cluster, lambda _, __: 1.0).not_compared() == {}
+
+
+def test_two_reasons_of_a_node_are_both_told() -> None:
+    run = measure(names(6), lambda q, i: 1.5 if q == "memory" and "n1" in i else 1.0)
+    found = name_parts(replace(run, retests=()), NodeClasses())
+    found.screening.models["memory"].left_out.update({"n1": "alone", "n2": "alone"})
+    assert found.not_compared() == {
+        "performance.memory of n1": f"alone; {UNSETTLED}",
+        "performance.memory of n2": "alone",
+    }
 
 
 def test_suspects_of_a_small_cluster_are_compared_with_others() -> None:
@@ -208,7 +218,7 @@ def test_suspects_of_a_small_cluster_are_compared_with_others() -> None:
         return 1.5 if quantity == "latency" and frozenset(item) in slow else 1.0
 
     found = named(names(5), factor, NodeClasses(switches=dict.fromkeys(names(5), "s")))
-    assert not found.unsettled()
+    assert not found.not_compared()
     assert {(part.culprit, frozenset(part.nodes)) for part in found.parts} == {
         (Culprit.PAIR, pair) for pair in slow
     }
@@ -246,7 +256,7 @@ def test_retests_stop_when_all_is_decided() -> None:
 
 def test_small_classes_are_left_out_with_the_reason() -> None:
     found = named(names(2), lambda _, __: 1.0)
-    assert set(found.left_out()) == {
+    assert set(found.not_compared()) == {
         "performance.memory of n0 and 1 more",
         "performance.processor of n0 and 1 more",
         "performance.latency of n0 to n1 and 1 more",
@@ -254,7 +264,9 @@ def test_small_classes_are_left_out_with_the_reason() -> None:
     }
     three = named(names(3), lambda _, item: 2.0 if "n0" in item else 1.0)
     assert set(_only(three.parts)) == {"memory", "processor"}
-    assert "fewer than 4 nodes" in three.left_out()["performance.latency of n0 to n1 and 5 more"]
+    assert (
+        "fewer than 4 nodes" in three.not_compared()["performance.latency of n0 to n1 and 5 more"]
+    )
 
 
 def test_nodes_of_other_hardware_are_another_class() -> None:

@@ -318,7 +318,7 @@ def test_a_judged_run_is_part_of_an_analysis() -> None:
     assert [m.finding.check for m in found.muted] == ["performance.answer"]
     report = outputs.junit(found, Gravity.WARNING)
     assert 'testcase classname="performance" name="performance.memory"' in report
-    assert "n1 : the node is slower than its class" in report
+    assert "warning: n1: the node is slower than its class" in report
 
 
 def test_a_collection_may_have_a_run(tmp_path: Path) -> None:

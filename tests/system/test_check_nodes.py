@@ -6,7 +6,6 @@ After the remedy the finding is gone.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
 from tests.python.check_nodes import judged
 from tests.system.local import Site, site
+from tests.system.processor_quota import group_with_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,35 +191,10 @@ def test_a_wrong_limit_is_found() -> None:
     assert found_by(targets()) == []
 
 
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group with half of a processor."""
-    for base, file, words in (
-        ("/sys/fs/cgroup", "cpu.max", "50000 100000"),
-        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "50000"),
-    ):
-        folder = Path(base, f"nearmetal-check-{os.getpid()}")
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        try:
-            if (folder / file).exists():
-                (folder / file).write_text(words)
-                yield folder
-                return
-        finally:
-            for _ in range(50):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                    break
-                time.sleep(0.1)
-    pytest.skip("this machine gives no control group with a limit of processors")
-
-
-def test_a_quota_of_a_control_group_is_found(group: Path) -> None:
-    join = ("sh", "-c", f'echo $$ >{group}/cgroup.procs; exec "$@"', "sh")
-    assert ("processor.quota", "", "m3") in found_by(targets(*join))
+def test_a_quota_of_a_control_group_is_found() -> None:
+    with group_with_quota(percent=50) as group:
+        join = ("sh", "-c", f'echo $$ >{group}/cgroup.procs; exec "$@"', "sh")
+        assert ("processor.quota", "", "m3") in found_by(targets(*join))
     assert found_by(targets()) == []
 
 

@@ -23,6 +23,7 @@ import pytest
 
 from tests.documents import check_document
 from tests.system.local import Site, site
+from tests.system.processor_quota import group_with_quota
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,26 +135,6 @@ def assert_nothing_left(ward: Ward) -> None:
     assert [name for name in NODES if of_node(ward, name)] == []
 
 
-QUOTAS = (
-    ("/sys/fs/cgroup", "cpu.max", "5000 100000"),
-    ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "5000"),
-)
-"""A twentieth of one core."""
-
-
-def limited_group() -> Path:
-    """Make a control group with this part of a processor."""
-    for base, file, words in QUOTAS:
-        group = Path(base, f"nearmetal-speed-{os.getpid()}")
-        with contextlib.suppress(OSError):
-            group.mkdir()
-            if (group / file).exists():
-                (group / file).write_text(words)
-                return group
-            group.rmdir()
-    pytest.skip("this machine gives no control group with a limit of processors")
-
-
 @contextlib.contextmanager
 def quota(ward: Ward, name: str) -> Iterator[None]:
     """Give what runs in a node a small part of a processor."""
@@ -165,19 +146,14 @@ def quota(ward: Ward, name: str) -> Iterator[None]:
                 with contextlib.suppress(OSError):
                     (group / "cgroup.procs").write_text(pid)
 
-    group = limited_group()
-    mover = threading.Thread(target=move, args=(group,))
-    mover.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        mover.join()
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                group.rmdir()
-                break
-            time.sleep(0.05)
+    with group_with_quota(percent=5) as group:
+        mover = threading.Thread(target=move, args=(group,))
+        mover.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            mover.join()
 
 
 @pytest.mark.full

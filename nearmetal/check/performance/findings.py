@@ -38,7 +38,6 @@ _REMEDIES = {
     "bandwidth": "ethtool INTERFACE; tc qdisc show dev INTERFACE; ibportstate LID PORT",
 }
 
-
 FoundOnNodes = tuple[HealthCheck, tuple[str, ...], Spotted]
 """What a check found, and on which nodes."""
 
@@ -59,7 +58,7 @@ def judge_run(run: PerformanceRun, classes: NodeClasses) -> JudgedRun:
     return JudgedRun(
         (ANSWER.name, *(OF_QUANTITY[name].name for name in quantities)),
         (*unanswered(run), *slow_parts(named)),
-        named.left_out() | named.unsettled(),
+        named.not_compared(),
     )
 
 
@@ -88,26 +87,27 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
     others = len(run.names) - len(gone) - 1
     while partners:
         name = max(partners, key=lambda node: len(partners[node]))
-        found = partners[name]
+        found = partners.pop(name)
         if len(found) > max(1, others / 2):
-            yield _unreached((name,), f"with {len(found)} of {others} nodes", found)
-            del partners[name]
+            yield _unreached(
+                (name,), f"with {len(found)} of {others} nodes", next(iter(found.values()))
+            )
         else:
             for partner, why in sorted(found.items()):
                 nodes = tuple(sorted((name, partner)))
-                yield _unreached(nodes, " and ".join(nodes), {partner: why})
-            del partners[name]
+                yield _unreached(nodes, " and ".join(nodes), why)
         for partner in found:
-            partners.get(partner, {}).pop(name, None)
-        partners = defaultdict(dict, {node: left for node, left in partners.items() if left})
+            del partners[partner][name]
+            if not partners[partner]:
+                del partners[partner]
 
 
-def _unreached(nodes: tuple[str, ...], about: str, why: dict[str, str]) -> FoundOnNodes:
+def _unreached(nodes: tuple[str, ...], about: str, why: str) -> FoundOnNodes:
     return (
         ANSWER,
         nodes,
         Spotted(
-            next(iter(why.values())),
+            why,
             "a result of each measurement",
             "nodes could not exchange messages over TCP",
             "nft list ruleset; ip link show INTERFACE; ping ADDRESS",

@@ -67,35 +67,26 @@ class Named:
     screening: Screening
     confirmations: tuple[Confirmation, ...]
 
-    def left_out(self) -> dict[str, str]:
-        """Return the nodes and pairs that were not compared, by quantity, and why."""
-        return dict(
-            _by_reason(
-                (quantity, what, why)
-                for quantity, model in self.screening.models.items()
-                for what, why in model.left_out.items()
-            )
-        )
-
-    def unsettled(self) -> dict[str, str]:
-        """Return the suspicions that the retests neither prove nor refute, and why."""
-        return dict(
-            _by_reason(
-                (one.suspicion.quantity, " to ".join(one.suspicion.item), UNSETTLED)
-                for one in self.confirmations
-                if one.proven is None
-            )
-        )
+    def not_compared(self) -> dict[str, str]:
+        """Return why nodes and pairs were left out, or not settled by their retests, by quantity."""
+        reasons: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for quantity, model in self.screening.models.items():
+            for what, why in model.left_out.items():
+                reasons[quantity, what].add(why)
+        for one in self.confirmations:
+            if one.proven is None:
+                reasons[one.suspicion.quantity, " to ".join(one.suspicion.item)].add(UNSETTLED)
+        return dict(_by_reason(reasons))
 
 
-def _by_reason(cases: Iterable[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the cases of one quantity and reason together: no other ones have their first one."""
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for quantity, what, why in cases:
-        found[quantity, why].add(what)
-    for (quantity, why), items in found.items():
-        first, more = min(items), len(items) - 1
-        yield f"performance.{quantity} of {first}{f' and {more} more' if more else ''}", why
+def _by_reason(reasons: Mapping[tuple[str, str], set[str]]) -> Iterator[tuple[str, str]]:
+    """Yield what has the same quantity and reasons together, by the first name."""
+    alike: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (quantity, what), whys in reasons.items():
+        alike[quantity, "; ".join(sorted(whys))].append(what)
+    for (quantity, why), items in alike.items():
+        more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+        yield f"performance.{quantity} of {min(items)}{more}", why
 
 
 def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:

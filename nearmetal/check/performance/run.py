@@ -71,6 +71,9 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
 MEASURED = ("memory", "processor", "latency", "bandwidth")
 """What `nearmetal check performance` measures."""
 
+LIMIT_S = 10.0
+"""Default limit of one measurement."""
+
 
 class Order(NamedTuple):
     """What to measure side by side. A pair is measured in both directions, one after the other."""
