@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulate the judge of studies: coverage, false verdicts and power of four intervals of a ratio.
+"""Simulate the judge of studies: coverage, false verdicts and power of six intervals of a ratio.
 
     python -m benchmarks.study_power                   # the tables of docs/design/study-power.md
     python -m benchmarks.study_power --trials 500 --only "two modes"
@@ -11,10 +11,10 @@ real arms of one point, each around its median. A row "6 to N" repeats launches 
 until the intervals of both medians are within 5 %. "Until decided" looks after each launch and stops at the
 first verdict.
 
-The candidates: order statistics of the medians (the former interval), the same interpolated
-(Hettmansperger and Sheather 1986, doi:10.1016/0167-7152(86)90021-0), the exact interval of Hodges and
-Lehmann with 1.3 % a side, that of `nearmetal/study/ratios.py` without its rule for two modes (the
-former one), and with it.
+The candidates: order statistics of the medians, the same interpolated (Hettmansperger and Sheather
+1986, doi:10.1016/0167-7152(86)90021-0), the exact interval of Hodges and Lehmann with 1.3 % and with
+2.5 % a side, that of `nearmetal/study/ratios.py` without its rule for two modes (the former one), and
+with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import argparse
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from math import exp, floor, isnan, log, nan, sqrt
 from pathlib import Path
@@ -140,23 +140,20 @@ def _two_modes(share: float, middle: float, deviation: float = 0.1) -> Scatter:
     )
 
 
-def _wide_modes(source: random.Random) -> tuple[Scatter, Scatter]:
-    """Return arms with the same modes, those of one arm five times as wide; either may be tested.
-
-    The true ratio is that of the medians, so the wide arm is moved onto the other one.
-    """
-    narrow, wide = _two_modes(0.3, 10.017, 0.03), _two_modes(0.3, 10.0849, 0.15)
-    moved = Scatter(lambda source: wide.draw(source) * narrow.middle / wide.middle, narrow.middle)
-    sides = [narrow, moved]
-    source.shuffle(sides)
-    return sides[0], sides[1]
+def _equal_medians(base: Scatter, test: Scatter) -> Noise:
+    """Return arms of which the test arm is moved onto the median of the base."""
+    moved = Scatter(lambda source: test.draw(source) * base.middle / test.middle, base.middle)
+    return _different(base, moved)
 
 
 SKEWED = Scatter(lambda source: 9.5 + 0.5 * source.expovariate(log(2)), 10)
+SELDOM, OFTEN = _two_modes(0.3, 10.0566), _two_modes(0.5, 11.5)
+"""Arms that take the upper mode in 30 and in 50 % of the launches."""
+NARROW, WIDE = _two_modes(0.3, 10.017, 0.03), _two_modes(0.3, 10.0849, 0.15)
 NOISES = {
     "real, as it is": Noise(_one_cell),
-    "two modes, 30 % above": _alike(_two_modes(0.3, 10.0566)),
-    "two modes, 50 % above": _alike(_two_modes(0.5, 11.5)),
+    "two modes, 30 % above": _alike(SELDOM),
+    "two modes, 50 % above": _alike(OFTEN),
     "rounded": _alike(_gauss(0.3))._replace(grid=GRID),
     "Gaussian": _alike(_gauss(0.5)),
     "log-normal": _alike(Scatter(lambda source: source.lognormvariate(0, 0.1), 1)),
@@ -166,10 +163,14 @@ NOISES = {
     "Gaussian, 1 to 2": _different(_gauss(0.25), _gauss(0.5)),
     "Gaussian, 1 to 5": _different(_gauss(0.1), _gauss(0.5)),
     "Gaussian, skewed": _different(_gauss(0.5), SKEWED),
-    "two modes, 30 to 50 %": _different(_two_modes(0.3, 10.0566), _two_modes(0.5, 11.5)),
-    "two modes, 50 to 30 %": _different(_two_modes(0.5, 11.5), _two_modes(0.3, 10.0566)),
-    "two modes, 1 to 5": Noise(_wide_modes, alike=False),
-    "one to two modes": _different(_gauss(0.1), _two_modes(0.3, 10.0566)),
+    "two modes, 30 to 50 %": _different(SELDOM, OFTEN),
+    "two modes, 50 to 30 %": _different(OFTEN, SELDOM),
+    "30 to 50 %, equal medians": _equal_medians(SELDOM, OFTEN),
+    "50 to 30 %, equal medians": _equal_medians(OFTEN, SELDOM),
+    "one to two modes": _equal_medians(_gauss(0.1), SELDOM),
+    "two to one modes": _equal_medians(SELDOM, _gauss(0.1)),
+    "two modes, 1 to 5": _equal_medians(NARROW, WIDE),
+    "two modes, 5 to 1": _equal_medians(WIDE, NARROW),
 }
 
 
@@ -210,9 +211,10 @@ def _interpolated(test: Sequence[float], base: Sequence[float]) -> Limits:
     return _joined(test, base, _between(test), _between(base))
 
 
-def _hodges_lehmann(test: Sequence[float], base: Sequence[float]) -> Limits:
+def _hodges_lehmann(test: Sequence[float], base: Sequence[float], *, error: float) -> Limits:
+    """Return the exact interval of arms that scatter alike."""
     arms = PairedArms(sorted(map(log, base)), sorted(map(log, test)))
-    rank = critical(len(base), len(test), RATIO_ERROR)
+    rank = critical(len(base), len(test), error)
     low, high = arms.at(rank, arms.pairs - 1 - rank)
     return exp(low), exp(high)
 
@@ -234,19 +236,11 @@ def _former(test: Sequence[float], base: Sequence[float]) -> Limits:
     return min(value, exp(low)), max(value, exp(high))
 
 
-def _mann_whitney(test: Sequence[float], base: Sequence[float]) -> Limits:
-    """Return the exact interval of arms that scatter alike, 2.5 % a side."""
-    arms = PairedArms(sorted(map(log, base)), sorted(map(log, test)))
-    rank = critical(len(base), len(test), MODES_ERROR)
-    low, high = arms.at(rank, arms.pairs - 1 - rank)
-    return exp(low), exp(high)
-
-
-METHODS = {
+METHODS: dict[str, Callable[[Sequence[float], Sequence[float]], Limits]] = {
     "medians": _medians,
     "interpolated": _interpolated,
-    "Hodges-Lehmann": _hodges_lehmann,
-    "Mann-Whitney, 2.5 %": _mann_whitney,
+    "Hodges-Lehmann": partial(_hodges_lehmann, error=RATIO_ERROR),
+    "Mann-Whitney, 2.5 %": partial(_hodges_lehmann, error=MODES_ERROR),
     "former": _former,
     "chosen": _pairs,
 }

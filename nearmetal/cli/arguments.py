@@ -161,7 +161,7 @@ def write_new(path: Path, text: str) -> None:
 def report_file(text: str) -> Path:
     """Return where a report is written: a file, new or regular.
 
-    A link is followed. Raises ArgumentTypeError; a device or a FIFO would be replaced by the file.
+    A link is followed. Raises ArgumentTypeError, also for a device or a FIFO.
     """
     named = Path(text)
     if text in {"", "-"}:
@@ -169,7 +169,9 @@ def report_file(text: str) -> Path:
     try:
         path = named.resolve()
         if named.exists() and not named.is_file():
-            raise argparse.ArgumentTypeError(f"{text} is not a regular file: give another path")
+            raise argparse.ArgumentTypeError(
+                f"{printable(text)} is not a regular file: give another path"
+            )
     except (OSError, RuntimeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{printable(text)}: {error}") from error
     return path

@@ -79,15 +79,13 @@ def test_what_a_review_found_innocent_is_left_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "alarms"),
-    [("papers.txt", 27, 3), ("papers2.txt", 24, 4), ("papers3.txt", 31, 2)],
+    ("name", "least"), [("papers.txt", 33), ("papers2.txt", 35), ("papers3.txt", 35)]
 )
-def test_sentences_of_papers(name: str, first: int, alarms: int) -> None:
-    """The numbers are those of the first run, before rules were mended with each file in turn."""
+def test_sentences_of_papers(name: str, least: int) -> None:
     wrong, right = marked(name, "-"), marked(name, "+")
     assert (len(wrong), len(right)) == (40, 60)
-    assert sum(bool(rules(text)) for text in wrong) >= first >= 0.6 * len(wrong)
-    assert len([text for text in right if rules(text)]) <= alarms
+    assert sum(bool(rules(text)) for text in wrong) >= least
+    assert [text for text in right if rules(text)] == []
 
 
 def _pages() -> list[Path]:

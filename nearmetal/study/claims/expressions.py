@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from math import prod
 
 from nearmetal.study.claims.pairs import MEASURES, Said
-from nearmetal.study.claims.quantities import NOUNS, Stated, quantities
+from nearmetal.study.claims.quantities import NOUNS, SHORT_NUMBER, Stated, quantities
 from nearmetal.study.claims.wording import OPERATOR_AFTER, OPERATOR_BEFORE
 
-_N = r"\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?"
 _LETTER = r"[A-Za-z/%\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]"
 _WORDS = rf"(?: ?{_LETTER}{{1,20}}){{0,2}}"
 _EXPRESSION = re.compile(
-    rf"(?<![\w.,-])(?P<left>{_N}{_WORDS}(?: ?(?P<sign>[x*+\N{{MULTIPLICATION SIGN}}]) ?{_N}{_WORDS}"
-    rf")(?: ?(?P=sign) ?{_N}{_WORDS}){{0,3}}) ?= ?(?P<whole>{_N})(?P<unit>{_WORDS})(?![\d.]*\d)"
+    rf"(?<![\w.,-])(?P<left>{SHORT_NUMBER}{_WORDS}(?: ?(?P<sign>[x*+\N{{MULTIPLICATION SIGN}}]) ?{SHORT_NUMBER}{_WORDS}"
+    rf")(?: ?(?P=sign) ?{SHORT_NUMBER}{_WORDS}){{0,3}}) ?= ?(?P<whole>{SHORT_NUMBER})(?P<unit>{_WORDS})(?![\d.]*\d)"
 )
-_TERM = re.compile(rf"({_N})({_WORDS})")
+_TERM = re.compile(rf"({SHORT_NUMBER})({_WORDS})")
 _PER_THING = re.compile(r"(?<=[A-Za-z])/[a-z]{3,}")
 """What each thing has: `8 GPUs/node`."""
 _PLAIN = re.compile(

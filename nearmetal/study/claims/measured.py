@@ -10,7 +10,7 @@ from math import inf
 from nearmetal.evidence import Unit
 from nearmetal.study.claims.quantities import Stated
 from nearmetal.study.claims.text import Found, Prose, Sentence
-from nearmetal.study.claims.wording import LEAST, MOST, NEGATED
+from nearmetal.study.claims.wording import ABOUT, LEAST, MOST, NEGATED
 from nearmetal.study.gate import BANDWIDTHS
 from nearmetal.study.judge import Comparison, Verdict
 from nearmetal.study.stats import Summary
@@ -121,7 +121,7 @@ def _factor(text: str, here: Sequence[tuple[Comparison, bool]]) -> Iterator[str]
     if not (of_metric or itself or speed or (not verb and _AS_MUCH.match(after))):
         return
     said = float(match["n"] or (0.5 if match["half"] or match["halve"] else 2))
-    slack = (2 if _ABOUT.search(before) else 1) * _WORD_SLACK
+    slack = (2 if ABOUT.search(before) else 1) * _WORD_SLACK
     ratios: list[float] = []
     for one, swapped in here:
         if one.ratio is None or one.ratio.low is None or one.ratio.high is None:
@@ -135,9 +135,6 @@ def _factor(text: str, here: Sequence[tuple[Comparison, bool]]) -> Iterator[str]
     under, over = max(ratios) * (1 + slack) < said, min(ratios) > said * (1 + slack)
     if (over and not LEAST.search(before)) or (under and not MOST.search(before)):
         yield f"{match[0].strip()}: measured is a factor of {min(ratios):.3g} to {max(ratios):.3g}"
-
-
-_ABOUT = re.compile(r"\b(?:about|nearly|almost|roughly|around|some) $", re.IGNORECASE)
 
 
 def _percentage(match: re.Match[str], taxes: _Taxes, *, lower: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from nearmetal.study.claims.quantities import Stated
-from nearmetal.study.claims.wording import LEAST, MOST, NEGATED
+from nearmetal.study.claims.wording import ABOUT, LEAST, MOST, NEGATED
 
 SLACK = 0.02
 """Share by which rounded numbers may differ in addition to their digits."""
@@ -22,17 +22,13 @@ ROUNDED = 0.3
 NEAR = 60
 """Characters between a number and the pair that it is about."""
 
-_VAGUE = re.compile(
-    r"\b(?:about|around|roughly|approximately|nearly|almost|some|close to)\s+(?:(?:a|the)\s+)?$|~\s*$",
-    re.IGNORECASE,
-)
 MEASURES = ("time", "rate", "size", "million", "ns/day")
 
 Said = Iterator[str]
 
 
 def _slack(text: str, at: Stated) -> float:
-    return VAGUE if _VAGUE.search(text[: at.start]) else SLACK
+    return VAGUE if ABOUT.search(text[: at.start]) else SLACK
 
 
 def differs(text: str, said: Stated, low: float, high: float) -> bool:

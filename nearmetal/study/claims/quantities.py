@@ -70,6 +70,9 @@ CONTAINERS = (
 )
 """Nouns that hold other counted things."""
 
+SHORT_NUMBER = r"\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?"
+"""A number of few digits: a long row of digits takes no longer."""
+
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?"
 _UNIT = (
     r"(?P<rate>(?P<rs>[kKMGT])(?P<ru>B/s|Bps|bit/s|b/s|bps|bE\b|bits/s))"

@@ -12,16 +12,9 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from nearmetal.study.claims.pairs import MEASURES, ROUNDED, SLACK, Said, ends_of, pair_of
-from nearmetal.study.claims.quantities import Stated
+from nearmetal.study.claims.quantities import SHORT_NUMBER, Stated
 from nearmetal.study.claims.wholes import line_of
 from nearmetal.study.claims.wording import CACHED, MOST, NEGATED, SOMETIMES
-
-_N = r"\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?"
-
-
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
-
 
 _MORE = r"more|higher|longer|slower|larger|greater|above|over|extra|additional"
 _LESS = r"less|lower|shorter|faster|smaller|fewer|below|under|earlier"
@@ -186,8 +179,9 @@ def mean(text: str, found: Sequence[Stated]) -> Said:
 
 
 def _first(one: Stated) -> float:
-    number = re.match(_N, one.text)
-    return _value(number[0]) if number else 0.0
+    """Return the number of a quantity as printed; 0: it is a word."""
+    number = re.match(SHORT_NUMBER, one.text)
+    return float(number[0].replace(",", "")) if number else 0.0
 
 
 _WORST = re.compile(

@@ -8,12 +8,7 @@ from collections.abc import Sequence
 from itertools import combinations, pairwise
 from math import prod
 
-from nearmetal.study.claims.pairs import (
-    MEASURES,
-    VAGUE,
-    Said,
-    differs,
-)
+from nearmetal.study.claims.pairs import MEASURES, VAGUE, Said, differs
 from nearmetal.study.claims.quantities import CONTAINERS, WORDS, Stated
 from nearmetal.study.claims.wording import CACHED, MOST, OPERATOR_AFTER, OPERATOR_BEFORE
 

@@ -12,6 +12,11 @@ MOST = re.compile(
 """Before an upper limit."""
 LEAST = re.compile(r"\b(?:at least|more than|larger than|over|above|beyond)\s+$", re.IGNORECASE)
 """Before a lower limit."""
+ABOUT = re.compile(
+    r"\b(?:about|around|roughly|approximately|nearly|almost|some|close to)\s+(?:(?:a|the)\s+)?$|~\s*$",
+    re.IGNORECASE,
+)
+"""Before a number that is rounded."""
 NEGATED = re.compile(r"\b(?:not|no|never|neither|hardly|if|unless|whether)\b", re.IGNORECASE)
 """A sentence with these words may say the contrary of its comparison."""
 OPERATOR_BEFORE = re.compile(
