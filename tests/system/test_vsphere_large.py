@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(7200)]
 
 PARALLEL = 8
-MEMORY_MIB, PLAN_S = 256, 5
+MEMORY_MIB = 256
 MAX_READS = 9
 """How often all machines are read, however many they are.
 
@@ -127,6 +127,3 @@ def test_many_machines_in_bounded_memory_at_most_so_many_at_a_time(
     assert 1 < measured["most"] <= PARALLEL
     assert 0 < measured["reads"] <= MAX_READS
     assert measured["peak_mib"] < MEMORY_MIB
-    for what in ("plan nothing there", "plan all there", "status"):
-        # Seconds of processor time: others may use the machine.
-        assert measured[what][1] < PLAN_S, what
