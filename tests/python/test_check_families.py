@@ -107,6 +107,12 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
         "fault",
     ),
     ("nearmetal.environment", [("nearmetal>environment>FI_PROVIDER", "tcp")], "tcp", "warning"),
+    (
+        "nearmetal.provider",
+        [("nearmetal>providers", {"/opt/nearmetal/libnearmetal-fi.so": "missing"})],
+        "missing",
+        "warning",
+    ),
 ]
 
 

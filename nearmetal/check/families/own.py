@@ -77,7 +77,22 @@ def _environment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         )
 
 
+def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    for place, state in sorted(node.table("nearmetal", "providers").items()):
+        if state != "there":
+            yield Spotted(
+                printable(str(state))[:40],
+                "the provider",
+                "libfabric looks for the provider of nearmetal there, so jobs do not use it",
+                "apt-get install --reinstall libnearmetal-fi",
+                printable(place)[:120],
+            )
+
+
 CHECKS = (
+    HealthCheck(
+        "nearmetal.provider", Gravity.WARNING, "libfabric finds the provider", _PROVIDER, _provider
+    ),
     HealthCheck("nearmetal.shared", Gravity.FAULT, "shared memory works", _PROVIDER, _shared),
     HealthCheck("nearmetal.rundir", Gravity.WARNING, "endpoints can meet", _PROVIDER, _rundir),
     HealthCheck("nearmetal.segment", Gravity.FAULT, "segments are cached", _SEGMENT, _segment),

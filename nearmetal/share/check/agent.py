@@ -113,6 +113,7 @@ excessive_buffer_overrun_errors VL15_dropped port_xmit_wait""".split()
 LIBRARIES = (
     "libfabric libmpi libucp libibverbs librdmacm libpmix libopenblas libnearmetal-fi".split()
 )
+PROVIDER = "libnearmetal-fi.so"
 PLACES = [
     "usr/lib",
     "usr/lib64",
@@ -262,7 +263,7 @@ def single_lines() -> Facts:
 
 def system() -> Facts:
     kernel = os.uname()
-    yield "system.hostname", kernel.nodename
+    yield "system.hostname", line("proc/sys/kernel/hostname") or kernel.nodename
     yield "system.architecture", kernel.machine
     for text in whole("etc/os-release").splitlines():
         name, _, value = text.partition("=")
@@ -856,8 +857,33 @@ def packages() -> Facts:
         raise Unseen("packages of rpm are not read: rpm may write to its database")
 
 
+def providers() -> Facts:
+    """Where libfabric looks for the provider, and whether it is there."""
+    folders = []  # type: List[str]
+    for place in ("usr/lib", "usr/lib64", "usr/local/lib"):
+        folders += ["%s/%s" % (place, n) for n in names(place) if n.endswith("-linux-gnu")]
+        folders.append(place)
+    # Other libraries have providers of their own, and places for them.
+    words = [w for w in os.environ.get("FI_PROVIDER_PATH", "").split(":") if "nearmetal" in w]
+    chosen = [word.lstrip("+@") for word in words]
+    found = {}  # type: Dict[str, str]
+    for folder in first(chosen, 64, "places of FI_PROVIDER_PATH"):
+        found[folder if folder.endswith(".so") else folder + "/" + PROVIDER] = "missing"
+    for folder in folders:
+        found["/%s/libfabric/%s" % (folder, PROVIDER)] = ""
+    for name, absent in found.items():
+        if os.path.isfile(at(name.lstrip("/"))):
+            yield "nearmetal.providers." + key(name), "there"
+        elif os.path.islink(at(name.lstrip("/"))):
+            yield "nearmetal.providers." + key(name), "a link to nothing"
+        elif absent:
+            yield "nearmetal.providers." + key(name), absent
+
+
 def own() -> Facts:
-    """Nearmetal itself: rundir, shared segments, its environment."""
+    """Nearmetal itself: provider, rundir, shared segments, its environment."""
+    for fact in providers():
+        yield fact
     for name in ("run/nearmetal", "dev/shm"):
         try:
             found = os.stat(at(name))
