@@ -96,7 +96,10 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     ("nearmetal.shared", [("nearmetal>folders>/dev/shm>writable", False)], "missing", "fault"),
     (
         "nearmetal.rundir",
-        [("nearmetal>folders>/run/nearmetal", {"writable": False})],
+        [
+            ("nearmetal>folders>/run/nearmetal", {"writable": False}),
+            ("nearmetal>environment>NEARMETAL_RUNDIR", "/run/nearmetal"),
+        ],
         "not writable",
         "warning",
     ),
@@ -171,6 +174,13 @@ def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, 
     assert (finding.check, finding.source) == (check, "site.yaml:4")
     assert finding.value.startswith(value)
     assert finding.folded == "compute-[01-06]"
+
+
+def test_a_folder_of_the_guest_unit_is_no_rundir() -> None:
+    folder = ("nearmetal>folders>/run/nearmetal", {"writable": False})
+    assert named(judged([node(1, folder)])) == []
+    container = node(1, folder, ("virtual>container", "podman"))
+    assert only(judged([container])).check == "nearmetal.rundir"
 
 
 def test_a_second_port_without_a_cable_is_a_note() -> None:

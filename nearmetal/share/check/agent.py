@@ -884,7 +884,8 @@ def own() -> Facts:
     """Nearmetal itself: provider, rundir, shared segments, its environment."""
     for fact in providers():
         yield fact
-    for name in ("run/nearmetal", "dev/shm"):
+    rundir = os.environ.get("NEARMETAL_RUNDIR", "").lstrip("/")
+    for name in sorted({"run/nearmetal", "dev/shm", clean(rundir) or "dev/shm"}):
         try:
             found = os.stat(at(name))
         except OSError:
