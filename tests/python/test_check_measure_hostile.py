@@ -103,9 +103,9 @@ def test_agents_that_ignore_the_signal_to_end_are_ended_together() -> None:
         for dialogue in running._open:
             finish = dialogue.finish
 
-            def ended(seconds: float, finish: Callable[[float], int] = finish) -> int:
+            def ended(timeout_s: float, finish: Callable[[float], int] = finish) -> int:
                 together.wait(30)
-                return finish(seconds)
+                return finish(timeout_s)
 
             dialogue.finish = ended  # type: ignore[method-assign]
     assert not together.broken

@@ -18,6 +18,7 @@ from tests.system.check_tree import (
     DMI,
     HOME,
     KERNEL,
+    LINK,
     MEMORY_TYPES,
     MOUNTS,
     PAT,
@@ -299,7 +300,9 @@ TREES: dict[str, TreeFault] = {
         {f"{PORT}/state": "1: DOWN\n", f"{PORT}/phys_state": "3: Disabled\n"},
         why=FABRIC,
     ),
-    "no subnet manager": TreeFault({"fabric.manager mlx5_0/1"}, {f"{PORT}/sm_lid": "0x0\n"}, FABRIC),
+    "no subnet manager": TreeFault(
+        {"fabric.manager mlx5_0/1"}, {f"{PORT}/sm_lid": "0x0\n"}, FABRIC
+    ),
     "a partition key that is missing": TreeFault(
         {"uniformity.fabric fabric[mlx5_0/1].pkeys"}, {f"{PORT}/pkeys/1": None}, why=FABRIC
     ),
@@ -335,9 +338,8 @@ TREES: dict[str, TreeFault] = {
     ),
     "no provider": TreeFault(
         {
-            "nearmetal.provider /usr/lib/x86_64-linux-gnu/libfabric/libnearmetal-fi.so",
-            "uniformity.software nearmetal.providers"
-            "[/usr/lib/x86_64-linux-gnu/libfabric/libnearmetal-fi.so]",
+            f"nearmetal.provider /{LINK}",
+            f"uniformity.software nearmetal.providers[/{LINK}]",
         },
         {PROVIDER: None},
         why=PACKAGES,

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -109,7 +109,9 @@ def test_a_fault_of_a_node(ward: Ward, name: str) -> None:
 # Agents on this machine
 
 
-def targets(odd: Command | None = None, options: Mapping[str, str] | None = None) -> dict[str, Command]:
+def targets(
+    odd: Command | None = None, options: Mapping[str, str] | None = None
+) -> dict[str, Command]:
     """Return four agents on this machine; `odd` is the third one."""
     found = {}
     for i in range(1, 5):
