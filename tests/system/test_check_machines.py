@@ -31,6 +31,9 @@ NODE = "n2"
 """The machine that gets the faults."""
 
 EACH = ", ".join(f"{{name: {name}, memory: 768 MiB, cpus: none}}" for name in NAMES)
+DIFF = "nearmetal check diff GOOD BAD"
+"""The remedy of a finding that has no better one."""
+
 PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
@@ -56,6 +59,17 @@ FAULTS: dict[str, tuple[set[str], str, str]] = {
         "echo 7 >/proc/sys/vm/swappiness",
         "",
     ),
+    "a program that is missing": (
+        {"uniformity.software software.programs.ibv_devinfo"},
+        "mv /usr/bin/ibv_devinfo /usr/bin/away",
+        "mv /usr/bin/away /usr/bin/ibv_devinfo",
+    ),
+    "a name that is not resolved": (
+        {"base.resolution"},
+        "sed 's/ n2$/ gone/' /etc/hosts >/run/hosts && cp /etc/hosts /run/kept "
+        "&& cat /run/hosts >/etc/hosts",
+        "cat /run/kept >/etc/hosts",
+    ),
     "a smaller MTU": (
         {"uniformity.interfaces net.eth0.mtu"},
         "ip link set eth0 mtu 1280",
@@ -63,7 +77,7 @@ FAULTS: dict[str, tuple[set[str], str, str]] = {
     ),
     "a full file system": (
         {"storage.full /tmp"},
-        "dd if=/dev/zero of=/tmp/full bs=1M 2>/dev/null; true",
+        "dd if=/dev/zero of=/tmp/full bs=1M 2>/dev/null || true",
         "rm /tmp/full",
     ),
     "a mount that others lack": (
@@ -122,8 +136,11 @@ def test_healthy_machines_pass_the_extended_checks_as_root_and_as_user(ward: War
 def test_a_fault_of_a_machine_is_found_and_gone_after_the_remedy(ward: Ward, name: str) -> None:
     expected, inject, undo = FAULTS[name]
     ward.root(inject)
-    found = ward.findings()
+    try:
+        found = ward.findings()
+        undo = undo or "; ".join({f["remedy"] for f in found} - {DIFF})
+    finally:
+        ward.root(undo or "true")
     assert {f"{f['check']} {f['about']}".strip() for f in found} == expected
     assert {node for f in found for node in f["nodes"]} == {NODE}
-    ward.root(undo or "; ".join({f["remedy"] for f in found}))
     assert ward.findings() == []

@@ -127,8 +127,8 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.machine": (Subject(("system", "dmi", "product_version"), by=("virtual", "guest")),),
     "uniformity.software": (
         Subject(("software", "packages"), remedy="apt-get install PACKAGE=VERSION"),
-        Subject(("software", "libraries")),
-        Subject(("software", "modules")),
+        Subject(("software", "libraries"), whole="libraries"),
+        Subject(("software", "modules"), whole="libraries"),
         Subject(("software", "programs")),
         Subject(
             ("nearmetal", "providers"),
