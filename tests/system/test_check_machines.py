@@ -66,8 +66,7 @@ FAULTS: dict[str, tuple[set[str], str, str]] = {
     ),
     "a name that is not resolved": (
         {"base.resolution"},
-        "sed 's/ n2$/ gone/' /etc/hosts >/run/hosts && cp /etc/hosts /run/kept "
-        "&& cat /run/hosts >/etc/hosts",
+        "cp /etc/hosts /run/kept && sed 's/ n2$/ gone/' /run/kept >/etc/hosts",
         "cat /run/kept >/etc/hosts",
     ),
     "a smaller MTU": (
