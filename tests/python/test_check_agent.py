@@ -179,8 +179,24 @@ def test_each_mount_point_is_recorded_and_each_file_system_is_asked_once(
     assert why == "cut: 2 of 4 mounts"
 
 
+def test_mounts_that_another_one_covers_are_not_recorded(agent: ModuleType, tmp_path: Path) -> None:
+    more = """\
+26 21 0:43 / /mnt/a/b rw - xfs /dev/sdd rw
+27 26 0:44 / /mnt/a/b/c rw - xfs /dev/sde rw
+28 21 0:45 / /mnt rw - tmpfs none rw
+29 28 0:46 / /mnt/a rw - tmpfs none rw
+30 21 0:47 / /mnt2 rw - tmpfs none rw
+"""
+    put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
+    for name in ("home", "opt x", "data", "mnt/a", "mnt2"):
+        (tmp_path / name).mkdir(parents=True)
+    found = facts(agent, "mounts")["storage"]
+    assert set(found) == {"/", "/home", "/opt x", "/data", "/mnt", "/mnt/a", "/mnt2"}
+    assert not any("error" in one for one in found.values())
+
+
 def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) -> None:
-    more = "26 1 0:50 / /z rw - nfs server:/z rw\n"
+    more = "26 21 0:50 / /z rw - nfs server:/z rw\n"
     put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
     stat = os.statvfs
 

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 VERSION = 1
 SOURCE_S = 5.0
@@ -746,13 +746,35 @@ def pins_of(pid: str) -> Dict[str, str]:
     return found
 
 
+def covered_mounts(rows: List[List[str]]) -> Set[str]:
+    """Return the mounts, by their numbers, that another mount hides: no program can reach them.
+
+    Two mounts have one parent, and the point of one of them is above that of the other.
+    """
+    points = {}  # type: Dict[str, Set[str]]
+    for row in rows:
+        points.setdefault(row[1], set()).add(row[4])
+    found = set()  # type: Set[str]
+    for row in rows:
+        above = {row[4][:place] or "/" for place, c in enumerate(row[4]) if c == "/"} - {row[4]}
+        if row[1] in found or above & points[row[1]]:
+            found.add(row[0])
+    return found
+
+
 def mounts() -> Facts:
     """Mounted file systems, network ones last: these may hang, and then cost only themselves."""
     points = {}  # type: Dict[str, Tuple[bool, str, str, str, str]]
-    for text in whole("proc/self/mountinfo").splitlines():
-        left, _, right = text.partition(" - ")
-        front, back = left.split(), right.split()
-        if len(front) < 6 or len(back) < 2 or back[0] in KERNEL_FILES:
+    rows = [
+        (left.split(), right.split())
+        for left, _, right in (
+            t.partition(" - ") for t in whole("proc/self/mountinfo").splitlines()
+        )
+    ]
+    rows = [(front, back) for front, back in rows if len(front) >= 6 and len(back) >= 2]
+    covered = covered_mounts([front for front, _ in rows])
+    for front, back in rows:
+        if back[0] in KERNEL_FILES or front[0] in covered:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), front[4])
         kind, options = back[0], set(front[5].split(","))
