@@ -218,6 +218,15 @@ def test_what_the_agent_could_not_see_is_said() -> None:
     ]
 
 
+def test_who_could_not_see_is_said() -> None:
+    unseen = {"segments": "the memory types of mappings: debugfs is for root only, or not mounted"}
+    user = only(judged([node(1, unseen=unseen, root=False)]))
+    root = only(judged([node(1, unseen=unseen)]))
+    assert user.check == root.check == "base.privilege"
+    assert user.remedy == "nearmetal check collect --root"
+    assert root.remedy == "mount -t debugfs debugfs /sys/kernel/debug"
+
+
 def test_daemons_are_not_judged_if_the_agent_did_not_see_all() -> None:
     profile = "name: s\nchecks: [base.services]\nexpect: {services: [slurmd]}\n"
     unseen = {"services": "no answer in 5 s after services.sshd"}
