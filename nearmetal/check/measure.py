@@ -13,6 +13,7 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -99,12 +100,16 @@ def measure_cluster(
 
 @dataclass
 class _Agent:
-    """An agent that runs. `address` and `port`: where the other agents reach it."""
+    """An agent that runs. `address` and `port`: where the other agents reach it.
+
+    `orders`: the number of the last order.
+    """
 
     dialogue: Dialogue
     words: FirstWords
     address: str
     port: int = 0
+    orders: int = 0
 
 
 @dataclass
@@ -118,6 +123,7 @@ class Agents:
     limit_s: float = LIMIT_S
     _unmeasured: Unmeasured = field(init=False)
     _running: dict[str, _Agent] = field(default_factory=dict)
+    _open: list[Dialogue] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _quantity: str = ""
     _marker: str = field(default_factory=lambda: new_name("check"))
@@ -197,7 +203,7 @@ class Agents:
             command = self.backend.on_node(name, python_argv("-c", _LOADER), env=env)
             words = self._stack.enter_context(first_words(_MOST_WORDS))
             dialogue = self.runner.converse(command, stderr=words.stream)
-            self._stack.callback(dialogue.finish, 0.0)
+            self._open.append(dialogue)
             agent = self._running[name] = _Agent(dialogue, words, self.at[name])
             text = share("check", "measure.py").read_text(encoding="utf-8")
             dialogue.send(str(len(text.encode())), self.limit_s)
@@ -242,16 +248,21 @@ class Agents:
             if name not in self._running:
                 continue
             peer = self._running.get(item[1 - number]) if number == 0 and len(item) > 1 else None
+            agent = self._running[name]
+            agent.orders += 1
             try:
-                own = words | ({"peer": [peer.address, peer.port]} if peer else {})
-                self._running[name].dialogue.send(json.dumps(own), _READ_S)
+                own = words | {"number": agent.orders}
+                own |= {"peer": [peer.address, peer.port]} if peer else {}
+                agent.dialogue.send(json.dumps(own), _READ_S)
             except CommandError as error:
                 self._give_up(name, error.message)
 
     def _value(self, name: str, deadline: float) -> float | str:
         """Return the value that an agent answers, or why there is none."""
         found = self._answer(name, deadline) if name in self._running else None
-        if found is not None:
+        if found is not None and found.get("number") != self._running[name].orders:
+            self._give_up(name, "it answers another order")
+        elif found is not None:
             value, why = found.get("value"), found.get("why")
             if value is None and isinstance(why, str):
                 return printable(why)[:MAX_TEXT]
@@ -278,6 +289,7 @@ class Agents:
         agent = self._running.pop(name, None)
         if agent is not None:
             agent.dialogue.finish(0.0)
+            self._open.remove(agent.dialogue)
             said = agent.words.text().splitlines()
             why = said[-1] if said else why
         self._unmeasured.give_up(name, why)
@@ -285,9 +297,13 @@ class Agents:
     def _close(self, *, broken: bool) -> None:
         """End all agents. What may have outlived its way into a node is looked for there."""
         try:
-            self._stack.close()
+            # Together: an agent that ignores the signal to end takes a while to be killed.
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(lambda dialogue: dialogue.finish(0.0), self._open))
         finally:
+            self._open.clear()
             self._running.clear()
+            self._stack.close()
             if broken:
                 try:
                     self.backend.end_marked(f"{MARKER}={self._marker}")

@@ -102,6 +102,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
         return _list(args, view)
     if args.drain:
         return _drain(args, view)
+    refuse_reports(args)
     if args.output is not None:
         refuse_output(args.output)
     gathered = _gather(args, view)
@@ -202,6 +203,23 @@ def refuse_output(output: Path) -> None:
         raise UsageError(f"no new directory can be made in {output.parent}", "give another one")
 
 
+def refuse_reports(args: argparse.Namespace) -> None:
+    """Raise UsageError if a report cannot be written at the end, before anything is collected.
+
+    The directory of a collection, which is made on the way, may have it.
+    """
+    made = getattr(args, "output", None)
+    for option, file in (("--junit", args.junit), ("--prometheus", args.prometheus)):
+        if file is None or (made is not None and file.parent == made.resolve()):
+            continue
+        if not file.parent.is_dir():
+            raise UsageError(
+                f"{option} {file}: {file.parent} is no directory", f"mkdir -p {file.parent}"
+            )
+        if not os.access(file.parent, os.W_OK | os.X_OK):
+            raise UsageError(f"{option} {file}: no file can be made there", "give another path")
+
+
 def _gather(args: argparse.Namespace, view: View) -> Gathered:
     from nearmetal.check.collect import collect
     from nearmetal.core.process import LocalRunner
@@ -277,6 +295,7 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
     """Judge collections; exit code 4 if a finding is as grave as --fail-at."""
     from nearmetal.check.collection import Collection
 
+    refuse_reports(args)
     sources = _sources(args.paths)
     silent: dict[str, str] = {}
     for source in sources:

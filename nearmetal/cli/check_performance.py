@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearmetal.cli.arguments import add_spec, split_names
-from nearmetal.cli.check import add_judging, of_cluster, refuse_output, show_analysis, timeout
+from nearmetal.cli.check import (
+    add_judging,
+    of_cluster,
+    refuse_output,
+    refuse_reports,
+    show_analysis,
+    timeout,
+)
 from nearmetal.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +65,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
 
     quantities = split_names(args.measure, MEASURED, "measurement")
     profile = load_profile(args.profile or "health_extended")
+    refuse_reports(args)
     if args.output is not None:
         refuse_output(args.output)
     cluster, spec = open_target(args.spec)

@@ -154,6 +154,16 @@ def test_the_verbs_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "base.clock" in capsys.readouterr().out
 
 
+def test_a_report_may_lie_in_the_directory_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = ["check", "--profile", "health_base", "--output", str(folder)]
+    assert main([*words, "--junit", str(folder / "r.xml")]) in (0, 4)
+    assert (folder / "r.xml").read_text().startswith("<?xml")
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -183,6 +193,9 @@ def test_the_verbs_on_this_machine(tmp_path: Path, capsys: pytest.CaptureFixture
         (["check", "collect"], "required: --output"),
         (["check", "collect", "--output", "no/where"], "no is no directory"),
         (["check", "--output", "no/where"], "no is no directory"),
+        (["check", "--junit", "no/where.xml"], "no is no directory"),
+        (["check", "analyse", "none", "--prometheus", "no/where.prom"], "no is no directory"),
+        (["check", "performance", "none", "--junit", "no/where.xml"], "no is no directory"),
     ],
 )
 def test_wrong_usage(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

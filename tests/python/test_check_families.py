@@ -96,7 +96,10 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     ("nearmetal.shared", [("nearmetal>folders>/dev/shm>writable", False)], "missing", "fault"),
     (
         "nearmetal.rundir",
-        [("nearmetal>folders>/run/nearmetal", {"writable": False})],
+        [
+            ("nearmetal>folders>/run/nearmetal", {"writable": False}),
+            ("nearmetal>environment>NEARMETAL_RUNDIR", "/run/nearmetal"),
+        ],
         "not writable",
         "warning",
     ),
@@ -107,6 +110,12 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
         "fault",
     ),
     ("nearmetal.environment", [("nearmetal>environment>FI_PROVIDER", "tcp")], "tcp", "warning"),
+    (
+        "nearmetal.provider",
+        [("nearmetal>providers", {"/opt/nearmetal/libnearmetal-fi.so": "missing"})],
+        "missing",
+        "warning",
+    ),
 ]
 
 
@@ -167,6 +176,13 @@ def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, 
     assert finding.folded == "compute-[01-06]"
 
 
+def test_a_folder_of_the_guest_unit_is_no_rundir() -> None:
+    folder = ("nearmetal>folders>/run/nearmetal", {"writable": False})
+    assert named(judged([node(1, folder)])) == []
+    container = node(1, folder, ("virtual>container", "podman"))
+    assert only(judged([container])).check == "nearmetal.rundir"
+
+
 def test_a_second_port_without_a_cable_is_a_note() -> None:
     down = dict(PORT, state="DOWN", phys_state="Polling")
     finding = only(judged([node(1, ("fabric>mlx5_0>ports>2", down))]))
@@ -200,6 +216,15 @@ def test_what_the_agent_could_not_see_is_said() -> None:
         ("base.sources", "warning", "compute-01"),
         ("base.privilege", "note", "compute-01"),
     ]
+
+
+def test_who_could_not_see_is_said() -> None:
+    unseen = {"segments": "the memory types of mappings: debugfs is for root only, or not mounted"}
+    user = only(judged([node(1, unseen=unseen, root=False)]))
+    root = only(judged([node(1, unseen=unseen)]))
+    assert user.check == root.check == "base.privilege"
+    assert user.remedy == "nearmetal check collect --root"
+    assert root.remedy == "mount -t debugfs debugfs /sys/kernel/debug"
 
 
 def test_daemons_are_not_judged_if_the_agent_did_not_see_all() -> None:

@@ -7,8 +7,9 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -42,9 +43,10 @@ sys.stdin.buffer.readline()
 print('{"version": 1, "port": 9}', flush=True)
 answers = json.loads(sys.argv[1])
 for line in sys.stdin.buffer:
-    wait, answer = answers[json.loads(line)["measure"]]
+    order = json.loads(line)
+    wait, answer = answers[order["measure"]]
     time.sleep(wait)
-    print(answer, flush=True)
+    print(answer.replace("}", ', "number": %d}' % order["number"]), flush=True)
 """
 
 
@@ -76,7 +78,8 @@ def test_a_value_of_one_quantity_does_not_excuse_another() -> None:
 
 
 def test_a_node_that_answers_and_never_reads_is_given_up() -> None:
-    script = f"echo '{HELLO}'; exec yes '{{\"value\": 1}}'"
+    script = f"""echo '{HELLO}'; n=0
+        while n=$((n + 1)); do echo '{{"value": 1, "number": '$n'}}'; done"""
     begin = time.monotonic()
     with agents(Here(odd={"n2": ("sh", "-c", script)})) as running:
         for _ in range(2000):
@@ -84,6 +87,28 @@ def test_a_node_that_answers_and_never_reads_is_given_up() -> None:
                 break
         assert running.failures == {("n2",): "sh does not read its input"}
     assert time.monotonic() - begin < 60
+
+
+@pytest.mark.parametrize("number", ["", ', "number": 0', ', "number": 3', ', "number": "1"'])
+def test_an_answer_to_another_order_is_not_taken(number: str) -> None:
+    script = f"echo '{HELLO}'; echo '{{\"value\": 1{number}}}'; exec sleep 60"
+    with agents(Here(odd={"n2": ("sh", "-c", script)})) as running:
+        assert set(running.ask(Order("memory", (("n1",), ("n2",)))).values) == {("n1",)}
+        assert running.failures == {("n2",): "it answers another order"}
+
+
+def test_agents_that_ignore_the_signal_to_end_are_ended_together() -> None:
+    together = threading.Barrier(len(NAMES))
+    with agents(Here()) as running:
+        for dialogue in running._open:
+            finish = dialogue.finish
+
+            def ended(timeout_s: float, finish: Callable[[float], int] = finish) -> int:
+                together.wait(30)
+                return finish(timeout_s)
+
+            dialogue.finish = ended  # type: ignore[method-assign]
+    assert not together.broken
 
 
 @pytest.mark.parametrize("value", ["5e-324", "1e-13", "2e18", "0", "-1", "true", '"7"', "null"])

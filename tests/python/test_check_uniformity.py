@@ -37,6 +37,41 @@ def test_the_odd_node_is_named(check: str, path: str, value: Any, place: str) ->
     assert all("as 8 of 9 nodes" in f.expected for f in findings)
 
 
+def test_a_node_without_any_driver_is_named() -> None:
+    assert ("uniformity.software", "compute-03") in [
+        (f.check, f.folded)
+        for f in judged(cluster(node(3, ("fabric", {}), ("software>modules", ...)))).findings
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "remedy"),
+    [
+        ("sysctl>vm.swappiness", "60", "sysctl -w vm.swappiness=10"),
+        ("net>ib0>mtu", 2044, "ip link set ib0 mtu 4092"),
+        ("processor>smt", "off", "echo notsupported >/sys/devices/system/cpu/smt/control"),
+        (
+            "memory>transparent>enabled",
+            "madvise",
+            "echo always >/sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+        # Most nodes have no such setting.
+        ("sysctl>vm.extra", "1", "nearmetal check diff GOOD BAD"),
+    ],
+)
+def test_the_remedy_sets_the_value_of_most_nodes(path: str, value: Any, remedy: str) -> None:
+    assert only(judged(cluster(node(5, (path, value))))).remedy == remedy
+
+
+def test_values_and_names_of_hostile_nodes_are_quoted_in_remedies() -> None:
+    evil = "x; rm -rf ~"
+    nodes = [node(i, (f"sysctl>{evil}", evil)) for i in (1, 2, 3)]
+    finding = only(judged([*nodes, node(4, (f"sysctl>{evil}", "1"))]))
+    assert finding.remedy == f"sysctl -w '{evil}'='{evil}'"
+    long = [node(i, ("sysctl>vm.long", "v" * 200)) for i in (1, 2, 3)]
+    assert only(judged([*long, node(4)])).remedy == "nearmetal check diff GOOD BAD"
+
+
 def test_less_than_a_percent_of_memory_is_no_difference() -> None:
     assert named(judged(cluster(node(2, ("memory>MemTotal", (64 << 20) - 4000))))) == []
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
-from nearmetal.check.families.base import size
+from nearmetal.check.families.base import contained, size, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -42,13 +42,16 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 def _rundir(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     folders = node.table("nearmetal", "folders")
-    place = ("nearmetal", "folders", "/run/nearmetal")
-    if "/run/nearmetal" in folders and not node.flag(*place, "writable"):
+    # Outside containers, that folder is not for endpoints.
+    own = "/run/nearmetal" if contained(node) and "/run/nearmetal" in folders else ""
+    place = node.text("nearmetal", "environment", "NEARMETAL_RUNDIR") or own
+    if place and not node.flag("nearmetal", "folders", place, "writable"):
         yield Spotted(
-            "not writable",
+            "missing or not writable",
             "writable by the users of jobs",
             "endpoints cannot meet there, so messages between containers take the network",
-            "chmod 1777 /run/nearmetal",
+            f"mkdir -p {word(place)} && chmod 1777 {word(place)}",
+            printable(place)[:80],
         )
 
 
@@ -77,7 +80,22 @@ def _environment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         )
 
 
+def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    for place, state in sorted(node.table("nearmetal", "providers").items()):
+        if state != "there":
+            yield Spotted(
+                printable(str(state))[:40],
+                "the provider",
+                "libfabric looks for the provider of nearmetal there, so jobs do not use it",
+                "apt-get install --reinstall libnearmetal-fi",
+                printable(place)[:120],
+            )
+
+
 CHECKS = (
+    HealthCheck(
+        "nearmetal.provider", Gravity.WARNING, "libfabric finds the provider", _PROVIDER, _provider
+    ),
     HealthCheck("nearmetal.shared", Gravity.FAULT, "shared memory works", _PROVIDER, _shared),
     HealthCheck("nearmetal.rundir", Gravity.WARNING, "endpoints can meet", _PROVIDER, _rundir),
     HealthCheck("nearmetal.segment", Gravity.FAULT, "segments are cached", _SEGMENT, _segment),

@@ -6,12 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import cpus_of
+from nearmetal.check.families.base import cpus_of, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
+_CPUS = "/sys/devices/system/cpu/cpu*"
+
+
+def _set(file: str, value: object) -> str:
+    """Return the command that writes a value for all processors; it needs no further program."""
+    return f"for f in {_CPUS}/{file}; do echo {value} >$f; done"
 
 
 def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
@@ -22,7 +28,7 @@ def _governor(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 printable(governor)[:40],
                 " or ".join(accepted),
                 "the frequency follows the load, so the first microseconds of work are slow",
-                f"cpupower frequency-set -g {accepted[0]}",
+                _set("cpufreq/scaling_governor", word(accepted[0])),
                 f"CPUs {printable(str(cpus))[:60]}",
                 wanted.source("governors"),
             )
@@ -36,7 +42,7 @@ def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",
                 "a limit of the frequency is set below that of the processor",
-                f"cpupower frequency-set -u {min(highest)}",
+                _set("cpufreq/scaling_max_freq", min(highest)),
                 f"CPUs {printable(str(cpus))[:60]}",
             )
 
@@ -50,7 +56,7 @@ def _offline(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             f"CPUs {', '.join(map(str, sorted(off)))}"[:60],
             "none",
             "processors are switched off, so jobs have fewer",
-            "for f in /sys/devices/system/cpu/cpu*/online; do echo 1 >$f; done",
+            _set("online", 1),
         )
 
 

@@ -18,7 +18,7 @@ from statistics import median_low
 from typing import Any
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import contained
+from nearmetal.check.families.base import contained, word
 from nearmetal.check.model import AcrossNodes, Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
@@ -41,20 +41,35 @@ _OF_MEMORY = (
 
 Facts = Mapping[str, Any]
 
+_DIFF = "nearmetal check diff GOOD BAD"
+
 
 @dataclass(frozen=True)
 class Subject:
     """Facts that should be equal: a table or a value, compared among nodes that agree in `by`.
 
+    `remedy`: a command; {usual} is the value of most nodes, {key} the place that differs, {above}
+    the table of that place.
+    `remedies`: other ones, by the place.
     `whole`: the source of the agent that says all of it; what is absent is then really absent.
     """
 
     path: Path
     by: Path = ()
     grade: Gravity = Gravity.WARNING
-    remedy: str = "nearmetal check diff GOOD BAD"
+    remedy: str = _DIFF
+    remedies: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 0.0
     whole: str = ""
+
+    def command(self, path: Path = (), usual: Any = None) -> str:
+        """Return the remedy for a place and the value of most nodes, if they have one."""
+        remedy = self.remedies.get(path[-1] if path else "", self.remedy)
+        words = [printable(str(text)) for text in (usual, *path[-2:])]
+        if "{" in remedy and (usual in (None, "") or max(map(len, words)) > _SHOWN):
+            return _DIFF
+        names = [word(name) for name in words]
+        return remedy.format(usual=names[0], key=names[-1], above=names[1])
 
 
 SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
@@ -71,9 +86,12 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "apparmor")),
     ),
     "uniformity.settings": (
-        Subject(("sysctl",), remedy="sysctl --system"),
-        Subject(("memory", "transparent")),
-        Subject(("memory", "HugePages_Total"), remedy="sysctl -w vm.nr_hugepages=N"),
+        Subject(("sysctl",), remedy="sysctl -w {key}={usual}"),
+        Subject(
+            ("memory", "transparent"),
+            remedy="echo {usual} >/sys/kernel/mm/transparent_hugepage/{key}",
+        ),
+        Subject(("memory", "HugePages_Total"), remedy="sysctl -w vm.nr_hugepages={usual}"),
     ),
     "uniformity.limits": (Subject(("limits",), remedy="cat /etc/security/limits.d/*"),),
     "uniformity.services": (Subject(("services",), remedy="systemctl restart SERVICE"),),
@@ -82,16 +100,19 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("processor", "packages"), grade=Gravity.FAULT),
         Subject(("processor", "cores"), grade=Gravity.FAULT),
         Subject(("processor", "threads"), grade=Gravity.FAULT),
-        Subject(("processor", "smt"), remedy="echo on >/sys/devices/system/cpu/smt/control"),
+        Subject(("processor", "smt"), remedy="echo {usual} >/sys/devices/system/cpu/smt/control"),
         Subject(("processor", "features")),
         Subject(("processor", "microcode"), by=("processor", "model")),
-        Subject(("processor", "governors"), remedy="cpupower frequency-set -g GOVERNOR"),
-        Subject(("processor", "preference"), remedy="cpupower set --epp PREFERENCE"),
+        Subject(("processor", "governors")),
+        Subject(("processor", "preference")),
         Subject(("processor", "no_turbo")),
         Subject(("processor", "boost")),
         Subject(("processor", "allowed_khz"), by=("processor", "model")),
         Subject(("processor", "vulnerabilities"), by=("processor", "model")),
-        Subject(("virtual", "clock")),
+        Subject(
+            ("virtual", "clock"),
+            remedy="echo {usual} >/sys/devices/system/clocksource/clocksource0/current_clocksource",
+        ),
     ),
     "uniformity.memory": (
         Subject(("memory", "MemTotal"), grade=Gravity.FAULT, tolerance=0.01),
@@ -106,15 +127,20 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.machine": (Subject(("system", "dmi", "product_version"), by=("virtual", "guest")),),
     "uniformity.software": (
         Subject(("software", "packages"), remedy="apt-get install PACKAGE=VERSION"),
-        Subject(("software", "libraries")),
-        Subject(("software", "modules")),
+        Subject(("software", "libraries"), whole="libraries"),
+        Subject(("software", "modules"), whole="libraries"),
         Subject(("software", "programs")),
+        Subject(
+            ("nearmetal", "providers"),
+            remedy="apt-get install --reinstall libnearmetal-fi",
+            whole="nearmetal",
+        ),
     ),
 }
 """The facts of each check that are compared as they are."""
 
 _OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
-_OF_PORTS = ("rate", "link_layer", "state")
+_OF_PORTS = ("rate", "link_layer", "state", "pkeys")
 _OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
 _OF_MOUNTS = ("type", "options")
 _OF_JOBS = (
@@ -134,6 +160,7 @@ def _fabric(node: Snapshot) -> Facts:
     for device in node.table("fabric"):
         place = ("fabric", device)
         found[device] = {key: node.table(*place).get(key) for key in _OF_DEVICES}
+        found[device]["vfs"] = node.number("pci", node.text(*place, "address"), "vfs")
         for port in node.table(*place, "ports"):
             ports = node.table(*place, "ports", port)
             found[f"{device}/{port}"] = {key: ports.get(key) for key in _OF_PORTS}
@@ -157,10 +184,18 @@ def _mounts(node: Snapshot) -> Facts:
     }
 
 
+_LINK = {
+    "mtu": "ip link set {above} mtu {usual}",
+    "state": "ip link set {above} {usual}",
+}
+_FUNCTIONS = {"vfs": "echo {usual} >/sys/class/infiniband/{above}/device/sriov_numvfs"}
 DERIVED = {
-    "uniformity.fabric": (_fabric, "fabric", "ibstat"),
-    "uniformity.interfaces": (_interfaces, "net", "ip link set INTERFACE mtu MTU"),
-    "uniformity.mounts": (_mounts, "storage", "mount -a"),
+    "uniformity.fabric": (
+        _fabric,
+        Subject(("fabric",), remedy="ibstat", remedies=_FUNCTIONS),
+    ),
+    "uniformity.interfaces": (_interfaces, Subject(("net",), remedies=_LINK)),
+    "uniformity.mounts": (_mounts, Subject(("storage",), remedy="mount -a")),
 }
 """Checks of facts that are chosen first."""
 
@@ -302,7 +337,7 @@ class Uniform:
                     f"{len(rest)} more differences",
                     "none",
                     f"more of {shown(self._subject.path)} differs",
-                    self._subject.remedy,
+                    _DIFF,
                     shown(self._subject.path),
                     grade=self._subject.grade,
                 ),
@@ -325,7 +360,7 @@ class Uniform:
                     listed[:400],
                     "one value",
                     "the nodes differ, and no value has a majority",
-                    self._subject.remedy,
+                    _DIFF,
                     shown(path),
                     grade=Gravity.NOTE,
                 ),
@@ -340,7 +375,7 @@ class Uniform:
                     _text(value),
                     f"{_text(usual)}, as {most} of {total} nodes",
                     "it differs from most nodes of its kind",
-                    self._subject.remedy,
+                    self._subject.command(path, usual),
                     shown(path),
                     grade=self._subject.grade,
                 ),
@@ -396,8 +431,8 @@ class _Derived:
     """The comparison of one check of DERIVED."""
 
     def __init__(self, name: str) -> None:
-        self._choose, place, remedy = DERIVED[name]
-        self._uniform = Uniform(Subject((place,), remedy=remedy))
+        self._choose, subject = DERIVED[name]
+        self._uniform = Uniform(subject)
 
     def add(self, node: Snapshot) -> None:
         self._uniform.add(node, self._choose(node), "")

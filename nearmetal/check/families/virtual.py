@@ -13,6 +13,7 @@ from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
+_CLOCKS = "/sys/devices/system/clocksource/clocksource0"
 _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
 
@@ -20,11 +21,15 @@ _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
 def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     clock, accepted = node.text("virtual", "clock"), wanted.value("clocks")
     if clock and clock not in accepted:
+        there = node.text("virtual", "clocks").split()
+        better = next((word(name) for name in accepted if name in there), "")
         yield Spotted(
             printable(clock)[:40],
             " or ".join(accepted),
             "each reading of the clock leaves the processor, and in a machine the guest as well",
-            "cat /sys/devices/system/clocksource/clocksource0/available_clocksource",
+            f"echo {better} >{_CLOCKS}/current_clocksource"
+            if better
+            else f"cat {_CLOCKS}/available_clocksource",
             source=wanted.source("clocks"),
         )
 

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 VERSION = 1
 SOURCE_S = 5.0
@@ -113,6 +113,7 @@ excessive_buffer_overrun_errors VL15_dropped port_xmit_wait""".split()
 LIBRARIES = (
     "libfabric libmpi libucp libibverbs librdmacm libpmix libopenblas libnearmetal-fi".split()
 )
+PROVIDER = "libnearmetal-fi.so"
 PLACES = [
     "usr/lib",
     "usr/lib64",
@@ -262,7 +263,7 @@ def single_lines() -> Facts:
 
 def system() -> Facts:
     kernel = os.uname()
-    yield "system.hostname", kernel.nodename
+    yield "system.hostname", line("proc/sys/kernel/hostname") or kernel.nodename
     yield "system.architecture", kernel.machine
     for text in whole("etc/os-release").splitlines():
         name, _, value = text.partition("=")
@@ -745,13 +746,35 @@ def pins_of(pid: str) -> Dict[str, str]:
     return found
 
 
+def covered_mounts(rows: List[List[str]]) -> Set[str]:
+    """Return the mounts, by their numbers, that another mount hides: no program can reach them.
+
+    Two mounts have one parent, and the point of one of them is above that of the other.
+    """
+    points = {}  # type: Dict[str, Set[str]]
+    for row in rows:
+        points.setdefault(row[1], set()).add(row[4])
+    found = set()  # type: Set[str]
+    for row in rows:
+        above = {row[4][:place] or "/" for place, c in enumerate(row[4]) if c == "/"} - {row[4]}
+        if row[1] in found or above & points[row[1]]:
+            found.add(row[0])
+    return found
+
+
 def mounts() -> Facts:
     """Mounted file systems, network ones last: these may hang, and then cost only themselves."""
     points = {}  # type: Dict[str, Tuple[bool, str, str, str, str]]
-    for text in whole("proc/self/mountinfo").splitlines():
-        left, _, right = text.partition(" - ")
-        front, back = left.split(), right.split()
-        if len(front) < 6 or len(back) < 2 or back[0] in KERNEL_FILES:
+    rows = [
+        (left.split(), right.split())
+        for left, _, right in (
+            t.partition(" - ") for t in whole("proc/self/mountinfo").splitlines()
+        )
+    ]
+    rows = [(front, back) for front, back in rows if len(front) >= 6 and len(back) >= 2]
+    covered = covered_mounts([front for front, _ in rows])
+    for front, back in rows:
+        if back[0] in KERNEL_FILES or front[0] in covered:
             continue
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found.group(1), 8)), front[4])
         kind, options = back[0], set(front[5].split(","))
@@ -856,9 +879,35 @@ def packages() -> Facts:
         raise Unseen("packages of rpm are not read: rpm may write to its database")
 
 
+def providers() -> Facts:
+    """Where libfabric looks for the provider, and whether it is there."""
+    folders = []  # type: List[str]
+    for place in ("usr/lib", "usr/lib64", "usr/local/lib"):
+        folders += ["%s/%s" % (place, n) for n in names(place) if n.endswith("-linux-gnu")]
+        folders.append(place)
+    # Other libraries have providers of their own, and places for them.
+    words = [w for w in os.environ.get("FI_PROVIDER_PATH", "").split(":") if "nearmetal" in w]
+    chosen = [word.lstrip("+@") for word in words]
+    found = {}  # type: Dict[str, str]
+    for folder in first(chosen, 64, "places of FI_PROVIDER_PATH"):
+        found[folder if folder.endswith(".so") else folder + "/" + PROVIDER] = "missing"
+    for folder in folders:
+        found["/%s/libfabric/%s" % (folder, PROVIDER)] = ""
+    for name, absent in found.items():
+        if os.path.isfile(at(name.lstrip("/"))):
+            yield "nearmetal.providers." + key(name), "there"
+        elif os.path.islink(at(name.lstrip("/"))):
+            yield "nearmetal.providers." + key(name), "a link to nothing"
+        elif absent:
+            yield "nearmetal.providers." + key(name), absent
+
+
 def own() -> Facts:
-    """Nearmetal itself: rundir, shared segments, its environment."""
-    for name in ("run/nearmetal", "dev/shm"):
+    """Nearmetal itself: provider, rundir, shared segments, its environment."""
+    for fact in providers():
+        yield fact
+    rundir = os.environ.get("NEARMETAL_RUNDIR", "").lstrip("/")
+    for name in sorted({"run/nearmetal", "dev/shm", clean(rundir) or "dev/shm"}):
         try:
             found = os.stat(at(name))
         except OSError:

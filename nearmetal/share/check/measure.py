@@ -2,7 +2,7 @@
 """The agent of `nearmetal check performance`: measures its node, and traffic with other agents.
 
 One file, the standard library, Python 3.6 or later, as any user. It gets its text and then one
-order per line on standard input, and answers each with one line of JSON. At the end of the input it
+order per line on standard input, and answers each with one line of JSON and its number. At the end of the input it
 ends at once, whatever it does. It opens no file to write. Each order has a limit of time.
 
 The first order has the node's address, on which the agent listens. Who connects must first show the
@@ -336,7 +336,7 @@ def main() -> None:
             order = next_order()
             if order is None:
                 return
-            answer(outcome(order, listener))
+            answer(dict(outcome(order, listener), number=order.get("number")))
 
 
 if __name__ == "__main__":

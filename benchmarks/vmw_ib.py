@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Section 3 of VMW-IB on a cluster that is up: verbs between nodes, checks, MPI benchmarks.
+
+    python -m benchmarks.vmw_ib examples/two-by-two.yaml --output section-3
+
+The study validates 16 virtual machines in three steps: two programs of ibverbs between two of them
+against the line rate (3.1), Intel Cluster Checker (3.2), and OSU (3.3). Each step is a verb of
+nearmetal here. DIR gets the unchanged output of each, and `report.md` with the figures of the study
+beside those of the cluster. A step that cannot run says why. The figures of the study are those of
+ConnectX-5 with 100 Gbit/s: another cluster is not expected to reach them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nearmetal.core.errors import LogError
+from nearmetal.core.files import new_directory
+from nearmetal.core.process import Command, Completed, LocalRunner
+from nearmetal.evidence.parse import parse_log
+from nearmetal.evidence.published import find
+
+ROOT = Path(__file__).resolve().parents[1]
+IMB = ROOT / "build/mpi/impi/bin/IMB-MPI1"
+STUDY = "vmw-ib"
+LIMIT_S = 1800.0
+PROFILES = {
+    "health_base": "health_base",
+    "health_extended": "health_extended_user",
+    "hpc_platform": "intel_hpc_platform_compat-hpc-cluster-2.0",
+    "simulation": "select_solutions_sim_mod_user_plus_2021.0",
+}
+"""Our profiles, and the definitions of Intel Cluster Checker that the study passed."""
+
+OSU = {"osu_mbw_mr": "Figure 24", "osu_alltoall": "Figure 25"}
+FAILED = (1, 2)
+"""Exit codes of verbs that did not get to their end; 4 is a finding."""
+
+Run = Callable[[str, Sequence[str]], Completed]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the report. `fails`: the cluster is not as it should be."""
+
+    section: str
+    what: str
+    study: str
+    here: str
+    fails: bool = False
+
+
+def printed(test: str, metric: str, **more: str) -> str:
+    """Return the figures of the study, as it prints them; they differ between its nodes."""
+    found = find(STUDY, test=test, metric=metric, **more)
+    words = list(dict.fromkeys(number.printed for number in found))
+    return f"{', '.join(words)} {found[0].unit}" if found else "not given"
+
+
+def not_run(done: Completed) -> str:
+    """Return why a verb has no result."""
+    words = (done.error_tail.splitlines() or ["no reason given"])[-1]
+    return f"not run: {'no end in time' if done.timed_out else words}"
+
+
+def verbs(run: Run, spec: str) -> Iterator[Line]:
+    """Section 3.1: ib_send_bw and ib_send_lat of each pair."""
+    done = run("verbs", ["host", "verify", spec, "--json"])
+    if done.code in FAILED or done.timed_out:
+        yield Line("3.1", "ib_send_bw, ib_send_lat", "", not_run(done))
+        return
+    data = json.loads(done.stdout)
+    for one in data["sends"]:
+        pair = f"{one['client']} to {one['server']}"
+        line = f" of {one['line_gbit']:g}" if one["line_gbit"] else ""
+        bandwidth = f"{one['gbit']:g}{line} Gbit/s" if one["gbit"] is not None else one["why"]
+        latency = f"{one['latency_us']:g} µs" if one["latency_us"] is not None else one["why"]
+        size = f"{one['size']} B"
+        yield Line(
+            "3.1", f"ib_send_bw, {pair}", printed("ib_send_bw", "bandwidth", scale=size), bandwidth
+        )
+        yield Line(
+            "3.1", f"ib_send_lat, {pair}", printed("ib_send_lat", "latency", scale="2 B"), latency
+        )
+    if not data["sends"]:
+        yield Line("3.1", "ib_send_bw, ib_send_lat", "", "not run: no pair of RDMA devices")
+    for fault in data["findings"]:
+        if fault["severity"] == "fault":
+            yield Line("3.1", f"{fault['node']} {fault['about']}", "", fault["what"], fails=True)
+
+
+def checks(run: Run, spec: str) -> Iterator[Line]:
+    """Section 3.2: one profile for each definition of the study, and the odd node in speed."""
+    asked = {
+        f"check {profile}": (["check", spec, "--profile", profile], f"{theirs}: passed")
+        for profile, theirs in PROFILES.items()
+    }
+    asked["check performance"] = (["check", "performance", spec], "")
+    for name, (words, study) in asked.items():
+        done = run(name.replace(" ", "-"), [*words, "--json"])
+        if done.code in FAILED or done.timed_out:
+            yield Line("3.2", name, study, not_run(done))
+            continue
+        found = json.loads(done.stdout)["findings"]
+        counts = {grade: sum(f["severity"] == grade for f in found) for grade in _GRADES}
+        words_ = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
+        yield Line("3.2", name, study, words_, fails=done.code != 0)
+    for test, unit in (("STREAM", "bandwidth"), ("DGEMM", "rate"), ("HPL 4-node", "rate")):
+        yield Line("3.2", test, printed(test, unit), "not run: not a part of `check`")
+
+
+_GRADES = ("fault", "warning", "note")
+
+
+def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:
+    """Section 3.2, its last report: IMB PingPong between two nodes."""
+    job = ["run", spec, "--mpi", "impi", "-n", "2", "--map-by", "node", "--", str(imb), "PingPong"]
+    done = run("imb", job)
+    names = ("IMB PingPong, latency", "IMB PingPong, bandwidth")
+    theirs = printed("IMB PingPong", "latency"), printed("IMB PingPong", "bandwidth")
+    ours = [not_run(done)] * 2
+    if done.code == 0:
+        try:
+            ours = list(_best(done.text))
+        except LogError as error:
+            ours = [f"not read: {error.message}"] * 2
+    for name, study, here in zip(names, theirs, ours, strict=True):
+        yield Line("3.2", name, study, here, fails=done.code != 0 or here.startswith("not "))
+
+
+def _best(text: str) -> tuple[str, str]:
+    """Return the lowest latency and the highest bandwidth of a log of PingPong."""
+    table = parse_log(text, "imb", "imb").table("PingPong")
+    if table is None:
+        raise LogError("the output has no table of PingPong")
+    values: list[Any] = [row.values for row in table.rows]
+    latency = min(row["time"] for row in values)
+    return f"{latency:g} µs", f"{max(row['bandwidth'] for row in values) / 1000:.3f} GB/s"
+
+
+def osu(run: Run, spec: str, mpi: str, folder: Path | None) -> Iterator[Line]:
+    """Section 3.3: two programs of OSU, whose results the study shows as plots."""
+    for program, figure in OSU.items():
+        study = f"{figure}, a plot without numbers in the text"
+        if folder is None:
+            yield Line("3.3", program, study, "not run: --osu DIR names its programs")
+            continue
+        done = run(program, ["run", spec, "--mpi", mpi, "--", str(folder / program)])
+        here = not_run(done) if done.code else f"see raw/{program}.txt"
+        yield Line("3.3", program, study, here, fails=done.code != 0)
+
+
+def report(spec: str, lines: Sequence[Line]) -> str:
+    """Return the report as Markdown."""
+    rows = [
+        f"| {each.section} | {_cell(each.what)} | {_cell(each.study)} | {_cell(each.here)} |"
+        for each in lines
+    ]
+    title = f"# VMW-IB, section 3, on {Path(spec).stem}"
+    head = ["| section | step | the study, 16 machines | this cluster |", "|---|---|---|---|"]
+    return "\n".join([title, "", *head, *rows]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ") or "-"
+
+
+def validate(spec: str, output: Path, run: Run, *, imb: Path, mpi: str, osus: Path | None) -> int:
+    """Run all steps and write the report; return 4 if the cluster is not as it should be."""
+    ended: dict[str, Completed] = {}
+
+    def kept(name: str, words: Sequence[str]) -> Completed:
+        done = ended[name] = run(name, words)
+        return done
+
+    lines = [
+        *verbs(kept, spec),
+        *checks(kept, spec),
+        *ping_pong(kept, spec, imb),
+        *osu(kept, spec, mpi, osus),
+    ]
+    with new_directory(output, mode=0o755) as fresh:
+        (fresh / "raw").mkdir()
+        for name, done in ended.items():
+            (fresh / "raw" / f"{name}.txt").write_bytes(done.stdout + done.stderr)
+        (fresh / "report.md").write_text(report(spec, lines), encoding="utf-8")
+    return 4 if any(line.fails for line in lines) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Validate the cluster of the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("spec", help="specification of a cluster that is up")
+    parser.add_argument("--output", required=True, type=Path, help="new directory of the report")
+    parser.add_argument("--imb", default=IMB, type=Path, help="IMB-MPI1 of Intel MPI")
+    parser.add_argument("--osu", type=Path, help="directory with the programs of OSU")
+    parser.add_argument("--mpi", default="openmpi5", help="the MPI that OSU was built with")
+    args = parser.parse_args(arguments)
+    if args.output.exists():
+        parser.error(f"{args.output} exists: give the name of a new directory")
+    runner = LocalRunner()
+
+    def run(name: str, words: Sequence[str]) -> Completed:
+        print(f"{name}: nearmetal {' '.join(words)}", file=sys.stderr, flush=True)
+        command = Command((sys.executable, "-m", "nearmetal", *words))
+        return runner.run(command, timeout_s=LIMIT_S)
+
+    code = validate(args.spec, args.output, run, imb=args.imb, mpi=args.mpi, osus=args.osu)
+    print((args.output / "report.md").read_text(encoding="utf-8"), end="")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that repeats section 3 of VMW-IB: its report from the output of the verbs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import vmw_ib
+from nearmetal.core.process import Command, Completed
+
+SENDS = {
+    "server": "n1",
+    "client": "n2",
+    "device": "mlx5_0",
+    "size": 1048576,
+    "gbit": 96.5,
+    "latency_us": 1.2,
+    "why": "",
+    "line_gbit": 100.0,
+}
+FAULT = {"severity": "fault"}
+LOGS = Path(__file__).parents[1] / "data/logs/imb"
+PING_PONG = (LOGS / "stackhpc_alaska_ib_pingpong.txt").read_text()
+
+
+class Verbs:
+    """What the verbs answer: an exit code and an output, by the name of the step."""
+
+    def __init__(self, **answers: tuple[int, Any]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def __call__(self, name: str, words: Sequence[str]) -> Completed:
+        self.asked.append(" ".join(words))
+        code, data = self.answers.get(name.replace("-", "_"), (0, {"findings": []}))
+        text = data if isinstance(data, str) else json.dumps(data)
+        out, err = (b"", text.encode()) if code == 1 else (text.encode(), b"")
+        return Completed(Command(("nearmetal", *words)), code, out, err, 0.1)
+
+
+def reported(tmp_path: Path, run: Verbs, osus: Path | None = None) -> tuple[int, dict[str, str]]:
+    """Return the exit code, and what the report says of each step."""
+    folder = tmp_path / "out"
+    code = vmw_ib.validate("two.yaml", folder, run, imb=Path("IMB-MPI1"), mpi="mpich5", osus=osus)
+    rows = [line.split(" | ") for line in (folder / "report.md").read_text().splitlines()[4:]]
+    return code, {row[1]: f"{row[2]} / {row[3].removesuffix(' |')}" for row in rows}
+
+
+def test_figures_of_the_study_stand_beside_those_of_the_cluster(tmp_path: Path) -> None:
+    verbs = Verbs(verbs=(0, {"sends": [SENDS], "findings": []}), imb=(0, PING_PONG))
+    code, rows = reported(tmp_path, verbs, Path("/opt/osu"))
+    assert code == 0
+    assert rows["ib_send_bw, n2 to n1"] == "94.09 Gbit/s / 96.5 of 100 Gbit/s"
+    assert rows["ib_send_lat, n2 to n1"].endswith(" µs / 1.2 µs")
+    assert rows["check health_extended"] == (
+        "health_extended_user: passed / 0 faults, 0 warnings, 0 notes"
+    )
+    assert rows["IMB PingPong, latency"] == "1.050 µs / 1.03 µs"
+    assert rows["IMB PingPong, bandwidth"] == "12.407, 12.439, 12.454 GB/s / 11.893 GB/s"
+    assert rows["osu_alltoall"].endswith("/ see raw/osu_alltoall.txt")
+    assert (tmp_path / "out/raw/imb.txt").read_text() == PING_PONG
+    assert "run two.yaml --mpi mpich5 -- /opt/osu/osu_mbw_mr" in verbs.asked
+
+
+def test_what_cannot_run_says_why_and_faults_fail(tmp_path: Path) -> None:
+    verbs = Verbs(
+        verbs=(1, "error: nodes have no RDMA device"),
+        check_health_base=(4, {"findings": [FAULT]}),
+        check_performance=(1, "error: a cluster of 2 nodes has no majority"),
+        imb=(0, "no table"),
+    )
+    code, rows = reported(tmp_path, verbs)
+    assert code == 4
+    assert rows["ib_send_bw, ib_send_lat"] == "- / not run: error: nodes have no RDMA device"
+    assert rows["check health_base"] == "health_base: passed / 1 faults, 0 warnings, 0 notes"
+    assert rows["check performance"].endswith(
+        "not run: error: a cluster of 2 nodes has no majority"
+    )
+    assert "not read: " in rows["IMB PingPong, latency"]
+    assert rows["osu_mbw_mr"].endswith("not run: --osu DIR names its programs")
+
+
+def test_a_directory_that_exists_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        vmw_ib.main(["two.yaml", "--output", str(tmp_path)])
+    assert "exists" in capsys.readouterr().err
