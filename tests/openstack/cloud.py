@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real OpenStack services on 127.0.0.1, without guests: Nova has its fake hypervisors.
 
-    unshare --mount --mount-proc --pid --ipc --fork --kill-child PYTHON cloud.py --database DIR [--make]
+    unshare --mount --mount-proc --pid --ipc --fork --kill-child PYTHON -m tests.openstack.cloud
 
 It is process 1 of namespaces of its own, and all files are in a tmpfs there, so its end is the end
 of everything. It ends when its input ends, so not even SIGKILL of its parent leaves anything. The
@@ -16,11 +16,11 @@ import base64
 import json
 import os
 import secrets
-import select
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,9 +29,8 @@ from typing import NoReturn
 
 from openstack.exceptions import SDKException
 
-import database
-import seed
-from settings import ETC, HOSTS, REGION, USERS, Place, write_settings
+from tests.openstack import database, seed
+from tests.openstack.settings import HOSTS, REGION, USERS, Place, write_settings
 
 STATE = Path("/run/nearmetal-openstack")
 HERE = Path(__file__).parent
@@ -79,7 +78,7 @@ class Cloud:
             "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": state,
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": str(HERE.parents[1]),
             "PYTHONWARNINGS": "ignore",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OS_NOVA_DISABLE_EVENTLET_PATCHING": "1",
@@ -217,7 +216,9 @@ class Cloud:
         self.write_keys()
         database.make_databases(self.place)
         config = {name: str(STATE / name / f"{name}.conf") for name in ("nova", "neutron")}
-        self.run("keystone-db", "keystone-manage", "--config-dir", str(STATE / "keystone"), "db_sync")
+        self.run(
+            "keystone-db", "keystone-manage", "--config-dir", str(STATE / "keystone"), "db_sync"
+        )
         self.run(
             "bootstrap",
             "keystone-manage",
@@ -280,8 +281,15 @@ def _listener() -> socket.socket:
     return one
 
 
+def _end_with_input() -> None:
+    """End with the input: the kernel then kills everything in the namespace."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 def _say(**words: object) -> None:
-    print(json.dumps(words), flush=True)
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -308,9 +316,11 @@ def main() -> None:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)
             return
+        threading.Thread(target=_end_with_input, daemon=True).start()
         cloud.serve(given.database, given.broker)
         _say(seconds=round(time.monotonic() - begin, 1), clouds=seed.clouds(cloud.place))
-        while not select.select([sys.stdin], [], [], 1.0)[0]:
+        while True:
+            time.sleep(1)
             cloud.check()
     except (CloudError, subprocess.CalledProcessError, OSError, SDKException) as error:
         if given.logs:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 import uuid
@@ -12,18 +13,25 @@ from typing import TYPE_CHECKING
 import bcrypt
 import pymysql
 
-from settings import DATABASES, HOSTS, PHYSICAL, USERS
+from tests.openstack.settings import DATABASES, HOSTS, OUTSIDE, PHYSICAL, USERS
 
 if TYPE_CHECKING:
-    from settings import Place
+    from tests.openstack.settings import Place
 
 _AGENTS = {
     ("Open vSwitch agent", "neutron-openvswitch-agent"): (
-        '{"bridge_mappings": {"outside": "br-ex"}, "tunnel_types": ["vxlan"], '
-        '"tunneling_ip": "127.0.0.1", "datapath_type": "system", "ovs_hybrid_plug": false}'
+        json.dumps(
+            {
+                "bridge_mappings": {OUTSIDE: "br-ex"},
+                "tunnel_types": ["vxlan"],
+                "tunneling_ip": "127.0.0.1",
+                "datapath_type": "system",
+                "ovs_hybrid_plug": False,
+            }
+        )
     ),
     ("NIC Switch agent", "neutron-sriov-nic-agent"): (
-        '{"device_mappings": {"%s": ["ens1"]}, "devices": 0}' % PHYSICAL
+        json.dumps({"device_mappings": {PHYSICAL: ["ens1"]}, "devices": 0})
     ),
 }
 

@@ -11,7 +11,8 @@ from typing import Any
 import nova.cmd.compute  # isort: skip
 import nova.pci.utils
 from nova.virt import fake
-from settings import VFS
+
+from tests.openstack.settings import VFS
 
 _CARD = "0000:01:00.0"
 _MAC = "52:54:00:1e:59:c6"
@@ -36,15 +37,15 @@ class FakeHypervisor(fake.MediumFakeDriver):
     def get_available_resource(self, nodename: str) -> dict[str, Any]:
         """Return what the host has, with its PCI devices."""
         found: dict[str, Any] = super().get_available_resource(nodename)
-        same = {"vendor_id": "15b3", "status": "available", "numa_node": 0}
-        card = {
+        same: dict[str, Any] = {"vendor_id": "15b3", "status": "available", "numa_node": 0}
+        card: dict[str, Any] = {
             "address": _CARD,
             "product_id": "1017",
             "dev_type": "type-PF",
             "parent_addr": None,
             "label": "label_15b3_1017",
         }
-        functions = [
+        functions: list[dict[str, Any]] = [
             {
                 "address": _CARD[:-1] + str(number),
                 "product_id": "1018",

@@ -9,7 +9,7 @@ from typing import Any
 
 import openstack
 
-from settings import HOSTS, OUTSIDE, PHYSICAL, REGION, USERS, Place
+from tests.openstack.settings import HOSTS, OUTSIDE, PHYSICAL, REGION, USERS, Place
 
 _SERVICES = {
     "placement": "placement",
@@ -49,9 +49,7 @@ def users(place: Place) -> None:
         roles["service"] = identity.create_role(name="service")
     service = identity.create_project(name="service", domain_id="default")
     for name in USERS:
-        user = identity.create_user(
-            name=name, password=place.passwords[name], domain_id="default"
-        )
+        user = identity.create_user(name=name, password=place.passwords[name], domain_id="default")
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(service, user, roles[role])
         kind = identity.create_service(name=name, type=_SERVICES[name])

@@ -154,7 +154,6 @@ class Place:
                 "device_spec": json.dumps({"address": address, "physical_network": PHYSICAL}),
             },
             "vnc": {"enabled": False},
-            "glance": {"api_servers": self.url("glance")},
             "placement": self.login("placement"),
             "neutron": self.login("neutron"),
             "service_user": {**self.login("nova"), "send_service_user_token": True},

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,24 +28,27 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "build" / "openstack"
-PROGRAM = ROOT / "tests" / "openstack" / "cloud.py"
 
 VFS = 8
 """Virtual functions of the cloud: four on each of its two hypervisors."""
 
 
 @dataclass(frozen=True)
-class TestCloud:
+class RealCloud:
     """A cloud that runs. `clouds`: the path of its clouds.yaml, and what it contains."""
 
     clouds: Path
     content: Mapping[str, Any]
+    _connections: dict[str, Any] = field(default_factory=dict)
 
     def connected(self, user: str = "member") -> Any:
         """Return a connection of our own, to look and to meddle."""
         import openstack  # noqa: PLC0415 - needs the SDK
 
-        return openstack.connect(region_name="RegionOne", **self.content[user]["auth"])
+        if user not in self._connections:
+            auth = self.content[user]["auth"]
+            self._connections[user] = openstack.connect(region_name="RegionOne", **auth)
+        return self._connections[user]
 
     def spec(self, name: str, text: str, cloud: str = "member") -> OpenstackSpec:
         """Return a spec of this cloud."""
@@ -66,12 +69,13 @@ def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
     with subprocess.Popen(
         [
             *("unshare", "--mount", "--mount-proc", "--pid", "--ipc", "--fork", "--kill-child"),
-            *(str(python), str(PROGRAM), "--database", str(SERVICES / "database")),
+            *(str(python), "-m", "tests.openstack.cloud", "--database", str(SERVICES / "database")),
             *("--broker", str(server), "--logs", str(logs)),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        cwd=ROOT,
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -85,7 +89,7 @@ def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
 
 
 @contextmanager
-def running_cloud(directory: Path) -> Iterator[TestCloud]:
+def running_cloud(directory: Path) -> Iterator[RealCloud]:
     """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment."""
     with services(directory / "logs") as (_, said):
         clouds = directory / "clouds.yaml"
@@ -94,7 +98,7 @@ def running_cloud(directory: Path) -> Iterator[TestCloud]:
         before = os.environ.get("OS_CLIENT_CONFIG_FILE")
         os.environ["OS_CLIENT_CONFIG_FILE"] = str(clouds)
         try:
-            yield TestCloud(clouds, said["clouds"])
+            yield RealCloud(clouds, said["clouds"])
         finally:
             os.environ.pop("OS_CLIENT_CONFIG_FILE")
             if before is not None:

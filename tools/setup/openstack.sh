@@ -9,9 +9,8 @@ openstack=$build/openstack
 broker_package=rabbitmq-server=3.10.8-1.1+deb12u1
 broker_sum=b88e03a102134e3dbc1ba563e6f678eec29a500a933c00c68c71b45b778cd5b0
 
-# requirement NAME: the lines of one entry; all_but NAME: the others.
+# requirement NAME LIST: the lines of one entry.
 requirement() { awk -v name="$1" '/^[^ #]/ { ours = index($0, name "==") == 1 } ours' "$2"; }
-all_but() { awk -v name="$1" '/^[^ #]/ { ours = index($0, name "==") == 1 } !ours' "$2"; }
 
 install_services() {
 	local list=$here/requirements-openstack.txt python=$openstack/venv/bin/python
@@ -19,11 +18,10 @@ install_services() {
 	rm -rf -- "$openstack/venv"
 	mkdir -p "$openstack"
 	"$venv/bin/python" -m venv "$openstack/venv"
-	all_but ovs "$list" >"$scratch/services.txt"
-	"${install[@]}" --only-binary :all: -r "$scratch/services.txt"
-	# There is no wheel of it, and it is built with the setuptools that now are there.
-	requirement ovs "$list" >"$scratch/ovs.txt"
-	"${install[@]}" --no-build-isolation -r "$scratch/ovs.txt"
+	# Two have no wheels. They are built with the listed setuptools, so it comes first.
+	requirement setuptools "$list" >"$scratch/setuptools.txt"
+	"${install[@]}" --only-binary :all: -r "$scratch/setuptools.txt"
+	"${install[@]}" --no-build-isolation --only-binary :all: --no-binary ovs,simplegeneric -r "$list"
 	"$python" -m pip --disable-pip-version-check check
 }
 
@@ -45,7 +43,7 @@ install_broker() {
 make_tables() {
 	local fresh=$scratch/database
 	unshare --mount --mount-proc --pid --ipc --fork --kill-child \
-		"$openstack/venv/bin/python" "$root/tests/openstack/cloud.py" --database "$fresh" --make
+		"$openstack/venv/bin/python" -m tests.openstack.cloud --database "$fresh" --make
 	replace_dir "$fresh" "$openstack/database"
 }
 

@@ -91,9 +91,7 @@ def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode) -> Server:
         flavor=spec.flavor_of(node),
         key=spec.key,
         group=spec.group_of(host),
-        networks=tuple(
-            port_text(n.name, n.kind, filtered=n.port_security) for n in spec.networks
-        ),
+        networks=tuple(port_text(n.name, n.kind, filtered=n.port_security) for n in spec.networks),
         floating=node.floating,
     )
 
@@ -144,10 +142,10 @@ def _notes(spec: OpenstackSpec) -> list[str]:
     unknown = [n.name for n in spec.networks if n.kind == "direct" and n.vfs is None]
     if not unknown:
         return []
-    return [
-        f"network {', '.join(unknown)}: OpenStack does not say how many virtual functions are free; "
-        "`vfs` in the spec lets the plan count them"
-    ]
+    note = (
+        "OpenStack does not say how many virtual functions are free; `vfs` lets the plan count them"
+    )
+    return [f"network {', '.join(unknown)}: {note}"]
 
 
 REGISTRATION = Registration(OpenstackSpec, openstack_servers)

@@ -38,9 +38,7 @@ class CloudSession:
     def sdk(self) -> Any:
         """The connection of openstacksdk, after the first log-in."""
         with self.asking("logging in"):
-            made = openstack.connect(
-                cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S
-            )
+            made = openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
             made.authorize()
             return made
 
@@ -63,7 +61,8 @@ class CloudSession:
             ) from error
         except auth_faults.Unauthorized as error:
             raise BackendError(
-                f"{where}: Keystone refuses the credentials", f"correct `{self.cloud}` in clouds.yaml"
+                f"{where}: Keystone refuses the credentials",
+                f"correct `{self.cloud}` in clouds.yaml",
             ) from error
         except faults.NotFoundException as error:
             raise GoneError(f"{where}: {_reason(error)}", "run `nearmetal up` again") from error
@@ -90,7 +89,9 @@ def _hint(error: faults.HttpException) -> str:
     if "quota" in text or code == TOO_LARGE:
         return "remove what is not needed, or ask for a larger quota"
     if code == FORBIDDEN:
-        return "the user of clouds.yaml lacks the right; `physical` and `vlan` need an administrator"
+        return (
+            "the user of clouds.yaml lacks the right; `physical` and `vlan` need an administrator"
+        )
     if code == CONFLICT:
         return "something that is not of this cluster uses it; remove that, and repeat the command"
     return ""

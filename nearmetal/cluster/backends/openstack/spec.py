@@ -165,13 +165,14 @@ class OpenstackSpec(ClusterSpec):
                 yield Finding((*path, "name"), f"network {ROUTER!r}", "is reserved", hint)
             if first.setdefault(network.name, i) != i:
                 why = f"network {first[network.name] + 1} has the same name"
-                yield Finding((*path, "name"), f"network {network.name!r}", why, "change one of them")
+                yield Finding(
+                    (*path, "name"), f"network {network.name!r}", why, "change one of them"
+                )
         yield from self._overlaps()
         floating = [node.name for _, node in self.nodes if node.floating]
-        path = ("outside",) if self.outside else ("cloud",)
         if floating and self.outside is None:
             what, why = "floating addresses", "need an external network"
-            yield Finding(path, what, why, "add outside: NAME", tuple(floating))
+            yield Finding(("cloud",), what, why, "add outside: NAME", tuple(floating))
         elif floating and self.networks[0].kind != "normal":
             why = "belong to the port in the first network, which is direct"
             hint = "write a normal network first"
@@ -202,7 +203,9 @@ class OpenstackSpec(ClusterSpec):
             if len(host.nodes) > 1:
                 why = "a server is in one server group, so Nova cannot also keep its nodes together"
                 hint = "write one node per host, or remove apart"
-                yield Finding(("hosts", i, "nodes"), f"host {host.name} with apart: true", why, hint)
+                yield Finding(
+                    ("hosts", i, "nodes"), f"host {host.name} with apart: true", why, hint
+                )
 
     def _post(self) -> Iterator[Finding]:
         if self.post:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from nearmetal.cluster.backends.openstack.spec import ROUTER, OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import Finding, some
-from nearmetal.cluster.resource import Key, Kind
+from nearmetal.cluster.resource import Key, Kind, Resource
 
 _WORDS = {
     "instances": "servers",
@@ -49,58 +49,85 @@ class Needs:
     direct: Mapping[str, int] = field(default_factory=dict)
 
 
+class _Count:
+    """Adds up what a plan needs."""
+
+    def __init__(self, spec: OpenstackSpec, world: World, catalog: Catalog) -> None:
+        self._spec, self._world, self._catalog = spec, world, catalog
+        self._nodes = {node.name: node for _, node in spec.nodes}
+        self.need: Counter[str] = Counter()
+
+    def make(self, key: Key) -> None:
+        """Count a resource that is made."""
+        if key.kind is not Kind.NODE:
+            self._other(key, 1)
+            return
+        name, node = key.name, self._nodes[key.name]
+        flavor = self._catalog.get("flavor", self._spec.flavor_of(node))
+        gone = name not in self._world.servers
+        # Ports and addresses that an interrupted `up` left are used again.
+        loose = sum(gone and owner == name for owner, _ in self._world.ports)
+        floats = gone and bool(self._world.floating.get(name))
+        self.need.update(
+            {
+                "instances": 1,
+                "cores": flavor.vcpus if flavor is not None else 0,
+                "ram": flavor.ram if flavor is not None else 0,
+                "ports": len(self._spec.networks) - loose,
+                "floating_ips": int(node.floating and not floats),
+            }
+        )
+
+    def remove(self, key: Key) -> None:
+        """Count a resource that is removed first."""
+        if key.kind is not Kind.NODE:
+            self._other(key, -1)
+            return
+        server = self._world.servers.get(key.name)
+        if server is not None:
+            flavor = server.flavor or {}
+            self.need.subtract(
+                {
+                    "instances": 1,
+                    "cores": int(flavor.get("vcpus") or 0),
+                    "ram": int(flavor.get("ram") or 0),
+                    "ports": sum(owner == key.name for owner, _ in self._world.ports),
+                    "floating_ips": len(self._world.floating.get(key.name, ())),
+                }
+            )
+
+    def change(self, item: Resource) -> None:
+        """Count a server that changes in place."""
+        wanted = item.values
+        if isinstance(wanted, Server) and wanted.floating:
+            self.need["floating_ips"] += not self._world.floating.get(item.key.name)
+
+    def _other(self, key: Key, amount: int) -> None:
+        if key.kind is Kind.HOST:
+            self.need["server_groups"] += amount
+        elif key == Key(Kind.NETWORK, ROUTER):
+            self.need["routers"] += amount
+        elif key.kind is Kind.NETWORK:
+            self.need["networks"] += amount
+            self.need["subnets"] += amount
+
+
 def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) -> Needs:
     """Return what a plan needs."""
-    made = [c.key for c in plan.coming if not c.in_place]
-    gone = [c.key for c in plan.going]
-    nodes = {node.name: node for _, node in spec.nodes}
-    need: Counter[str] = Counter()
-    for sign, keys in ((1, made), (-1, gone)):
-        for key in keys:
-            if key.kind is Kind.NODE:
-                _count_node(need, sign, spec, world, catalog, key.name)
-            elif key.kind is Kind.HOST:
-                need["server_groups"] += sign
-            elif key == Key(Kind.NETWORK, ROUTER):
-                need["routers"] += sign
-            elif key.kind is Kind.NETWORK:
-                need["networks"] += sign
-                need["subnets"] += sign
+    count = _Count(spec, world, catalog)
     for change in plan.coming:
-        if change.key.kind is Kind.NODE and change.in_place:
-            wanted = change.item.values
-            if isinstance(wanted, Server) and wanted.floating and not world.floating.get(change.key.name):
-                need["floating_ips"] += 1
-    sizes = Counter(spec.group_of(host) for host, _ in spec.nodes)
-    sizes.pop(None, None)
-    if any(key.kind is Kind.NODE for key in made):
-        need["server_group_members"] = max(sizes.values(), default=0)
-    direct = {n.name: len(nodes) for n in spec.networks if n.kind == "direct" and n.vfs is not None}
-    return Needs({name: amount for name, amount in need.items() if amount > 0}, direct)
-
-
-def _count_node(
-    need: Counter[str], sign: int, spec: OpenstackSpec, world: World, catalog: Catalog, name: str
-) -> None:
-    node = next((one for _, one in spec.nodes if one.name == name), None)
-    server = world.servers.get(name)
-    if sign < 0 and server is None:
-        return
-    if sign > 0 and node is not None:
-        flavor = catalog.get("flavor", spec.flavor_of(node))
-        cores, ram = (flavor.vcpus, flavor.ram) if flavor is not None else (0, 0)
-        ports, floating = len(spec.networks), int(node.floating)
-        # Ports and addresses that an interrupted `up` left are used again.
-        ports -= sum(server is None and owner == name for owner, _ in world.ports)
-        floating -= int(server is None and bool(world.floating.get(name)))
-    else:
-        flavor_of = (server.flavor or {}) if server is not None else {}
-        cores, ram = int(flavor_of.get("vcpus") or 0), int(flavor_of.get("ram") or 0)
-        ports = sum(owner == name for owner, _ in world.ports)
-        floating = len(world.floating.get(name, ()))
-    amounts = {"instances": 1, "cores": cores, "ram": ram, "ports": ports, "floating_ips": floating}
-    for kind, amount in amounts.items():
-        need[kind] += sign * amount
+        if change.in_place:
+            count.change(change.item)
+        else:
+            count.make(change.key)
+    for change in plan.going:
+        count.remove(change.key)
+    sizes = Counter(group for host, _ in spec.nodes if (group := spec.group_of(host)))
+    need = {name: amount for name, amount in count.need.items() if amount > 0}
+    if plan.fresh and sizes:
+        need["server_group_members"] = max(sizes.values())
+    direct = [n.name for n in spec.networks if n.kind == "direct" and n.vfs is not None]
+    return Needs(need, dict.fromkeys(direct, len(spec.nodes)))
 
 
 def quotas_of(session: CloudSession) -> dict[str, Quota]:
@@ -141,29 +168,32 @@ def shortages(spec: OpenstackSpec, needs: Needs, quotas: Mapping[str, Quota]) ->
             yield Finding((), what, f"the spec says that there are {network.vfs}", hint)
 
 
+def _names(spec: OpenstackSpec, plan: Plan) -> dict[tuple[str, str], list[str]]:
+    """Return the kinds and names of all that a plan takes from the cloud, with the nodes."""
+    fresh = [node for _, node in spec.nodes if node.name in plan.fresh]
+    names: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for node in fresh:
+        names["image", spec.image_of(node)].append(node.name)
+        names["flavor", spec.flavor_of(node)].append(node.name)
+        if spec.key is not None:
+            names["key pair", spec.key].append(node.name)
+        for existing in {n.existing for n in spec.networks if n.existing is not None}:
+            names["network", existing].append(node.name)
+    if spec.outside is not None:
+        names.setdefault(("network", spec.outside), [])
+    return names
+
+
 def missing(spec: OpenstackSpec, plan: Plan, catalog: Catalog) -> Iterator[Finding]:
     """Say which names of the spec the cloud lacks, and what does not fit together."""
-    fresh = [node for _, node in spec.nodes if node.name in plan.fresh]
-    wanted: dict[tuple[str, str], list[str]] = {}
-    for node in fresh:
-        for kind, name in (("image", spec.image_of(node)), ("flavor", spec.flavor_of(node))):
-            wanted.setdefault((kind, name), []).append(node.name)
-    every = [node.name for node in fresh]
-    if fresh and spec.key is not None:
-        wanted["key pair", spec.key] = every
-    for network in spec.networks:
-        if fresh and network.existing is not None:
-            wanted["network", network.existing] = every
-    if spec.outside is not None and plan.coming:
-        wanted.setdefault(("network", spec.outside), [])
-    for (kind, name), nodes in wanted.items():
+    for (kind, name), nodes in _names(spec, plan).items():
         finding = _lacking(catalog, kind, name, tuple(nodes))
         if finding is not None:
             yield finding
-    for node in fresh:
+    for _, node in spec.nodes:
         image = catalog.get("image", spec.image_of(node))
         flavor = catalog.get("flavor", spec.flavor_of(node))
-        if image is not None and flavor is not None:
+        if node.name in plan.fresh and image is not None and flavor is not None:
             yield from _too_small(image, flavor, node.name)
 
 

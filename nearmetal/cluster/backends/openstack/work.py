@@ -221,7 +221,7 @@ class CloudWork:
         if found is not None:
             self._gone(f"removing a port of node {node}", self._network.delete_port, found)
         # An unfiltered port has no security groups.
-        groups = {"security_groups": []} if network.port_security is False else {}
+        groups: dict[str, Any] = {"security_groups": []} if network.port_security is False else {}
         with self._session.asking(f"making the port of node {node} in network {network.name}"):
             made = self._network.create_port(
                 name=f"{self._spec.name}.{node}.{network.name}",
