@@ -94,6 +94,7 @@ class Place:
             "DEFAULT": {"use_stderr": True},
             "database": {"connection": self.database("keystone")},
             "token": {"provider": "fernet"},
+            "cache": {"enabled": True, "backend": "dogpile.cache.memory"},
             "fernet_tokens": {"key_repository": keys / "tokens"},
             "fernet_receipts": {"key_repository": keys / "tokens"},
             "credential": {"key_repository": keys / "credentials"},

@@ -12,7 +12,7 @@ import pytest
 
 from nearmetal.cluster.backends.openstack.plan import Server
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
-from nearmetal.cluster.backends.openstack.stock import Needs, Quota, shortages
+from nearmetal.cluster.backends.openstack.stock import CloudNeeds, Quota, shortages
 from nearmetal.cluster.diff import Action, make_plan
 from nearmetal.cluster.registration import desired, from_canonical
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
@@ -194,7 +194,7 @@ def test_a_difference_is_seen_and_costs_what_it_must(
 
 def test_shortages_are_told_with_numbers() -> None:
     spec = spec_of(networks=NETWORKS.replace("vfs: 8", "vfs: 2"))
-    needs = Needs({"instances": 3, "cores": 6, "ports": 6}, {"rdma": 3})
+    needs = CloudNeeds({"instances": 3, "cores": 6, "ports": 6}, {"rdma": 3})
     quotas = {"instances": Quota(10, 8), "cores": Quota(-1, 90), "ports": Quota(6, 0)}
     told = [finding.sentence for finding in shortages(spec, needs, quotas)]
     first, second = told

@@ -18,7 +18,7 @@ from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
     MARK,
-    Mark,
+    ClusterMark,
     make_mark,
     read_mark,
 )
@@ -78,7 +78,7 @@ class OpenstackBackend(SshBackend):
         made = openstack_servers(self.spec, Facts(), Observed()).resources
         return {item.key: item for item in made}
 
-    def _mark(self) -> Mark:
+    def _mark(self) -> ClusterMark:
         return make_mark(self._directory)
 
     def _work(self) -> CloudWork:

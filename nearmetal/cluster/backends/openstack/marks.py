@@ -26,7 +26,7 @@ HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
 
 
 @dataclass(frozen=True)
-class Mark:
+class ClusterMark:
     """The mark of one cluster."""
 
     token: str
@@ -55,7 +55,7 @@ class Mark:
         return str(metadata.get(NODE, "")) if metadata.get(MARK) == self.token else None
 
 
-def read_mark(directory: Path) -> Mark | None:
+def read_mark(directory: Path) -> ClusterMark | None:
     """Return the mark of a cluster's directory; None: nothing was made yet."""
     try:
         token = read_regular(directory / _FILE, 64).decode("ascii", "replace").strip()
@@ -66,14 +66,14 @@ def read_mark(directory: Path) -> Mark | None:
             f"{directory / _FILE} is damaged",
             "restore it: without it, nearmetal does not know which objects are its own",
         )
-    return Mark(token)
+    return ClusterMark(token)
 
 
-def make_mark(directory: Path) -> Mark:
+def make_mark(directory: Path) -> ClusterMark:
     """Return the mark of a cluster's directory; a new one is on the disk before any object is made."""
     found = read_mark(directory)
     if found is None:
-        found = Mark(secrets.token_hex(_BYTES))
+        found = ClusterMark(secrets.token_hex(_BYTES))
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(directory / _FILE, found.token + "\n")
     return found

@@ -39,7 +39,7 @@ class Quota:
 
 
 @dataclass(frozen=True)
-class Needs:
+class CloudNeeds:
     """How much of each kind a plan adds; what it removes first is subtracted.
 
     `direct`: by network, the ports for virtual functions that its nodes have in the end.
@@ -112,7 +112,7 @@ class _Count:
             self.need["subnets"] += amount
 
 
-def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) -> Needs:
+def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) -> CloudNeeds:
     """Return what a plan needs."""
     count = _Count(spec, world, catalog)
     for change in plan.coming:
@@ -127,7 +127,7 @@ def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) ->
     if plan.fresh and sizes:
         need["server_group_members"] = max(sizes.values())
     direct = [n.name for n in spec.networks if n.kind == "direct" and n.vfs is not None]
-    return Needs(need, dict.fromkeys(direct, len(spec.nodes)))
+    return CloudNeeds(need, dict.fromkeys(direct, len(spec.nodes)))
 
 
 def quotas_of(session: CloudSession) -> dict[str, Quota]:
@@ -150,7 +150,9 @@ def quotas_of(session: CloudSession) -> dict[str, Quota]:
     return {name: one for name, one in found.items() if isinstance(one.limit, int)}
 
 
-def shortages(spec: OpenstackSpec, needs: Needs, quotas: Mapping[str, Quota]) -> Iterator[Finding]:
+def shortages(
+    spec: OpenstackSpec, needs: CloudNeeds, quotas: Mapping[str, Quota]
+) -> Iterator[Finding]:
     """Say what the plan needs beyond the quotas and the virtual functions. Pure."""
     for name, amount in sorted(needs.amounts.items()):
         quota = quotas.get(name)

@@ -14,7 +14,7 @@ from nearmetal.cluster.backends.openstack.marks import (
     MARK,
     NODE,
     SLOTS,
-    Mark,
+    ClusterMark,
 )
 from nearmetal.cluster.backends.openstack.plan import Router, Server
 from nearmetal.cluster.backends.openstack.session import CloudSession, GoneError
@@ -31,7 +31,12 @@ class CloudWork:
     """Makes and removes objects with one mark. `world`: what there was before."""
 
     def __init__(
-        self, session: CloudSession, spec: OpenstackSpec, mark: Mark, world: World, catalog: Catalog
+        self,
+        session: CloudSession,
+        spec: OpenstackSpec,
+        mark: ClusterMark,
+        world: World,
+        catalog: Catalog,
     ) -> None:
         self._session, self._spec, self._mark = session, spec, mark
         self._world, self._catalog = world, catalog

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, Mark
+from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import (
     MadeNetwork,
     Router,
@@ -94,7 +94,7 @@ class World:
         return {member: name for name, group in every for member in group.member_ids or ()}
 
 
-def read_world(session: CloudSession, mark: Mark) -> World:
+def read_world(session: CloudSession, mark: ClusterMark) -> World:
     """Ask Nova and Neutron for all objects of a cluster."""
     world, sdk, project = World(), session.sdk, session.project
     with session.asking("reading the servers"):
