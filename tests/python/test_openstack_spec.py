@@ -234,12 +234,27 @@ def test_a_missing_sdk_is_an_error_with_its_package(tmp_path: Path) -> None:
     assert "pip install 'nearmetal[openstack]'" in done.stderr
 
 
-def test_a_cloud_that_is_not_in_clouds_yaml_is_an_error_without_its_values(tmp_path: Path) -> None:
-    (tmp_path / "clouds.yaml").write_text(
-        "clouds:\n  other:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', password: tell-nobody}\n"
-    )
+ENTRY = "  lab:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', username: u, password: tell-nobody"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("  other: {}\n", "Cloud lab was not found"),
+        (f"{ENTRY}\n", "Cloud lab was not found"),
+        ("  lab: tell-nobody\n", "clouds.yaml has no valid entry for `lab`"),
+        ("  lab: [tell-nobody]\n", "clouds.yaml has no valid entry for `lab`"),
+        (f"{ENTRY}, project_name: p}}\n", "logging in: Unable to establish connection"),
+        ("  lab:\n    auth: {password: tell-nobody}\n", "logging in: "),
+    ],
+)
+def test_a_cloud_that_cannot_be_used_is_an_error_without_its_values(
+    text: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "clouds.yaml").write_text(f"clouds:\n{text}")
     done = plan_without(WITHOUT_SDK.replace('sys.modules["openstack"] = None', ""), tmp_path)
     assert done.returncode == 1
-    assert "Cloud lab was not found" in done.stderr
-    assert "OS_CLIENT_CONFIG_FILE" in done.stderr
+    assert "error: cloud lab: " in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
     assert "tell-nobody" not in done.stdout + done.stderr

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,13 @@ ANSWER_S = 120.0
 MAX_REASON = 500
 """Characters of a reason that a service gives."""
 
-FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE = 403, 404, 409, 413
+FORBIDDEN, CONFLICT, TOO_LARGE = 403, 409, 413
+
+
+_PLACES = (
+    "openstacksdk reads clouds.yaml in this directory, ~/.config/openstack or /etc/openstack; "
+    "OS_CLIENT_CONFIG_FILE names another file"
+)
 
 
 class GoneError(BackendError):
@@ -38,9 +44,19 @@ class CloudSession:
     def sdk(self) -> Any:
         """The connection of openstacksdk, after the first log-in."""
         with self.asking("logging in"):
-            made = openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
+            made = self._connected()
             made.authorize()
             return made
+
+    def _connected(self) -> Any:
+        """Return a connection; the fault of a file that openstacksdk cannot read has none of its text."""
+        try:
+            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            what = f"has no valid entry for `{self.cloud}`"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+        raise BackendError(f"cloud {self.cloud}: clouds.yaml {what}", _PLACES)
 
     @property
     def project(self) -> str:
@@ -56,8 +72,7 @@ class CloudSession:
         except faults.ConfigException as error:
             raise BackendError(
                 f"{where}: clouds.yaml: {_reason(error)}",
-                "openstacksdk reads clouds.yaml in this directory, ~/.config/openstack or "
-                "/etc/openstack; OS_CLIENT_CONFIG_FILE names another file",
+                _PLACES,
             ) from error
         except auth_faults.Unauthorized as error:
             raise BackendError(
@@ -71,10 +86,6 @@ class CloudSession:
         except (auth_faults.ClientException, faults.SDKException) as error:
             hint = "if the service is only busy, repeat the command: it continues"
             raise BackendError(f"{where}: {_reason(error)}", hint) from error
-
-    def own(self, found: Iterable[Any]) -> list[Any]:
-        """Return the objects of this project: administrators see those of all."""
-        return [one for one in found if getattr(one, "project_id", None) == self.project]
 
 
 def _reason(error: Exception) -> str:
