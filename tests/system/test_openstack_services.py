@@ -61,7 +61,7 @@ def test_sigkill_of_the_starter_ends_every_service(tmp_path: Path) -> None:
                 time.sleep(0.2)
                 namespace = namespace or namespace_below(starter.pid)
             lines = "".join(members(namespace).values())
-            assert "cloud.py" in lines
+            assert "tests.openstack.cloud" in lines
         finally:
             starter.send_signal(signal.SIGKILL)
     end = time.monotonic() + 30

@@ -26,6 +26,8 @@ _LOOK_S = 1.0
 
 _NO_HOST = "no valid host"
 
+_AGAIN = "run `nearmetal up` again: it makes these nodes again, and keeps the others"
+
 
 class CloudWork:
     """Makes and removes objects with one mark. `world`: what there was before."""
@@ -262,9 +264,11 @@ class CloudWork:
 
     def change_server(self, node: str, wanted: Server) -> str:
         """Change what can be changed in a server that exists, and switch it on; returns its ID."""
-        server = self._world.servers[node]
+        server = self._settled(node)
+        metadata = self._metadata(node, wanted)
         with self._session.asking(f"changing node {node}"):
-            self._compute.set_server_metadata(server, **self._metadata(node, wanted))
+            if not metadata.items() <= (server.metadata or {}).items():
+                self._compute.set_server_metadata(server, **metadata)
             if server.status in OFF:
                 getattr(self._compute, OFF[server.status])(server)
         if wanted.floating:
@@ -272,6 +276,25 @@ class CloudWork:
         else:
             self._unfloat(node)
         return str(server.id)
+
+    def _settled(self, node: str) -> Any:
+        """Return the server of a node when Nova has ended what it does with it."""
+        server = self._world.servers[node]
+
+        def settled() -> bool:
+            nonlocal server
+            if server.status in BUSY:
+                with self._session.asking(f"reading node {node}"):
+                    server = self._compute.get_server(server.id)
+            return server.status not in BUSY
+
+        self._wait(settled, lambda: f"node {node} is still in state {server.status}")
+        if server.status == "ERROR":
+            raise BackendError(
+                f"node {node}: Nova could not make its server: {_fault(server)}", _AGAIN
+            )
+        self._world.servers[node] = server
+        return server
 
     def remove_server(self, node: str) -> None:
         """Remove the server of a node with its ports and its floating addresses, and wait for it."""
@@ -317,7 +340,7 @@ class CloudWork:
         if failed:
             lines = "".join(f"\n  node {node}: {reason}" for node, reason in failed.items())
             no_host = any(_NO_HOST in reason.lower() for reason in failed.values())
-            hint = "run `nearmetal up` again: it makes these nodes anew, and keeps the others"
+            hint = _AGAIN
             if no_host:
                 hint = (
                     "no hypervisor has the room: virtual functions of the direct networks, "

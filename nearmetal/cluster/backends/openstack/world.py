@@ -232,7 +232,9 @@ def _ports(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> li
     found = []
     for name in names:
         port = world.ports[node, name]
-        if port.device_id != server.id:
+        # Nova takes the ports of a new server some time after the request.
+        comes = server.status == "BUILD" and not port.device_id
+        if port.device_id != server.id and not comes:
             continue
         wanted = order.get(name)
         says = wanted is not None and wanted.port_security is not None
