@@ -13,7 +13,7 @@ demo: setup
 	$(VENV)/nearmetal demo
 
 # What keeps one core busy at most: daemons that wait for each other, and programs of one thread.
-LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py provision_*.py site_build.py study_page.py study_arms.py \
+LIGHT := $(wildcard $(addprefix tests/system/test_,slurm_*.py vsphere_*.py openstack_*.py provision_*.py site_build.py study_page.py study_arms.py \
 	image_build.py local_cluster.py local_faults.py))
 # Tests that share nothing run side by side.
 SIDE_BY_SIDE := -n 2
@@ -52,7 +52,7 @@ test-faults: setup
 
 ## The long tests: a minute of every fuzzer, the whole walks, every machine
 test-full: test-fuzz test-faults
-	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers --apps
+	@tools/setup/setup.sh --vm --vsphere --openstack --study --slurm --containers --apps
 	$(PYTEST) tests/system tests/python -m full --continue-on-collection-errors --junitxml=build/log/junit/full.xml
 
 ## Every promise of speed beside limits and peers, on two cores: benchmarks/out (minutes)
@@ -91,6 +91,10 @@ setup-vm:
 setup-vsphere:
 	@tools/setup/setup.sh --vsphere
 
+## The OpenStack services that tests of OpenStack run against
+setup-openstack:
+	@tools/setup/setup.sh --openstack
+
 ## What jobs under a real Slurm need, besides
 setup-slurm:
 	@tools/setup/setup.sh --slurm
@@ -103,9 +107,9 @@ setup-packages:
 setup-site:
 	@tools/setup/setup.sh --site
 
-## What the system tests need, besides: virtual machines, a vCenter, Slurm, engines, a browser, benchmarks, the site
+## What the system tests need, besides: virtual machines, a vCenter, OpenStack, Slurm, engines, a browser, benchmarks, the site
 setup-system:
-	@tools/setup/setup.sh --vm --vsphere --study --slurm --containers --site
+	@tools/setup/setup.sh --vm --vsphere --openstack --study --slurm --containers --site
 
 ## The same as setup
 build: setup
@@ -126,4 +130,4 @@ test-python: setup
 help:
 	@awk '/^## / { text = substr($$0, 4); next } /^[a-z-]+:/ && text { sub(/:.*/, ""); printf "make %-12s %s\n", $$0, text; text = "" } ! /^## / { text = "" }' $(MAKEFILE_LIST)
 
-.PHONY: site recording setup-site packages test-packages setup-packages demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-slurm setup-system build test-c test-python help
+.PHONY: site recording setup-site packages test-packages setup-packages demo benchmarks test test-fuzz test-fuzz-briefly test-faults test-system image test-system-light test-system-heavy test-full lint setup setup-vm setup-vsphere setup-openstack setup-slurm setup-system build test-c test-python help

@@ -8,6 +8,7 @@ from nearmetal.core.errors import NearmetalError
 _DEBIAN = {
     "libvirt": "python3-libvirt",
     "metrics": "python3-prometheus-client",
+    "openstack": "python3-openstacksdk",
     "redfish": "python3-sushy",
     "study": "nearmetal-study",
     "vsphere": "nearmetal",

@@ -77,7 +77,7 @@ def test_a_version_of_backports_is_replaced_by_one_of_backports(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "name", ["apt", "vm", "vsphere", "study", "slurm", "apps", "containers", "build"]
+    "name", ["apt", "vm", "vsphere", "openstack", "study", "slurm", "apps", "containers", "build"]
 )
 def test_every_listed_package_has_a_version(name: str) -> None:
     lines = (SETUP / f"{name}-packages.txt").read_text().splitlines()

@@ -110,7 +110,7 @@ def test_a_fourth_backend_is_a_directory(tmp_path: Path) -> None:
     spec.write_text(EMPTY_SPEC.replace("backend: empty", "backend: emtpy"))
     printed = run(*nearmetal, spec, cwd=tmp_path, status=ExitCode.ERROR, **env)
     assert f"{spec}:3:" in printed
-    assert "'empty' or 'libvirt' or 'local' or 'vsphere'" in printed
+    assert "'empty' or 'libvirt' or 'local' or 'openstack' or 'vsphere'" in printed
 
     schema = json.loads(run(*nearmetal, "--schema", cwd=tmp_path, status=ExitCode.DONE, **env))
     assert "empty" in schema["discriminator"]["mapping"]

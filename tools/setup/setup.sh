@@ -8,6 +8,7 @@
 #   tools/setup/setup.sh --no-build everything but the C build and the MPI programs
 #   tools/setup/setup.sh --vm       everything, and what virtual machines need
 #   tools/setup/setup.sh --vsphere  everything, and the simulated vCenter of the tests
+#   tools/setup/setup.sh --openstack  everything, and the OpenStack services of the tests
 #   tools/setup/setup.sh --study    everything, and a browser and benchmarks for tests of studies
 #   tools/setup/setup.sh --slurm    everything, and the daemons of Slurm
 #   tools/setup/setup.sh --containers  everything, and the container engines of the tests
@@ -34,6 +35,7 @@ cd -- "$root"
 . "$here/vm.sh"
 . "$here/libvirt.sh"
 . "$here/vsphere.sh"
+. "$here/openstack.sh"
 . "$here/packages.sh"
 . "$here/promtool.sh"
 . "$here/site.sh"
@@ -44,6 +46,7 @@ usage() { sed -n '4,/^# Options may/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 with_build=yes
 with_vm=no
 with_vsphere=no
+with_openstack=no
 with_packages=no
 with_site=no
 more_packages=()
@@ -52,6 +55,7 @@ for option in "$@"; do
 	--no-build) with_build=no ;;
 	--vm) with_vm=yes ;;
 	--vsphere) with_vsphere=yes ;;
+	--openstack) with_openstack=yes ;;
 	--study | --slurm | --apps | --containers) more_packages+=("${option#--}") ;;
 	--packages) with_packages=yes ;;
 	--site) with_site=yes ;;
@@ -87,6 +91,7 @@ step_total=9
 [[ $with_build == yes ]] || step_total=7
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
 [[ $with_vsphere == no ]] || step_total=$((step_total + 2))
+[[ $with_openstack == no ]] || step_total=$((step_total + 4))
 [[ $with_packages == no ]] || step_total=$((step_total + 2))
 [[ $with_site == no ]] || step_total=$((step_total + 1))
 step_total=$((step_total + ${#more_packages[@]}))
@@ -106,6 +111,9 @@ if [[ $with_vm == yes ]]; then
 fi
 if [[ $with_vsphere == yes ]]; then
 	vsphere_steps
+fi
+if [[ $with_openstack == yes ]]; then
+	openstack_steps
 fi
 if [[ $with_packages == yes ]]; then
 	packages_step packages "Packages for packages" "$here/build-packages.txt" install_packages

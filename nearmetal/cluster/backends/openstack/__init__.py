@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenStack backend: servers of Nova on networks of Neutron."""

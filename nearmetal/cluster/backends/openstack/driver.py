@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of servers on OpenStack.
+
+Nova and Neutron are always asked for what exists. Objects carry the mark of the cluster's record from the
+request that makes them on, so what an interrupted `up` has made is found and used by the next one. Several
+servers are made at the same time, but those of one server group one after another: Nova checks the policy
+of a group against the members that it has placed already. `finish` waits for all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.backends.openstack.marks import (
+    CLUSTER,
+    MARK,
+    ClusterMark,
+    make_mark,
+    read_mark,
+)
+from nearmetal.cluster.backends.openstack.plan import (
+    Router,
+    Server,
+    ServerGroup,
+    openstack_servers,
+    part_of,
+)
+from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, OpenstackSpec
+from nearmetal.cluster.backends.openstack.stock import missing, needs_of, quotas_of, shortages
+from nearmetal.cluster.backends.openstack.work import CloudWork
+from nearmetal.cluster.backends.openstack.world import (
+    Catalog,
+    World,
+    group_values,
+    network_values,
+    read_world,
+    router_values,
+    server_values,
+    why_unfinished,
+)
+from nearmetal.cluster.diff import Plan
+from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
+from nearmetal.cluster.store import Store
+from nearmetal.core.errors import BackendError
+from nearmetal.core.process import Runner
+
+APART = "stock Nova has no memory that servers share"
+"""Why servers of one hypervisor use the network."""
+
+
+class OpenstackBackend(SshBackend):
+    """Implements Backend; see there for the contracts."""
+
+    spec: OpenstackSpec
+    apart = APART
+
+    def __init__(self, spec: OpenstackSpec, store: Store) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self._directory = store.cluster(spec.name)
+        self._session = CloudSession(spec.cloud)
+        self._catalog = Catalog(self._session)
+        self._world = World()
+        self._begun: dict[str, str] = {}
+        """Nodes whose servers are made or started, by the IDs of the servers."""
+        self._members: dict[str, str] = {}
+        """The server of each group that was begun last."""
+
+    @cached_property
+    def _desired(self) -> dict[Key, Resource]:
+        made = openstack_servers(self.spec, Facts(), Observed()).resources
+        return {item.key: item for item in made}
+
+    def _mark(self) -> ClusterMark:
+        return make_mark(self._directory)
+
+    def _work(self) -> CloudWork:
+        return CloudWork(self._session, self.spec, self._mark(), self._world, self._catalog)
+
+    def prepare(self) -> None:
+        """Do nothing: the image is in the cloud."""
+
+    def facts(self) -> Facts:
+        """Return no facts: a plan for OpenStack needs only the spec."""
+        return Facts()
+
+    # As it is
+
+    def observe(self) -> Observed:
+        """Ask Nova and Neutron for all objects with the mark of the cluster."""
+        mark = read_mark(self._directory)
+        if mark is None:
+            # Wrong credentials are an error of each plan, not of the first change.
+            self._session.sdk  # noqa: B018 - logs in
+            self._world = World()
+            # A directory without a mark: an interrupted `up` had made nothing yet.
+            begun = self._directory.exists()
+            return Observed(broken=frozenset({Key(Kind.CLUSTER, self.name)} if begun else ()))
+        world = self._world = read_world(self._session, mark)
+        parts = [part_of(self.spec, Kind.CLUSTER, self.name, self._desired_cluster())]
+        unfinished: dict[Key, str] = {}
+        broken: set[Key] = set()
+        halted: dict[Key, str] = {}
+        for name in world.networks:
+            values = network_values(self.spec, world, name)
+            if values.subnet:
+                parts.append(part_of(self.spec, Kind.NETWORK, name, values))
+            else:
+                # Its subnet is missing; it is made in the network that is there.
+                broken.add(Key(Kind.NETWORK, name))
+        if world.routers:
+            router = router_values(self.spec, world, self._catalog)
+            parts.append(part_of(self.spec, Kind.NETWORK, ROUTER, router))
+        for name, groups in world.groups.items():
+            parts.append(part_of(self.spec, Kind.HOST, name, group_values(groups[0])))
+        for name, server in world.servers.items():
+            server_now = server_values(self.spec, world, self._catalog, name)
+            item = part_of(self.spec, Kind.NODE, name, server_now)
+            if server.status == "ERROR" and server.launched_at is None:
+                # It never ran, so nothing is lost.
+                broken.add(item.key)
+                continue
+            parts.append(item)
+            if server.status == "ERROR":
+                halted[item.key] = "Nova reports ERROR for it"
+            elif reason := why_unfinished(server):
+                unfinished[item.key] = reason
+        notes = [
+            f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
+            for server in world.extra
+        ]
+        return Observed(tuple(parts), frozenset(broken), tuple(notes), unfinished, halted)
+
+    def _desired_cluster(self) -> Any:
+        return self._desired[Key(Kind.CLUSTER, self.name)].values
+
+    def check(self, plan: Plan) -> None:
+        """Look up names, quotas and virtual functions; see Backend."""
+        if not plan.coming:
+            return
+        self._refuse_other_record()
+        found = list(missing(self.spec, plan, self._catalog))
+        needs = needs_of(self.spec, plan, self._world, self._catalog)
+        if needs.amounts or needs.direct:
+            found += shortages(self.spec, needs, quotas_of(self._session))
+        if found:
+            lines = "".join(f"\n  {finding.sentence}" for finding in found)
+            raise BackendError(
+                f"cluster {self.name} cannot be made as planned, and nothing was changed:{lines}",
+                "correct the spec, or change the cloud; then repeat the command",
+            )
+
+    def _refuse_other_record(self) -> None:
+        """Refuse a cluster whose name another record has in this project."""
+        mark = read_mark(self._directory)
+        if mark is not None:
+            return
+        with self._session.asking("reading the servers"):
+            servers = list(self._session.sdk.compute.servers(details=True))
+        for server in servers:
+            metadata = server.metadata or {}
+            if metadata.get(MARK) and metadata.get(CLUSTER) == self.name:
+                raise BackendError(
+                    f"cluster {self.name}: the project has a cluster of this name that is not in "
+                    f"this state directory, for example its server {server.id}",
+                    "choose another name, or use the state directory where it was made",
+                )
+
+    # Changes
+
+    def create(self, item: Resource, spec: ClusterSpec) -> None:
+        """Make one resource; servers run when `finish` has waited for them."""
+        del spec
+        key, work, values = item.key, self._work(), item.values
+        if key.kind is Kind.NETWORK and isinstance(values, Router):
+            work.settle_router(values)
+        elif key.kind is Kind.NETWORK:
+            work.make_network(next(n for n in self.spec.made if n.name == key.name))
+        elif isinstance(values, ServerGroup):
+            work.make_group(key.name, values.policy)
+        elif isinstance(values, Server):
+            before = self._members.get(values.group or "")
+            if before is not None:
+                work.wait_for({before: self._begun[before]})
+            server = work.make_server(key.name, values)
+            self._begun[server] = key.name
+            if values.group is not None:
+                self._members[values.group] = server
+
+    def change(self, item: Resource, spec: ClusterSpec) -> None:
+        """Change a router or a server in place."""
+        values = item.values
+        if isinstance(values, Server):
+            server = self._work().change_server(item.key.name, values)
+            self._begun[server] = item.key.name
+        else:
+            self.create(item, spec)
+
+    def delete(self, key: Key) -> None:
+        """Remove one resource, or all of them with the record."""
+        if key.kind is Kind.CLUSTER:
+            mark = read_mark(self._directory)
+            if mark is not None:
+                self._world = read_world(self._session, mark)
+                self._work().remove_all()
+            shutil.rmtree(self._directory, ignore_errors=True)
+        elif key == Key(Kind.NETWORK, ROUTER):
+            self._work().remove_router()
+        elif key.kind is Kind.NETWORK:
+            self._work().remove_network(key.name)
+        elif key.kind is Kind.HOST:
+            self._work().remove_group(key.name)
+        elif key.kind is Kind.NODE:
+            self._work().remove_server(key.name)
+
+    def finish(self) -> None:
+        """Wait until all servers that were made or started run."""
+        if self._begun:
+            self._work().wait_for(self._begun)
+
+    # State
+
+    def status(self) -> list[NodeStatus]:
+        """Return every node of the spec."""
+        self.observe()
+        return [self._status(host.name, node) for host, node in self.spec.nodes]
+
+    def _status(self, host: str, node: CloudNode) -> NodeStatus:
+        server = self._world.servers.get(node.name)
+        if server is None:
+            health = "not there"
+        else:
+            health = "running" if server.status == "ACTIVE" else str(server.status).lower()
+        return NodeStatus(
+            name=node.name,
+            host=host,
+            hostname=node.name,
+            address=self._address(node),
+            slots=node.slots,
+            cpus=(),
+            shm="",
+            pid=0,
+            uptime_s=0.0,
+            healthy=health == "running",
+            health=health,
+            own_cpus=int((server.flavor or {}).get("vcpus") or 0) if server is not None else 0,
+        )
+
+    def _address(self, node: CloudNode) -> str:
+        """Return the floating address of a node, else that of its first port."""
+        for floating in self._world.floating.get(node.name, ()):
+            if floating.floating_ip_address and floating.port_id:
+                return str(floating.floating_ip_address)
+        port = self._world.ports.get((node.name, self.spec.networks[0].name))
+        addresses = [str(one["ip_address"]) for one in (port.fixed_ips if port else None) or ()]
+        return addresses[0] if addresses else ""
+
+    def incarnations(self) -> Mapping[str, str]:
+        """Return the ID of each server."""
+        self.observe()
+        return {node: str(server.id) for node, server in self._world.servers.items()}
+
+    def nodes(self) -> Nodes:
+        """Refuse: nodes on OpenStack are made, and not entered."""
+        raise BackendError(
+            f"cluster {self.name}: jobs on OpenStack are not supported yet",
+            "log in to its servers with the key pair of the spec, and start jobs there",
+        )
+
+
+def open_backend(spec: OpenstackSpec, store: Store, runner: Runner) -> OpenstackBackend:
+    """Return the backend of a spec's cluster; nothing is touched yet."""
+    del runner
+    return OpenstackBackend(spec, store)

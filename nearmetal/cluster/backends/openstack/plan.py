@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources of a cluster of servers on OpenStack. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import PlainSerializer
+
+from nearmetal.cluster.backends.openstack.spec import (
+    ROUTER,
+    CloudHost,
+    CloudNetwork,
+    CloudNode,
+    OpenstackSpec,
+)
+from nearmetal.cluster.registration import Registration
+from nearmetal.cluster.resource import (
+    Desired,
+    Facts,
+    Key,
+    Kind,
+    Observed,
+    Resource,
+    Values,
+    YesNo,
+)
+
+
+class CloudProject(Values):
+    """The cluster as a whole: the cloud where its objects are."""
+
+    backend: str
+    cloud: str
+
+
+class MadeNetwork(Values):
+    """A network with its subnet."""
+
+    subnet: str
+    physical: str | None = None
+    vlan: int | None = None
+    port_security: YesNo | None = None
+
+
+Joined = Annotated[tuple[str, ...], PlainSerializer(", ".join)]
+
+
+class Router(Values):
+    """The router between made networks and the outside."""
+
+    outside: str
+    routes: Joined
+
+
+class ServerGroup(Values):
+    """Servers that Nova keeps together or apart."""
+
+    policy: str
+
+
+class Server(Values):
+    """One server. `networks`: its ports, as `NAME normal` or `NAME direct`."""
+
+    host: str
+    slots: int
+    image: str
+    flavor: str
+    key: str | None = None
+    group: str | None = None
+    networks: Joined
+    floating: YesNo
+
+
+IN_PLACE = frozenset({"host", "slots", "floating", "outside", "routes"})
+"""Attributes that change without recreating a resource."""
+
+
+def port_text(name: str, kind: str, *, filtered: bool | None) -> str:
+    """Return a port in the values of its server; None: the choice of its network."""
+    words = {None: "", True: " filtered", False: " unfiltered"}
+    return f"{name} {kind}{words[filtered]}"
+
+
+def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode) -> Server:
+    """Return the server of a node as it should be."""
+    return Server(
+        host=host.name,
+        slots=node.slots,
+        image=spec.image_of(node),
+        flavor=spec.flavor_of(node),
+        key=spec.key,
+        group=spec.group_of(host),
+        networks=tuple(port_text(n.name, n.kind, filtered=n.port_security) for n in spec.networks),
+        floating=node.floating,
+    )
+
+
+def network_of(network: CloudNetwork) -> MadeNetwork:
+    """Return a network as it should be."""
+    assert network.subnet is not None  # noqa: S101 - a finding otherwise
+    return MadeNetwork(
+        subnet=network.subnet,
+        physical=network.physical,
+        vlan=network.vlan,
+        port_security=network.port_security,
+    )
+
+
+def part_of(spec: OpenstackSpec, kind: Kind, name: str, values: Values) -> Resource:
+    """Return a resource with those that it stands on."""
+    needs: list[Key] = []
+    if kind is not Kind.CLUSTER:
+        needs.append(Key(Kind.CLUSTER, spec.name))
+    if kind is Kind.NODE or (kind is Kind.NETWORK and name == ROUTER):
+        needs += [Key(Kind.NETWORK, network.name) for network in spec.made]
+    if kind is Kind.NODE and isinstance(values, Server):
+        if values.group is not None:
+            needs.append(Key(Kind.HOST, values.group))
+        if spec.outside is not None:
+            needs.append(Key(Kind.NETWORK, ROUTER))
+    return Resource(Key(kind, name), values, tuple(needs))
+
+
+def openstack_servers(spec: OpenstackSpec, _facts: Facts, _observed: Observed) -> Desired:
+    """Return the servers of a spec, with their networks and server groups."""
+    project = CloudProject(backend=spec.backend, cloud=spec.cloud)
+    parts: list[tuple[Kind, str, Values]] = [(Kind.CLUSTER, spec.name, project)]
+    parts += [(Kind.NETWORK, network.name, network_of(network)) for network in spec.made]
+    if spec.outside is not None:
+        router = Router(outside=spec.outside, routes=tuple(n.name for n in spec.routed))
+        parts.append((Kind.NETWORK, ROUTER, router))
+    for name, policy in spec.groups.items():
+        parts.append((Kind.HOST, name, ServerGroup(policy=policy)))
+    for host, node in spec.nodes:
+        parts.append((Kind.NODE, node.name, server_of(spec, host, node)))
+    made = tuple(part_of(spec, *part) for part in parts)
+    return Desired(made, tuple(_notes(spec)), IN_PLACE)
+
+
+def _notes(spec: OpenstackSpec) -> list[str]:
+    unknown = [n.name for n in spec.networks if n.kind == "direct" and n.vfs is None]
+    if not unknown:
+        return []
+    note = (
+        "OpenStack does not say how many virtual functions are free; `vfs` lets the plan count them"
+    )
+    return [f"network {', '.join(unknown)}: {note}"]
+
+
+REGISTRATION = Registration(OpenstackSpec, openstack_servers)

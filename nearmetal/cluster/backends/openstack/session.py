@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session with a cloud: openstacksdk reads clouds.yaml, and its values stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import openstack
+from keystoneauth1 import exceptions as auth_faults
+from openstack import exceptions as faults
+
+from nearmetal.core.errors import BackendError
+from nearmetal.core.text import printable
+
+ANSWER_S = 120.0
+"""Seconds that a service has for one answer."""
+
+MAX_REASON = 500
+"""Characters of a reason that a service gives."""
+
+FORBIDDEN, CONFLICT, TOO_LARGE = 403, 409, 413
+
+
+_PLACES = (
+    "openstacksdk reads clouds.yaml in this directory, ~/.config/openstack or /etc/openstack; "
+    "OS_CLIENT_CONFIG_FILE names another file"
+)
+
+
+class GoneError(BackendError):
+    """The object of a request does not exist."""
+
+
+class CloudSession:
+    """Requests to the services of one cloud, as one project."""
+
+    def __init__(self, cloud: str) -> None:
+        self.cloud = cloud
+
+    @cached_property
+    def sdk(self) -> Any:
+        """The connection of openstacksdk, after the first log-in."""
+        with self.asking("logging in"):
+            made = self._connected()
+            made.authorize()
+            return made
+
+    def _connected(self) -> Any:
+        """Return a connection; the fault of a file that openstacksdk cannot read has none of its text."""
+        try:
+            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            what = f"has no valid entry for `{self.cloud}`"
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+        raise BackendError(f"cloud {self.cloud}: clouds.yaml {what}", _PLACES)
+
+    @property
+    def project(self) -> str:
+        """The ID of the project that owns all objects of a cluster."""
+        return str(self.sdk.current_project_id)
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Turn each failure of a request into a BackendError that says `what`."""
+        where = f"cloud {self.cloud}: {what}"
+        try:
+            yield
+        except faults.ConfigException as error:
+            raise BackendError(
+                f"{where}: clouds.yaml: {_reason(error)}",
+                _PLACES,
+            ) from error
+        except auth_faults.Unauthorized as error:
+            raise BackendError(
+                f"{where}: Keystone refuses the credentials",
+                f"correct `{self.cloud}` in clouds.yaml",
+            ) from error
+        except faults.NotFoundException as error:
+            raise GoneError(f"{where}: {_reason(error)}", "run `nearmetal up` again") from error
+        except faults.HttpException as error:
+            raise BackendError(f"{where}: {_reason(error)}", _hint(error)) from error
+        except (auth_faults.ClientException, faults.SDKException) as error:
+            hint = "if the service is only busy, repeat the command: it continues"
+            raise BackendError(f"{where}: {_reason(error)}", hint) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason that a service gave, bounded and in one line."""
+    detail = getattr(error, "details", None) or getattr(error, "message", None) or str(error)
+    return printable(" ".join(str(detail).split()))[:MAX_REASON]
+
+
+def _hint(error: faults.HttpException) -> str:
+    code = getattr(error, "status_code", None)
+    text = _reason(error).lower()
+    if "quota" in text or code == TOO_LARGE:
+        return "remove what is not needed, or ask for a larger quota"
+    if code == FORBIDDEN:
+        return (
+            "the user of clouds.yaml lacks the right; `physical` and `vlan` need an administrator"
+        )
+    if code == CONFLICT:
+        return "something that is not of this cluster uses it; remove that, and repeat the command"
+    return ""

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objects of a cluster as the services report them, read once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, ClusterMark
+from nearmetal.cluster.backends.openstack.plan import (
+    MadeNetwork,
+    Router,
+    Server,
+    ServerGroup,
+    port_text,
+)
+from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+
+GONE = ("DELETED", "SOFT_DELETED")
+
+OFF = {"SHUTOFF": "start_server", "PAUSED": "unpause_server", "SUSPENDED": "resume_server"}
+"""States of a server that does not run, with the request that makes it run again."""
+
+BUSY = ("BUILD", "REBOOT", "HARD_REBOOT", "MIGRATING", "RESIZE")
+"""States that end by themselves."""
+
+
+class Catalog:
+    """Names of the spec for what the cloud has; each is looked up once."""
+
+    def __init__(self, session: CloudSession) -> None:
+        self._session = session
+        self._known: dict[tuple[str, str], list[Any]] = {}
+
+    def _found(self, kind: str, name: str) -> list[Any]:
+        """Return all objects that a name or an ID may mean."""
+        if (kind, name) not in self._known:
+            with self._session.asking(f"looking for {kind} {name}"):
+                self._known[kind, name] = self._ask(kind, name)
+        return self._known[kind, name]
+
+    def _ask(self, kind: str, name: str) -> list[Any]:
+        sdk = self._session.sdk
+        if kind == "image":
+            every = list(sdk.image.images(name=name))
+            by_id = sdk.image.find_image(name, ignore_missing=True) if not every else None
+        elif kind == "network":
+            every = list(sdk.network.networks(name=name))
+            by_id = sdk.network.find_network(name, ignore_missing=True) if not every else None
+        elif kind == "flavor":
+            every = []
+            by_id = sdk.compute.find_flavor(name, ignore_missing=True)
+        else:
+            every = [one for one in sdk.compute.keypairs() if one.name == name]
+            by_id = None
+        return every or ([by_id] if by_id is not None else [])
+
+    def several(self, kind: str, name: str) -> bool:
+        """Whether a name is not enough to say what is meant."""
+        return len(self._found(kind, name)) > 1
+
+    def get(self, kind: str, name: str) -> Any | None:
+        """Return the image, network, flavor or key of a name or ID; None: there is none, or several."""
+        found = self._found(kind, name)
+        return found[0] if len(found) == 1 else None
+
+
+@dataclass
+class World:
+    """Everything that carries the mark of a cluster. Unfinished objects are here, too."""
+
+    servers: dict[str, Any] = field(default_factory=dict)
+    extra: list[Any] = field(default_factory=list)
+    """Servers of nodes that have an older server."""
+    networks: dict[str, Any] = field(default_factory=dict)
+    subnets: dict[str, Any] = field(default_factory=dict)
+    routers: list[Any] = field(default_factory=list)
+    routes: set[str] = field(default_factory=set)
+    """IDs of networks that the router connects."""
+    ports: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """By node and network."""
+    loose: list[Any] = field(default_factory=list)
+    """Ports of a node and network that have another port."""
+    floating: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    groups: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    @cached_property
+    def group_of(self) -> dict[str, str]:
+        """The names of server groups by the IDs of their members."""
+        every = ((name, group) for name, groups in self.groups.items() for group in groups)
+        return {member: name for name, group in every for member in group.member_ids or ()}
+
+
+def read_world(session: CloudSession, mark: ClusterMark) -> World:
+    """Ask Nova and Neutron for all objects of a cluster."""
+    world, sdk, project = World(), session.sdk, session.project
+    with session.asking("reading the servers"):
+        servers = [s for s in sdk.compute.servers(details=True) if s.status not in GONE]
+        groups = list(sdk.compute.server_groups())
+    for server in sorted(servers, key=lambda one: (str(one.created_at), one.id)):
+        node = mark.node(server)
+        if node is not None and node in world.servers:
+            world.extra.append(server)
+        elif node is not None:
+            world.servers[node] = server
+    for group in groups:
+        name = mark.group_name(group)
+        if name is not None:
+            world.groups[name].append(group)
+    with session.asking("reading the networks"):
+        network = sdk.network
+        found = [
+            *(("network", one) for one in network.networks(project_id=project)),
+            *(("subnet", one) for one in network.subnets(project_id=project)),
+            *(("router", one) for one in network.routers(project_id=project)),
+            *(("port", one) for one in network.ports(project_id=project)),
+            *(("floating", one) for one in network.ips(project_id=project)),
+        ]
+    for kind, one in found:
+        words = mark.words(one)
+        if words and words[0] == kind:
+            _sort_in(world, kind, words[1:], one)
+    routers = {router.id for router in world.routers}
+    world.routes = {
+        one.network_id
+        for kind, one in found
+        if kind == "port"
+        and one.device_id in routers
+        and str(one.device_owner).startswith("network:router_interface")
+    }
+    return world
+
+
+def _sort_in(world: World, kind: str, words: tuple[str, ...], one: Any) -> None:
+    if kind == "router":
+        world.routers.append(one)
+    elif kind == "network" and len(words) == 1:
+        world.networks.setdefault(words[0], one)
+    elif kind == "subnet" and len(words) == 1:
+        world.subnets.setdefault(words[0], one)
+    elif kind == "floating" and len(words) == 1:
+        world.floating[words[0]].append(one)
+    elif kind == "port" and len(words) == 2:  # noqa: PLR2004 - node and network
+        place = (words[0], words[1])
+        if place in world.ports:
+            world.loose.append(one)
+        else:
+            world.ports[place] = one
+
+
+def network_values(spec: OpenstackSpec, world: World, name: str) -> MadeNetwork:
+    """Return the values of a network as it is; its provider is compared where the spec says one."""
+    network, subnet = world.networks[name], world.subnets.get(name)
+    wanted = next((one for one in spec.made if one.name == name), None)
+    says = wanted is not None and wanted.physical is not None
+    # Only administrators see these two.
+    visible = says and network.provider_network_type is not None
+    physical = network.provider_physical_network if visible else None
+    vlan = network.provider_segmentation_id if visible else None
+    if wanted is not None and says and not visible:
+        physical, vlan = wanted.physical, wanted.vlan
+    return MadeNetwork(
+        subnet=str(subnet.cidr) if subnet is not None else "",
+        physical=physical,
+        vlan=vlan,
+        port_security=(
+            None
+            if wanted is not None and wanted.port_security is None
+            else bool(network.is_port_security_enabled)
+        ),
+    )
+
+
+def router_values(spec: OpenstackSpec, world: World, catalog: Catalog) -> Router:
+    """Return the values of the router as it is."""
+    gateway = world.routers[0].external_gateway_info or {}
+    outside = str(gateway.get("network_id") or "")
+    wanted = catalog.get("network", spec.outside) if spec.outside else None
+    if wanted is not None and wanted.id == outside:
+        outside = str(spec.outside)
+    names = [name for name, one in world.networks.items() if one.id in world.routes]
+    order = [network.name for network in spec.networks]
+    names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
+    return Router(outside=outside, routes=tuple(names))
+
+
+def group_values(group: Any) -> ServerGroup:
+    """Return the values of a server group as it is."""
+    policies = group.policies or ()
+    return ServerGroup(policy=str(group.policy or next(iter(policies), "")))
+
+
+def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> Server:
+    """Return the values of a node's server as it is."""
+    server = world.servers[node]
+    metadata = server.metadata or {}
+    wanted = next((one for _, one in spec.nodes if one.name == node), None)
+    slots = str(metadata.get(SLOTS, ""))
+    return Server(
+        host=str(metadata.get(HOST, "")),
+        slots=int(slots) if slots.isascii() and slots.isdigit() else 0,
+        image=_image(server, catalog, spec.image_of(wanted) if wanted is not None else None),
+        flavor=str((server.flavor or {}).get("original_name") or ""),
+        key=server.key_name or None,
+        group=world.group_of.get(server.id),
+        networks=tuple(_ports(spec, world, catalog, node)),
+        floating=_is_floating(world, node),
+    )
+
+
+def _image(server: Any, catalog: Catalog, wanted: str | None) -> str:
+    """Return the image as the spec says it, if it is that one; else as it was when it was made."""
+    made = str((server.metadata or {}).get(IMAGE, ""))
+    own = str((server.image or {}).get("id") or "")
+    found = catalog.get("image", wanted) if wanted is not None else None
+    if wanted is not None and found is None:
+        # The image may be gone since: that is no difference.
+        return made
+    if wanted is not None and found is not None and found.id == own:
+        return wanted
+    return own if made == wanted else made
+
+
+def _ports(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> list[str]:
+    server = world.servers[node]
+    order = {network.name: network for network in spec.networks}
+    names = [name for owner, name in world.ports if owner == node]
+    names.sort(key=lambda name: (list(order).index(name) if name in order else len(order), name))
+    found = []
+    for name in names:
+        port = world.ports[node, name]
+        # Nova takes the ports of a new server some time after the request.
+        comes = server.status == "BUILD" and not port.device_id
+        if port.device_id != server.id and not comes:
+            continue
+        wanted = order.get(name)
+        says = wanted is not None and wanted.port_security is not None
+        filtered = bool(port.is_port_security_enabled) if says else None
+        text = port_text(name, str(port.binding_vnic_type or "normal"), filtered=filtered)
+        existing = wanted.existing if wanted is not None else None
+        if existing is not None:
+            network = catalog.get("network", existing)
+            if network is not None and network.id != port.network_id:
+                text += f" of network {port.network_id}"
+        found.append(text)
+    return found
+
+
+def _is_floating(world: World, node: str) -> bool:
+    """Whether a floating address leads to a port of the node."""
+    ports = {port.id for (owner, _), port in world.ports.items() if owner == node}
+    return any(address.port_id in ports for address in world.floating.get(node, ()))
+
+
+def why_unfinished(server: Any) -> str:
+    """Return why a server is to be completed in place; "" if it is not."""
+    if server.status in OFF:
+        return f"it is off: {server.status}"
+    if server.status in BUSY:
+        return f"Nova still works on it: {server.status}"
+    return ""

@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real OpenStack services on 127.0.0.1, without guests: Nova has its fake hypervisors.
+
+    unshare --mount --mount-proc --pid --ipc --fork --kill-child PYTHON -m tests.openstack.cloud
+
+It is process 1 of namespaces of its own, and all files are in a tmpfs there, so its end is the end
+of everything. It ends when its input ends, so not even SIGKILL of its parent leaves anything. The
+first line of its output is JSON: how to log in, or {"error": REASON}. With --make, it makes DIR: the
+database with all tables and without secrets, from which later starts begin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import NoReturn
+
+from openstack.exceptions import SDKException
+
+from tests.openstack import database, seed
+from tests.openstack.settings import HOSTS, REGION, USERS, Place, write_settings
+
+STATE = Path("/run/nearmetal-openstack")
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+
+APIS = {
+    "keystone": "keystone.wsgi.api",
+    "placement": "placement.wsgi.api",
+    "glance": "glance.wsgi.api",
+    "neutron": "neutron.wsgi.api",
+    "nova": "nova.wsgi.osapi_compute",
+}
+
+_START_S = 240
+
+
+class CloudError(Exception):
+    """A part of the cloud does not work, with the reason."""
+
+
+class Cloud:
+    """The services as processes of this one."""
+
+    def __init__(self) -> None:
+        self.sockets = {name: _listener() for name in APIS}
+        ports = {name: one.getsockname()[1] for name, one in self.sockets.items()}
+        for name in ("broker", "epmd", "broker-peer"):
+            with _listener() as free:
+                ports[name] = free.getsockname()[1]
+        users = (*USERS, "admin", "member", "broker")
+        self.place = Place(STATE, ports, {name: secrets.token_hex(16) for name in users})
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.logs = STATE / "log"
+        self.logs.mkdir(parents=True)
+
+    # Processes
+
+    def environment(self) -> dict[str, str]:
+        state = str(STATE)
+        config = {
+            f"OS_{name.upper()}_CONFIG_DIR": f"{state}/{name}"
+            for name in ("keystone", "placement", "glance", "nova", "neutron")
+        }
+        return {
+            "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": state,
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(HERE.parents[1]),
+            "PYTHONWARNINGS": "ignore",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OS_NOVA_DISABLE_EVENTLET_PATCHING": "1",
+            "OS_NEUTRON_CONFIG_FILES": "neutron.conf",
+            **config,
+        }
+
+    def start(self, name: str, argv: list[str], **more: str) -> None:
+        """Begin a service; its output is its log."""
+        descriptors = [self.sockets[name].fileno()] if name in self.sockets else []
+        with (self.logs / f"{name}.log").open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                argv,
+                env={**self.environment(), **more},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=descriptors,
+                cwd=STATE,
+            )
+
+    def run(self, name: str, *argv: str, **more: str) -> None:
+        """Run a program to its end."""
+        self.start(name, [sys.executable, str(BIN / argv[0]), *argv[1:]], **more)
+        code = self.running.pop(name).wait()
+        if code:
+            raise CloudError(f"{argv[0]} ended with {code}:\n{self.tail(name)}")
+
+    def tail(self, name: str) -> str:
+        """Return the end of a log."""
+        text = (self.logs / f"{name}.log").read_text(errors="replace")
+        return text[-3000:]
+
+    def check(self) -> None:
+        """Raise CloudError if a service has ended."""
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise CloudError(f"{name} ended with {process.returncode}:\n{self.tail(name)}")
+
+    # Parts
+
+    def begin_database(self) -> None:
+        self.start("database", database.server(self.place))
+
+    def begin_broker(self, program: Path) -> None:
+        """Begin RabbitMQ, which has no guest user and listens on 127.0.0.1 only."""
+        home = STATE / "broker"
+        home.mkdir()
+        ports = self.place.ports
+        settings = [
+            f"listeners.tcp.local = 127.0.0.1:{ports['broker']}",
+            "default_user = nearmetal",
+            f"default_pass = {self.place.passwords['broker']}",
+            "log.console = true",
+            "log.file = false",
+        ]
+        (home / "rabbitmq.conf").write_text("\n".join(settings) + "\n")
+        (home / "enabled_plugins").write_text("[].\n")
+        self.start(
+            "broker",
+            [str(program)],
+            ERL_EPMD_ADDRESS="127.0.0.1",
+            ERL_EPMD_PORT=str(ports["epmd"]),
+            RABBITMQ_NODENAME="rabbit@localhost",
+            RABBITMQ_DIST_PORT=str(ports["broker-peer"]),
+            RABBITMQ_CONF_ENV_FILE=str(home / "none"),
+            RABBITMQ_CONFIG_FILE=str(home / "rabbitmq.conf"),
+            RABBITMQ_ADVANCED_CONFIG_FILE=str(home / "advanced.config"),
+            RABBITMQ_ENABLED_PLUGINS_FILE=str(home / "enabled_plugins"),
+            RABBITMQ_MNESIA_BASE=str(home),
+            RABBITMQ_LOG_BASE=str(home),
+            RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 1 +sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+        )
+
+    def write_keys(self) -> None:
+        """Make the keys of Keystone's tokens and credentials."""
+        for name in ("tokens", "credentials"):
+            directory = STATE / "keystone" / name
+            directory.mkdir(parents=True)
+            for number in (0, 1):
+                key = base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+                (directory / str(number)).write_text(key)
+
+    def begin_api(self, name: str) -> None:
+        server = str(HERE / "wsgi_server.py")
+        descriptor = self.sockets[name].fileno()
+        self.start(name, [sys.executable, server, APIS[name], str(descriptor)])
+
+    def wait_for_api(self, name: str) -> None:
+        """Wait for the first answer: requests wait in the socket until the service takes them."""
+        end = time.monotonic() + _START_S
+        while True:
+            self.check()
+            url = f"http://127.0.0.1:{self.place.ports[name]}/"
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except urllib.error.HTTPError:
+                return  # an answer
+            except OSError:
+                if time.monotonic() > end:
+                    raise CloudError(f"{name} does not answer:\n{self.tail(name)}") from None
+
+    def wait_for_broker(self) -> None:
+        """Wait until RabbitMQ listens: services that come before it wait for long seconds."""
+        end = time.monotonic() + _START_S
+        while True:
+            self.check()
+            try:
+                socket.create_connection(("127.0.0.1", self.place.ports["broker"]), 5).close()
+            except OSError:
+                if time.monotonic() > end:
+                    raise CloudError(f"no broker:\n{self.tail('broker')}") from None
+                time.sleep(0.1)
+            else:
+                return
+
+    def begin_nova(self) -> None:
+        """Begin what is behind Nova's API."""
+        for name in ("nova-conductor", "nova-scheduler"):
+            config = str(STATE / "nova" / "nova.conf")
+            self.start(name, [sys.executable, str(BIN / name), "--config-file", config])
+        for host in HOSTS:
+            config = str(STATE / "nova" / f"{host}.conf")
+            program = str(HERE / "fake_compute.py")
+            self.start(f"nova-compute-{host}", [sys.executable, program, "--config-file", config])
+
+    # All of it
+
+    def make(self) -> None:
+        """Make the tables of all services, and users and endpoints in Keystone."""
+        database.install(STATE / "mysql")
+        self.begin_database()
+        write_settings(self.place)
+        self.write_keys()
+        database.make_databases(self.place)
+        config = {name: str(STATE / name / f"{name}.conf") for name in ("nova", "neutron")}
+        self.run(
+            "keystone-db", "keystone-manage", "--config-dir", str(STATE / "keystone"), "db_sync"
+        )
+        self.run(
+            "bootstrap",
+            "keystone-manage",
+            *("--config-dir", str(STATE / "keystone"), "bootstrap"),
+            *("--bootstrap-region-id", REGION),
+            *("--bootstrap-public-url", self.place.url("keystone")),
+            *("--bootstrap-internal-url", self.place.url("keystone")),
+            OS_BOOTSTRAP_PASSWORD=self.place.passwords["admin"],
+        )
+        self.begin_api("keystone")
+        placement = str(STATE / "placement" / "placement.conf")
+        self.run("placement-db", "placement-manage", "--config-file", placement, "db", "sync")
+        glance = str(STATE / "glance" / "glance-api.conf")
+        self.run("glance-db", "glance-manage", "--config-file", glance, "db_sync")
+        neutron = ("neutron-db-manage", "--config-file", config["neutron"])
+        self.run("neutron-db", *neutron, "upgrade", "heads")
+        nova = ("nova-manage", "--config-file", config["nova"])
+        self.run("nova-api-db", *nova, "api_db", "sync")
+        # Cells are told apart by templates: their secrets come from the settings of each start.
+        address = "{scheme}://{username}@{hostname}"
+        self.run(
+            "nova-cell0",
+            *(*nova, "cell_v2", "map_cell0"),
+            *("--database_connection", address + "/nova_cell0?{query}"),
+        )
+        self.run("nova-db", *nova, "db", "sync")
+        self.run(
+            "nova-cell1",
+            *(*nova, "cell_v2", "create_cell", "--name", "cell1"),
+            *("--database_connection", address + "/nova?{query}"),
+            *("--transport-url", "{scheme}://{username}:{password}@{hostname}:{port}/"),
+        )
+        self.wait_for_api("keystone")
+        seed.users(self.place)
+        self.running["keystone"].kill()
+        self.running["database"].terminate()
+        self.running["database"].wait()
+
+    def serve(self, tables: Path, broker: Path) -> None:
+        """Begin everything, and wait until it works."""
+        self.begin_broker(broker)
+        shutil.copytree(tables, STATE / "mysql")
+        self.begin_database()
+        write_settings(self.place)
+        self.write_keys()
+        database.renew(self.place)
+        for name in APIS:
+            self.begin_api(name)
+        self.wait_for_broker()
+        self.begin_nova()
+        for name in APIS:
+            self.wait_for_api(name)
+        seed.content(self.place, self.check, _START_S)
+
+
+def _listener() -> socket.socket:
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.listen(64)
+    return one
+
+
+def _end_with_input() -> None:
+    """End with the input: the kernel then kills everything in the namespace."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def _say(**words: object) -> None:
+    sys.stdout.write(json.dumps(words) + "\n")
+    sys.stdout.flush()
+
+
+def _fail(error: Exception) -> NoReturn:
+    _say(error=str(error))
+    sys.exit(1)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--database", type=Path, required=True)
+    parser.add_argument("--broker", type=Path)
+    parser.add_argument("--logs", type=Path, help="where the logs go if something fails")
+    parser.add_argument("--make", action="store_true")
+    given = parser.parse_args()
+    if os.getpid() != 1:
+        sys.exit("cloud.py must be process 1 of namespaces of its own: see its first lines")
+    os.umask(0o077)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=0755", "tmpfs", "/run"], check=True)
+    begin = time.monotonic()
+    try:
+        cloud = Cloud()
+        if given.make:
+            cloud.make()
+            shutil.copytree(STATE / "mysql", given.database)
+            return
+        threading.Thread(target=_end_with_input, daemon=True).start()
+        cloud.serve(given.database, given.broker)
+        _say(seconds=round(time.monotonic() - begin, 1), clouds=seed.clouds(cloud.place))
+        while True:
+            time.sleep(1)
+            cloud.check()
+    except (CloudError, subprocess.CalledProcessError, OSError, SDKException) as error:
+        if given.logs:
+            shutil.copytree(STATE / "log", given.logs, dirs_exist_ok=True)
+        _fail(error)
+
+
+main()

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of the services: one directory each below the state directory, for root alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Sections = dict[str, "Mapping[str, object]"]
+
+REGION = "RegionOne"
+HOSTS = ("alpha", "beta")
+"""The hypervisors."""
+
+VFS = 4
+"""Virtual functions of each hypervisor, all on PHYSICAL."""
+
+PHYSICAL = "physnet1"
+"""The physical network of the virtual functions."""
+
+OUTSIDE = "outside"
+"""The physical network of floating addresses."""
+
+USERS = ("placement", "glance", "nova", "neutron")
+"""The services that log in at Keystone."""
+
+DATABASES = ("keystone", "glance", "placement", "nova_api", "nova", "nova_cell0", "neutron")
+
+ETC = Path(sys.prefix) / "etc"
+"""What the packages of the services bring for /etc."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One start of the services: its directory, the ports on 127.0.0.1, and its passwords."""
+
+    state: Path
+    ports: Mapping[str, int]
+    passwords: Mapping[str, str]
+
+    @property
+    def socket(self) -> Path:
+        """The socket of the database, which has no port."""
+        return self.state / "mysql.sock"
+
+    def database(self, name: str) -> str:
+        return f"mysql+pymysql://root@localhost/{name}?unix_socket={self.socket}"
+
+    @property
+    def broker(self) -> str:
+        return f"rabbit://nearmetal:{self.passwords['broker']}@127.0.0.1:{self.ports['broker']}/"
+
+    def url(self, service: str) -> str:
+        path = {"keystone": "/v3", "nova": "/v2.1"}.get(service, "")
+        return f"http://127.0.0.1:{self.ports[service]}{path}"
+
+    def login(self, service: str) -> dict[str, object]:
+        """How one service asks another."""
+        return {
+            "auth_type": "password",
+            "auth_url": self.url("keystone"),
+            "username": service,
+            "password": self.passwords[service],
+            "project_name": "service",
+            "project_domain_id": "default",
+            "user_domain_id": "default",
+            "region_name": REGION,
+        }
+
+    def _common(self, service: str) -> Sections:
+        default: dict[str, object] = {
+            "use_stderr": True,
+            "transport_url": self.broker,
+            "rpc_response_timeout": 120,
+        }
+        tokens = {**self.login(service), "www_authenticate_uri": self.url("keystone")}
+        locks = {"lock_path": self.state / service / "locks"}
+        return {
+            "DEFAULT": default,
+            "keystone_authtoken": {**tokens, "service_token_roles_required": True},
+            "oslo_concurrency": locks,
+        }
+
+    def keystone(self) -> Sections:
+        keys = self.state / "keystone"
+        return {
+            "DEFAULT": {"use_stderr": True},
+            "database": {"connection": self.database("keystone")},
+            "token": {"provider": "fernet"},
+            "cache": {"enabled": True, "backend": "dogpile.cache.memory"},
+            "fernet_tokens": {"key_repository": keys / "tokens"},
+            "fernet_receipts": {"key_repository": keys / "tokens"},
+            "credential": {"key_repository": keys / "credentials"},
+            # The least work for each log-in: the passwords are random.
+            "identity": {"password_hash_rounds": 4},
+        }
+
+    def placement(self) -> Sections:
+        sections = self._common("placement")
+        return {**sections, "placement_database": {"connection": self.database("placement")}}
+
+    def glance(self) -> Sections:
+        sections = self._common("glance")
+        sections["DEFAULT"] = {**sections["DEFAULT"], "enabled_backends": "fs:file"}
+        images = {"filesystem_store_datadir": self.state / "glance" / "images"}
+        return {
+            **sections,
+            "database": {"connection": self.database("glance")},
+            "paste_deploy": {"flavor": "keystone"},
+            "glance_store": {"default_backend": "fs"},
+            "fs": images,
+            "os_glance_staging_store": {"filesystem_store_datadir": self.state / "glance/staging"},
+            "os_glance_tasks_store": {"filesystem_store_datadir": self.state / "glance/tasks"},
+        }
+
+    def nova(self, host: str = HOSTS[0]) -> Sections:
+        sections = self._common("nova")
+        sections["DEFAULT"] = {
+            **sections["DEFAULT"],
+            "host": host,
+            "my_ip": "127.0.0.1",
+            "compute_driver": "fake_compute.FakeHypervisor",
+            "state_path": self.state / "nova",
+            # Nobody plugs the ports of machines that do not run.
+            "vif_plugging_is_fatal": False,
+            "vif_plugging_timeout": 0,
+            "report_interval": 10,
+        }
+        address = {"domain": "0000", "bus": "01", "slot": "00", "function": ".*"}
+        filters = (
+            "ComputeFilter",
+            "ComputeCapabilitiesFilter",
+            "ImagePropertiesFilter",
+            "ServerGroupAntiAffinityFilter",
+            "ServerGroupAffinityFilter",
+            "PciPassthroughFilter",
+            "NUMATopologyFilter",
+        )
+        return {
+            **sections,
+            "api": {"auth_strategy": "keystone"},
+            "api_database": {"connection": self.database("nova_api")},
+            "database": {"connection": self.database("nova")},
+            "conductor": {"workers": 1},
+            "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},
+            "filter_scheduler": {"enabled_filters": ",".join(filters)},
+            "pci": {
+                "device_spec": json.dumps({"address": address, "physical_network": PHYSICAL}),
+            },
+            "vnc": {"enabled": False},
+            "placement": self.login("placement"),
+            "neutron": self.login("neutron"),
+            "service_user": {**self.login("nova"), "send_service_user_token": True},
+        }
+
+    def neutron(self) -> Sections:
+        sections = self._common("neutron")
+        sections["DEFAULT"] = {
+            **sections["DEFAULT"],
+            "core_plugin": "ml2",
+            "service_plugins": "router",
+            "notify_nova_on_port_status_changes": False,
+            "notify_nova_on_port_data_changes": False,
+            "state_path": self.state / "neutron",
+            "global_physnet_mtu": 9000,
+        }
+        return {
+            **sections,
+            "database": {"connection": self.database("neutron")},
+            "nova": self.login("nova"),
+            "ml2": {
+                "type_drivers": "flat,vlan,vxlan",
+                "tenant_network_types": "vxlan",
+                "mechanism_drivers": "openvswitch,sriovnicswitch",
+                "extension_drivers": "port_security",
+            },
+            "ml2_type_flat": {"flat_networks": OUTSIDE},
+            "ml2_type_vlan": {"network_vlan_ranges": f"{PHYSICAL}:300:399"},
+            "ml2_type_vxlan": {"vni_ranges": "1:1000"},
+            "securitygroup": {"enable_security_group": True},
+        }
+
+
+def _write(path: Path, sections: Sections) -> None:
+    lines: list[str] = []
+    for name, values in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {value}".replace("%", "%%") for key, value in values.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_settings(place: Place) -> None:
+    """Write what every service reads; the umask keeps it for the user."""
+    every = {
+        "keystone/keystone.conf": place.keystone(),
+        "placement/placement.conf": place.placement(),
+        "glance/glance-api.conf": place.glance(),
+        "nova/nova.conf": place.nova(),
+        "neutron/neutron.conf": place.neutron(),
+        **{f"nova/{host}.conf": place.nova(host) for host in HOSTS},
+    }
+    for name, sections in every.items():
+        path = place.state / name
+        (path.parent / "locks").mkdir(parents=True, exist_ok=True)
+        _write(path, sections)
+    for directory in ("images", "staging", "tasks"):
+        (place.state / "glance" / directory).mkdir(exist_ok=True)
+    for name in ("glance/glance-api-paste.ini", "nova/api-paste.ini", "neutron/api-paste.ini"):
+        shutil.copy(ETC / name, place.state / name)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real OpenStack services (tests/openstack) for a module of tests; Nova's hypervisors are fakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from nearmetal.cluster.apply import Cluster, checked_plan, down, up
+from nearmetal.cluster.backend import open_backend
+from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+from nearmetal.cluster.spec import parse_spec
+from nearmetal.cluster.store import Store
+from nearmetal.core.process import LocalRunner
+from tests.system.need import lacking, need_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from nearmetal.cluster.diff import Plan
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "build" / "openstack"
+
+VFS = 8
+"""Virtual functions of the cloud: four on each of its two hypervisors."""
+
+
+@dataclass(frozen=True)
+class RealCloud:
+    """A cloud that runs. `clouds`: the path of its clouds.yaml, and what it contains."""
+
+    clouds: Path
+    content: Mapping[str, Any]
+    _connections: dict[str, Any] = field(default_factory=dict)
+
+    def connected(self, user: str = "member") -> Any:
+        """Return a connection of our own, to look and to meddle."""
+        import openstack  # noqa: PLC0415 - needs the SDK
+
+        if user not in self._connections:
+            auth = self.content[user]["auth"]
+            self._connections[user] = openstack.connect(region_name="RegionOne", **auth)
+        return self._connections[user]
+
+    def spec(self, name: str, text: str, cloud: str = "member") -> OpenstackSpec:
+        """Return a spec of this cloud."""
+        head = f"version: 1\nname: {name}\nbackend: openstack\ncloud: {cloud}\n"
+        spec = parse_spec(f"{head}image: hpc\nflavor: hpc.small\n{text}")
+        assert isinstance(spec, OpenstackSpec)
+        return spec
+
+
+@contextmanager
+def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """Run the services; yields the process, and what it says about logging in."""
+    need_root()
+    python, broker = SERVICES / "venv" / "bin" / "python", SERVICES / "rabbitmq"
+    if not (SERVICES / "database").exists():
+        lacking(f"{SERVICES} is missing: run `make setup-openstack`")
+    (server,) = broker.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
+    with subprocess.Popen(
+        [
+            *("unshare", "--mount", "--mount-proc", "--pid", "--ipc", "--fork", "--kill-child"),
+            *(str(python), "-m", "tests.openstack.cloud", "--database", str(SERVICES / "database")),
+            *("--broker", str(server), "--logs", str(logs)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        try:
+            said: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+            assert "clouds" in said, f"{said.get('error', 'no word')}; logs are in {logs}"
+            yield process, said
+        finally:
+            process.stdin.close()
+            process.wait(timeout=60)
+
+
+@contextmanager
+def running_cloud(directory: Path) -> Iterator[RealCloud]:
+    """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment."""
+    with services(directory / "logs") as (_, said):
+        clouds = directory / "clouds.yaml"
+        clouds.touch(0o600)
+        clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
+        before = os.environ.get("OS_CLIENT_CONFIG_FILE")
+        os.environ["OS_CLIENT_CONFIG_FILE"] = str(clouds)
+        try:
+            yield RealCloud(clouds, said["clouds"])
+        finally:
+            os.environ.pop("OS_CLIENT_CONFIG_FILE")
+            if before is not None:
+                os.environ["OS_CLIENT_CONFIG_FILE"] = before
+
+
+def opened(spec: OpenstackSpec, directory: Path) -> Cluster:
+    """Return the cluster of a spec, with its records in a directory."""
+    store = Store(directory / "state")
+    return Cluster(spec.name, open_backend(spec, store, LocalRunner()), store)
+
+
+def raised(spec: OpenstackSpec, directory: Path, *, replace: bool = False) -> Plan:
+    """Make the cluster of a spec; returns the plan that was carried out."""
+    return up(opened(spec, directory), spec, replace=replace)
+
+
+def plan_of(spec: OpenstackSpec, directory: Path) -> Plan:
+    """Return what an `up` would do."""
+    return checked_plan(opened(spec, directory), spec)
+
+
+def gone(spec: OpenstackSpec, directory: Path) -> None:
+    """Remove the cluster of a spec."""
+    down(opened(spec, directory))
