@@ -136,11 +136,12 @@ int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64
 	}
 	if (part->magic != NM_VMSEG_PART_MAGIC)
 		return refuse(ret_reason, "no magic number in a part");
-	if (part->version != NM_VMSEG_VERSION || part->features) {
+	if (part->version != NM_VMSEG_VERSION || part->features != NM_VMSEG_FEATURES) {
 		nm_reason_set(ret_reason,
-			      "part %u has layout version %u and features 0x%x, not version %u: "
-			      "use one release of nearmetal in all virtual machines",
-			      index, part->version, part->features, NM_VMSEG_VERSION);
+			      "part %u has layout version %u and features 0x%x, not version %u and "
+			      "0x%x: use one release of nearmetal in all virtual machines",
+			      index, part->version, part->features, NM_VMSEG_VERSION,
+			      NM_VMSEG_FEATURES);
 		return -EPROTONOSUPPORT;
 	}
 	if (part->index != index)
@@ -200,7 +201,7 @@ int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, 
 	uint64_t before, after;
 
 	for (int i = 0; i < MAX_LOOKS; i++) {
-		/* Partner: set_control(). */
+		/* Partner: nm_vmseg_set_control(). */
 		before = atomic_load_explicit(&slot->control, memory_order_acquire);
 		if (nm_vmseg_state_of(before) <= NM_VMSEG_INIT)
 			return -ENOENT;
