@@ -3,21 +3,9 @@
 #include <errno.h>
 
 #include "base/fault.h"
-#include "base/state.h"
 #include "vmseg/private.h"
 
 #define LOCK_WAIT_MS 5000
-
-/* States of a part. RUN may follow any number, so it also repairs a word that was overwritten. */
-static const uint32_t part_transitions[] = {
-	[NM_VMSEG_FREE] = NM_STATE(NM_VMSEG_RUN),
-	[NM_VMSEG_INIT] = NM_STATE(NM_VMSEG_RUN),
-	[NM_VMSEG_RUN] = NM_STATE(NM_VMSEG_RUN) | NM_STATE(NM_VMSEG_QUIESCE),
-	[NM_VMSEG_QUIESCE] =
-		NM_STATE(NM_VMSEG_RUN) | NM_STATE(NM_VMSEG_QUIESCE) | NM_STATE(NM_VMSEG_FROZEN),
-	[NM_VMSEG_FROZEN] = NM_STATE(NM_VMSEG_RUN) | NM_STATE(NM_VMSEG_FROZEN),
-	[NM_VMSEG_GONE] = NM_STATE(NM_VMSEG_RUN),
-};
 
 /* Without the lock file the answer may be out of date at once. */
 static uint32_t own_part_state(const struct nm_vmseg *segment)
@@ -53,8 +41,7 @@ static int check_follows(const struct nm_vmseg *segment, enum nm_vmseg_state sta
 			      nm_vmseg_state_name(state));
 		return -EINVAL;
 	}
-	if (state == NM_VMSEG_RUN || (now < NM_ARRAY_SIZE(part_transitions) &&
-				      nm_state_may_follow(part_transitions, now, state)))
+	if (nm_vmseg_state_may_follow(now, state))
 		return 0;
 	nm_reason_set(ret_reason, "part %u is in state %s, and %s may not follow: %s",
 		      segment->config.part, nm_vmseg_state_name(now), nm_vmseg_state_name(state),

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/state.h"
 #include "shm/foreign.h"
 
 #define PAGE UINT64_C(4096)
@@ -212,6 +213,19 @@ int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, 
 			return nm_vmseg_slot_check(&copy, before, shape, ret_peer);
 	}
 	return -ENOENT;
+}
+
+bool nm_vmseg_state_may_follow(uint32_t from, enum nm_vmseg_state to)
+{
+	static const uint32_t transitions[] = {
+		[NM_VMSEG_RUN] = NM_STATE(NM_VMSEG_QUIESCE),
+		[NM_VMSEG_QUIESCE] = NM_STATE(NM_VMSEG_QUIESCE) | NM_STATE(NM_VMSEG_FROZEN),
+		[NM_VMSEG_FROZEN] = NM_STATE(NM_VMSEG_FROZEN),
+	};
+
+	/* So RUN also repairs a word that was overwritten. */
+	return to == NM_VMSEG_RUN ||
+	       (from < NM_ARRAY_SIZE(transitions) && nm_state_may_follow(transitions, from, to));
 }
 
 const char *nm_vmseg_state_name(uint32_t state)

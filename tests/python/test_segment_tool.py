@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.resources import tool
+from tests.python.moving_tables import PLACES, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,6 +239,18 @@ def test_a_machine_without_endpoints_leaves_and_stays(tmp_path: Path) -> None:
     assert asked("quiesce")[0] == 1
     assert asked("run") == (0, "part 1: run\n")
     assert states() == [None, ("run", 3), None]
+
+
+def test_a_part_changes_as_its_machine_moves(abi: dict[str, Any]) -> None:
+    """The places of a move (moving_tables.py), as far as the part has a state for them."""
+    part = {Place.RUN: "run", Place.QUIESCE: "quiesce", Place.FROZEN: "frozen"}
+    designed = {
+        (part[before], part[after])
+        for (before, _), after in PLACES.items()
+        if before in part and after in part
+    }
+    allowed = {(before, after) for before, after in abi["segment"]["part_states"]}
+    assert allowed == designed | {(state, state) for state in part.values()}
 
 
 def test_what_describes_no_part_is_not_asked(tmp_path: Path) -> None:
