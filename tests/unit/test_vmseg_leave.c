@@ -358,7 +358,8 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	a = machine_node(0);
 	b = machine_node(1);
 	nodes_connect(&machine_fixture, a, b);
-	/* Then its service thread stays away. */
+	nodes_exchange(a, b, 1);
+	/* Both handshakes are over. From now on its service thread stays away. */
 	NM_CHECK_EQ(ask(1, NM_VMSEG_QUIESCE), 0);
 	slot = slot_on(1);
 	poke_slot(&slot, NM_VMSEG_FROZEN);
