@@ -34,7 +34,10 @@ void nm_leave_follow(struct nm_sessions *sessions)
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	bool is_asked = asks(wire, own_part(wire));
 
-	if (!is_asked && nm_leave_is_away(wire)) {
+	if (wire->exchanges && nm_leave_is_away(wire)) {
+		/* A stray store: this endpoint had no exchange when it left, and begins none. */
+		nm_vmseg_set_state(wire->claim, NM_VMSEG_RUN);
+	} else if (!is_asked && nm_leave_is_away(wire)) {
 		/* Else at the next turn. */
 		(void)nm_vmseg_return(wire->claim);
 	} else if (is_asked && !nm_leave_is_away(wire) && !wire->exchanges &&

@@ -21,7 +21,10 @@
 int nm_leave_check(const struct nm_vmseg_wire *wire, uint32_t part, struct nm_reason *ret_reason);
 /* True if the own slot is FROZEN. */
 bool nm_leave_is_away(const struct nm_vmseg_wire *wire);
-/* Leave if the own machine is asked to and nothing stands; come back if it stays. */
+/*
+ * Leave if the own machine is asked to and nothing stands; come back if it stays. Repairs a slot
+ * that another process has set to FROZEN.
+ */
 void nm_leave_follow(struct nm_sessions *sessions);
 /*
  * Look at the two machines of EXCHANGE, whose peer's slot is in STATE. Reports a change to the
