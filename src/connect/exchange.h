@@ -57,6 +57,7 @@ struct nm_vmseg_wire {
 	struct nm_vmseg_inbox *inbox;
 	char place[96];
 	uint64_t lease_ns;
+	uint64_t move_ns; /* a slot in state FROZEN may show no heartbeat for so long */
 	uint64_t connect_ns;
 	struct nm_exchange *exchanges; /* oldest first */
 	unsigned int nr_exchanges;

@@ -421,6 +421,13 @@ static const struct nm_handshake *find_lost(const struct nm_session *session)
 	return NULL;
 }
 
+static enum nm_session_event first_of(unsigned int events)
+{
+	if (events & NM_SESSION_SOURCE)
+		return NM_SESSION_SOURCE;
+	return events & NM_SESSION_ASKED ? NM_SESSION_ASKED : NM_SESSION_LOST;
+}
+
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 					  enum nm_session_event *ret_event)
 {
@@ -430,13 +437,14 @@ struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 	pthread_mutex_lock(&sessions->lock);
 	while (!session && !nm_list_empty(&sessions->events)) {
 		first = nm_list_first(&sessions->events, struct nm_session, event_node);
-		*ret_event =
-			first->events & NM_SESSION_SOURCE ? NM_SESSION_SOURCE : NM_SESSION_LOST;
+		*ret_event = first_of(first->events);
 		drop_events(sessions, first, *ret_event);
 		lost = find_lost(first);
 		if (*ret_event == NM_SESSION_SOURCE) {
 			session = first;
 			nm_session_begin(sessions, session, NM_SESSION_UP);
+		} else if (*ret_event == NM_SESSION_ASKED) {
+			session = first->state == NM_SESSION_UP ? first : NULL;
 		} else if (first->state == NM_SESSION_UP && lost) {
 			session = first;
 			nm_session_begin_end(session, NM_SESSION_CLOSING, lost->err, &lost->why);
@@ -453,7 +461,7 @@ void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session,
 	nm_session_set_state(session, NM_SESSION_DOWN);
 	nm_direction_close(sessions, &session->in, err, why);
 	nm_direction_close(sessions, &session->out, err, why);
-	drop_events(sessions, session, NM_SESSION_SOURCE | NM_SESSION_LOST);
+	drop_events(sessions, session, NM_SESSION_SOURCE | NM_SESSION_LOST | NM_SESSION_ASKED);
 	NM_FAULT("session-left");
 	pthread_mutex_unlock(&sessions->lock);
 }

@@ -43,6 +43,7 @@ struct nm_sessions_config {
 	struct nm_vmseg *segment;
 	struct nm_vmseg_claim *claim; /* open */
 	uint32_t peer_lease_ms;	      /* NEARMETAL_SEGMENT_LEASE_MS */
+	uint32_t move_ms;	      /* NEARMETAL_MOVE_MS */
 	struct nm_identity who;	      /* in a rundir the table sets the file in its place */
 	struct nm_window *window;     /* the own window; outlives the table of sessions */
 	uint32_t features;	      /* NM_FEATURE_ */
@@ -79,6 +80,7 @@ struct nm_direction {
 enum nm_session_event {
 	NM_SESSION_SOURCE = 1, /* `in` is handed out; refuse it if the session is not UP */
 	NM_SESSION_LOST = 2,   /* the peer ended the session: it is CLOSING */
+	NM_SESSION_ASKED = 4,  /* `is_asked` changed, at least once; the session is UP */
 };
 
 /* Constant from UP on, except the directions, the state and the end. */
@@ -93,8 +95,10 @@ struct nm_session {
 	struct nm_peer_label label;
 	enum nm_relation relation;
 	enum nm_integrity integrity;
-	bool far;		 /* known to be on another NUMA node, so no cache is shared */
-	struct nm_reason how;	 /* how the shared memory was proven */
+	bool far;	      /* known to be on another NUMA node, so no cache is shared */
+	struct nm_reason how; /* how the shared memory was proven */
+	/* In a segment: one of the two machines is asked to leave it. The service thread sets it. */
+	_Atomic bool is_asked;
 	struct nm_vmseg_tie tie; /* in a segment: shows if the window still is this peer's */
 	struct nm_foreign_window window; /* mapped while there is a direction */
 	struct nm_direction in, out;
@@ -171,8 +175,8 @@ const _Atomic uint32_t *nm_sessions_event_word(const struct nm_sessions *session
 /* Rung for each event (shm/doorbell.h). Lives as long as SESSIONS. */
 const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *sessions);
 /*
- * Take the oldest event. Returns its session, or NULL if there is none. SOURCE comes before LOST;
- * LOST does not come if the end began in another way.
+ * Take the oldest event. Returns its session, or NULL if there is none. SOURCE comes before LOST
+ * and ASKED; LOST does not come if the end began in another way.
  */
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 					  enum nm_session_event *ret_event);

@@ -17,6 +17,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "connect/exchange.h"
+#include "connect/leave.h"
 #include "connect/share.h"
 
 /* Letters taken in one turn, because other threads wait for the lock. */
@@ -105,18 +106,25 @@ static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg
 static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
 		    struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
-	unsigned int nr_seen = 0, nr_liars = 0;
+	unsigned int nr_seen = 0, nr_liars = 0, nr_leaving = 0;
 	uint64_t cursor = 0;
 
 	while (nm_vmseg_next(wire->segment, &cursor, ret_peer)) {
-		if (ret_peer->state != NM_VMSEG_RUN)
+		if (ret_peer->state == NM_VMSEG_GONE)
 			continue;
 		nr_seen++;
 		if (memcmp(ret_peer->id, who->id, sizeof(who->id)) != 0)
 			continue;
-		if (is_home(wire, who, ret_peer->address.part))
-			return 0;
-		nr_liars++;
+		if (!is_home(wire, who, ret_peer->address.part))
+			nr_liars++;
+		else if (ret_peer->state == NM_VMSEG_RUN)
+			return nm_leave_check(wire, ret_peer->address.part, ret_reason);
+		else
+			nr_leaving++;
+	}
+	if (nr_leaving) {
+		nm_reason_set(ret_reason, "it has left the segment: its machine is to be moved");
+		return -EHOSTUNREACH;
 	}
 	if (nr_liars) {
 		nm_reason_set(ret_reason,
@@ -149,6 +157,11 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	int err, ends[2];
 
 	err = find_who(wire, who, &peer, ret_reason);
+	/* Its machine stays after all. */
+	if (!err && nm_leave_is_away(wire) && nm_vmseg_return(wire->claim)) {
+		nm_reason_set(ret_reason, "this endpoint comes back to the segment");
+		err = -EAGAIN;
+	}
 	if (err)
 		return err;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
@@ -303,6 +316,9 @@ static struct nm_exchange *welcome(struct nm_sessions *sessions,
 	struct nm_exchange *exchange;
 	int ends[2];
 
+	/* A correct caller sees by itself that a machine is asked to leave; others delay nothing. */
+	if (nm_leave_check(wire, from->part, NULL))
+		return NULL;
 	/* The caller will repeat its letter; by then there may be room. */
 	if (wire->nr_exchanges >= limit || count_strangers(wire, from->part) >= strangers ||
 	    !find_address(wire, from, &peer) ||
@@ -361,6 +377,30 @@ static bool take_letters(struct nm_sessions *sessions, uint64_t now_ns)
 	return true;
 }
 
+/* Check that the heartbeat is not too old. False: with a reason. */
+static bool is_in_time(const struct nm_vmseg_wire *wire, struct nm_exchange *exchange,
+		       enum nm_vmseg_state state, uint64_t heartbeat, uint64_t now_ns,
+		       struct nm_reason *ret_why)
+{
+	bool is_frozen = state == NM_VMSEG_FROZEN;
+	uint64_t limit_ns = is_frozen ? wire->move_ns : wire->lease_ns;
+
+	if (nm_vmseg_lease_holds(&exchange->lease, heartbeat, now_ns, limit_ns))
+		return true;
+	if (is_frozen)
+		nm_reason_set(
+			ret_why,
+			"its machine left the segment for a move and did not come back within "
+			"%llu ms (see NEARMETAL_MOVE_MS)",
+			(unsigned long long)(limit_ns / NM_NS_PER_MS));
+	else
+		nm_reason_set(ret_why,
+			      "its lease expired: no heartbeat for %llu ms (its machine is "
+			      "stopped, gone or too busy; see NEARMETAL_SEGMENT_LEASE_MS)",
+			      (unsigned long long)(limit_ns / NM_NS_PER_MS));
+	return false;
+}
+
 /* Check that the other side of EXCHANGE still lives. */
 static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, uint64_t now_ns)
 {
@@ -379,13 +419,11 @@ static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 		nm_exchange_end(sessions, exchange, false,
 				"its process ended, its machine reports");
 	} else if (exchange->fd >= 0 &&
-		   !nm_vmseg_lease_holds(&exchange->lease, heartbeat, now_ns, wire->lease_ns)) {
-		nm_reason_set(&why,
-			      "its lease expired: no heartbeat for %llu ms (its machine is "
-			      "stopped, gone or too busy; see NEARMETAL_SEGMENT_LEASE_MS)",
-			      (unsigned long long)(wire->lease_ns / NM_NS_PER_MS));
+		   !is_in_time(wire, exchange, state, heartbeat, now_ns, &why)) {
 		/* If it comes back, it has to learn that it was given up. */
 		nm_exchange_end(sessions, exchange, true, why.text);
+	} else if (nm_leave_look(sessions, exchange, state, now_ns)) {
+		return;
 	} else if (before && heartbeat - before > wire->lease_ns / LOOK_NS / 2) {
 		/* Time went on without this machine: peers may have given it up. */
 		exchange->probe_ns = now_ns;
@@ -428,13 +466,17 @@ static uint64_t segment_turn(struct nm_sessions *sessions, uint64_t now_ns)
 	bool busy, knocked;
 
 	free_over(sessions);
+	/* A neighbour also knocks when it goes, and a machine when it is asked to. */
+	knocked = nm_vmseg_knocked(wire->inbox);
+	if (knocked || now_ns >= wire->look_ns)
+		nm_leave_follow(sessions);
+	if (nm_leave_is_away(wire))
+		return IDLE_WAIT_NS;
 	if (now_ns >= wire->beat_ns) {
 		nm_vmseg_beat(wire->claim);
 		wire->beat_ns = now_ns + NM_VMSEG_BEAT_MS * NM_NS_PER_MS;
 	}
 	nm_exchange_expire_resets(wire, now_ns);
-	/* A neighbour also knocks when it goes. */
-	knocked = nm_vmseg_knocked(wire->inbox);
 	busy = knocked && take_letters(sessions, now_ns);
 	if (knocked || now_ns >= wire->look_ns)
 		look_at_neighbours(sessions, now_ns);
@@ -484,6 +526,7 @@ int nm_wire_vmseg_create(const struct nm_sessions_config *config, struct nm_wire
 	wire->segment = config->segment;
 	wire->claim = config->claim;
 	wire->lease_ns = config->peer_lease_ms * NM_NS_PER_MS;
+	wire->move_ns = config->move_ms * NM_NS_PER_MS;
 	wire->connect_ns = config->connect_ms * NM_NS_PER_MS;
 	wire->cell_quota = NM_VMSEG_NR_CELLS / (uint32_t)nm_min_u64(facts->nr_parts, QUOTA_SHARES);
 	snprintf(wire->place, sizeof(wire->place), "segment %02x%02x%02x%02x of %.60s",

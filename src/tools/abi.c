@@ -133,6 +133,22 @@ static void print_knobs(struct nm_json *json)
 	nm_json_close(json, ']');
 }
 
+/* The changes of a part's state: from, to. */
+static void print_part_states(struct nm_json *json)
+{
+	nm_json_open(json, "part_states", '[');
+	for (uint32_t from = NM_VMSEG_RUN; from <= NM_VMSEG_FROZEN; from++)
+		for (uint32_t to = NM_VMSEG_RUN; to <= NM_VMSEG_FROZEN; to++) {
+			if (!nm_vmseg_state_may_follow(from, (enum nm_vmseg_state)to))
+				continue;
+			nm_json_open(json, NULL, '[');
+			nm_json_text(json, NULL, nm_vmseg_state_name(from));
+			nm_json_text(json, NULL, nm_vmseg_state_name(to));
+			nm_json_close(json, ']');
+		}
+	nm_json_close(json, ']');
+}
+
 static void print_segment(struct nm_json *json)
 {
 	char magic[32];
@@ -153,6 +169,7 @@ static void print_segment(struct nm_json *json)
 	for (uint32_t state = NM_VMSEG_FREE; state <= NM_VMSEG_GONE; state++)
 		nm_json_text(json, NULL, nm_vmseg_state_name(state));
 	nm_json_close(json, ']');
+	print_part_states(json);
 	nm_json_close(json, '}');
 }
 

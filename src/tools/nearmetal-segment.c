@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
 #include "base/params.h"
 #include "tools/segment_tool.h"
 
@@ -13,10 +14,14 @@
 static const char help_text[] =
 	"usage: nearmetal-segment create FILE --parts N --part-size SIZE [--token HEX] [--lead SIZE]\n"
 	"       nearmetal-segment show FILE [--json]\n"
+	"       nearmetal-segment quiesce|freeze|run CONFIG\n"
 	"\n"
 	"create writes the file that the virtual machines of one host share, before they start: one\n"
 	"page of the host and one part for each machine. It refuses a file that exists.\n"
 	"show prints the content of a segment: a file of the host, or the device in a guest.\n"
+	"The last three set the state of the own part, in a guest whose machine is to be moved:\n"
+	"quiesce asks all endpoints to leave the segment, freeze confirms that they have (exit\n"
+	"status 4: not yet), and run takes both back. CONFIG is /run/nearmetal/segment.conf.\n"
 	"\n"
 	"  --parts N         machines that share the file, 1 to 256\n"
 	"  --part-size SIZE  memory of each machine: a power of two from 2M to 64G\n"
@@ -56,6 +61,15 @@ void segment_format_token(const uint8_t token[NM_VMSEG_TOKEN_LEN],
 	for (int i = 0; i < NM_VMSEG_TOKEN_LEN; i++)
 		sprintf(ret_text + (size_t)2 * i, "%02x", token[i]);
 }
+
+static const struct {
+	const char *verb;
+	enum nm_vmseg_state state;
+} orders[] = {
+	{"quiesce", NM_VMSEG_QUIESCE},
+	{"freeze", NM_VMSEG_FROZEN},
+	{"run", NM_VMSEG_RUN},
+};
 
 static int usage_error(const char *what)
 {
@@ -102,10 +116,22 @@ static int take_options(int argc, char **argv, struct segment_order *order, bool
 	return -1;
 }
 
+/* The state that VERB sets; FREE: none. */
+static enum nm_vmseg_state state_of(const char *verb)
+{
+	for (size_t i = 0; i < NM_ARRAY_SIZE(orders); i++)
+		if (!strcmp(verb, orders[i].verb))
+			return orders[i].state;
+	return NM_VMSEG_FREE;
+}
+
 int main(int argc, char **argv)
 {
+	static const char usage[] =
+		"give `create FILE`, `show FILE`, or `quiesce`, `freeze` or `run` with CONFIG";
 	struct segment_order order = {0};
 	bool json = false, create;
+	enum nm_vmseg_state state;
 	const char *verb;
 	int status;
 
@@ -113,16 +139,19 @@ int main(int argc, char **argv)
 	if (status >= 0)
 		return status;
 	if (argc - optind != 2)
-		return usage_error("give `create FILE` or `show FILE`");
+		return usage_error(usage);
 	verb = argv[optind];
 	order.path = argv[optind + 1];
 	create = !strcmp(verb, "create");
-	if (!create && strcmp(verb, "show") != 0)
-		return usage_error("give `create FILE` or `show FILE`");
+	state = state_of(verb);
+	if (!create && !state && strcmp(verb, "show") != 0)
+		return usage_error(usage);
 	if (!create && (order.nr_parts || order.part_size || order.token_text || order.lead))
-		return usage_error("show has no option except --json");
-	if (create && json)
-		return usage_error("create has no option --json");
+		return usage_error("only create has options other than --json");
+	if ((create || state) && json)
+		return usage_error("only show has the option --json");
+	if (state)
+		return segment_ask(order.path, state);
 	if (create && (!order.nr_parts || !order.part_size))
 		return usage_error("create needs --parts and --part-size");
 	return create ? segment_create(&order) : segment_show(order.path, json);

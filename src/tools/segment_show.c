@@ -69,6 +69,7 @@ static void print_part_json(struct nm_json *json, const struct part *part)
 		nm_json_text(json, "reason", part->why.text);
 	} else {
 		nm_json_text(json, "state", nm_vmseg_state_name(atomic_load(&part->header.state)));
+		nm_json_number(json, "epoch", atomic_load(&part->header.epoch));
 		nm_json_number(json, "generation", atomic_load(&part->header.generation));
 		nm_json_number(json, "nr_slots", part->shape.nr_slots);
 		nm_json_number(json, "space", part->shape.part_size - part->shape.space_off);
@@ -131,7 +132,7 @@ static void print_words(const struct view *view)
 			continue;
 		}
 		printf("part %u: %s, %u slots, %llu bytes for windows\n", i,
-		       nm_vmseg_state_name(atomic_load(&part.header.state)), part.shape.nr_slots,
+		       segment_state_words(atomic_load(&part.header.state)), part.shape.nr_slots,
 		       (unsigned long long)(part.shape.part_size - part.shape.space_off));
 		for (uint32_t slot = 0; slot < part.shape.nr_slots; slot++) {
 			if (nm_vmseg_read_slot(part.at, &part.shape, slot, &peer))

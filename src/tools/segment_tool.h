@@ -17,6 +17,10 @@ struct segment_order {
 
 int segment_create(const struct segment_order *order);
 int segment_show(const char *path, bool json);
+/* Set the state of the own part, as CONFIG_PATH describes it. 4: endpoints have not left yet. */
+int segment_ask(const char *config_path, enum nm_vmseg_state state);
+/* The state of a part: its name, and its meaning if a machine is to leave. */
+const char *segment_state_words(uint32_t state);
 
 /* "nearmetal-segment: WHAT" and, where there is one, a line with what to do. Returns 1. */
 int segment_failed(const char *hint, const char *fmt, ...)

@@ -133,8 +133,9 @@ struct nm_vmseg_claim;
 /*
  * Take a slot of the own part and WINDOW_SIZE bytes, all zero. This also takes back slots and bytes
  * of dead processes. Neighbours see nothing before nm_vmseg_open(). Returns 0; -ENOSPC: no slot or
- * no room; -EBUSY: the lock file is held, or processes without this lock file use the part;
- * -EBADMSG: the part is damaged; -errno; always with a reason.
+ * no room; -EBUSY: the lock file is held, processes without this lock file use the part, or the
+ * machine is asked to leave the segment; -EBADMSG: the part is damaged; -EPROTONOSUPPORT: another
+ * release uses it; -errno; always with a reason.
  */
 int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], uint64_t window_size,
 		   struct nm_vmseg_claim **ret_claim, struct nm_reason *ret_reason);
@@ -145,9 +146,21 @@ int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], uint64_t windo
 int nm_vmseg_open(struct nm_vmseg_claim *claim, const struct nm_geometry *geometry,
 		  struct nm_window *ret_window, struct nm_reason *ret_reason);
 const struct nm_vmseg_address *nm_vmseg_own_address(const struct nm_vmseg_claim *claim);
-/* Advance the heartbeat. Call it about every NM_VMSEG_BEAT_MS. */
+/* Advance the heartbeat, except in FROZEN. Call it about every NM_VMSEG_BEAT_MS. */
 void nm_vmseg_beat(struct nm_vmseg_claim *claim);
 void nm_vmseg_set_state(struct nm_vmseg_claim *claim, enum nm_vmseg_state state);
+/* The state of the own slot, as it is stored: any number, if a process overwrote the table. */
+uint32_t nm_vmseg_own_state(const struct nm_vmseg_claim *claim);
+/*
+ * The endpoint writes no packet and no message from now on: set state FROZEN. Its window and its
+ * slot stay. Not if the state is GONE.
+ */
+void nm_vmseg_leave(struct nm_vmseg_claim *claim);
+/*
+ * After nm_vmseg_leave(), if the machine stays after all: set state RUN. 0; -EBUSY: it is still, or
+ * again, asked to leave, or the lock file is held: try later. Never blocks.
+ */
+int nm_vmseg_return(struct nm_vmseg_claim *claim);
 /*
  * Set state GONE. The window stays readable for at least NM_VMSEG_GRACE_MS, then its bytes may be
  * reused. NULL is allowed.
@@ -159,6 +172,24 @@ unsigned int nm_vmseg_bury(struct nm_vmseg *segment);
 #define NM_VMSEG_BEAT_MS 100
 /* Time from GONE until a window's bytes are reused; readers check the state more often. */
 #define NM_VMSEG_GRACE_MS 1000
+
+/* ---- a machine that leaves the segment ---- */
+
+/*
+ * Set the state of the own part, for all processes of this machine: QUIESCE, all endpoints are
+ * asked to leave, and none is added; FROZEN, allowed after QUIESCE if every slot is FROZEN or GONE;
+ * RUN, the machine stays, allowed at any time. The state that the part has already is allowed, too.
+ * Slots of dead processes become GONE. Returns 0; -EBUSY: FROZEN, but endpoints have not left yet;
+ * -EINVAL: this state may not follow, or is another one; -EAGAIN: the lock file is held, or
+ * processes without this lock file use the part; -EBADMSG: the part is damaged; -errno; always with
+ * a reason. A boot of the machine has the effect of RUN.
+ */
+int nm_vmseg_ask(struct nm_vmseg *segment, enum nm_vmseg_state state, struct nm_reason *ret_reason);
+/*
+ * What the machine of PART, which is below nr_parts, is asked: RUN, nothing; QUIESCE or FROZEN, to
+ * leave. A machine can store any number at any time; those that are no state count as RUN.
+ */
+enum nm_vmseg_state nm_vmseg_part_state(const struct nm_vmseg *segment, uint32_t part);
 
 /* ---- neighbours ---- */
 
@@ -197,7 +228,7 @@ int nm_vmseg_tie(struct nm_vmseg *segment, const struct nm_vmseg_address *addres
 		 struct nm_vmseg_tie *ret_tie);
 static inline bool nm_vmseg_is_tied(const struct nm_vmseg_tie *tie)
 {
-	/* Partners: prepare_part() and set_control(). */
+	/* Partners: prepare_part() and nm_vmseg_set_control(). */
 	return !tie->control ||
 	       (atomic_load_explicit(tie->part_generation, memory_order_acquire) ==
 			tie->expected_part &&

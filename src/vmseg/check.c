@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/arith.h"
+#include "base/state.h"
 #include "shm/foreign.h"
 
 #define PAGE UINT64_C(4096)
@@ -136,11 +137,12 @@ int nm_vmseg_part_check(const struct nm_vmseg_part *part, uint32_t index, uint64
 	}
 	if (part->magic != NM_VMSEG_PART_MAGIC)
 		return refuse(ret_reason, "no magic number in a part");
-	if (part->version != NM_VMSEG_VERSION || part->features) {
+	if (part->version != NM_VMSEG_VERSION || part->features != NM_VMSEG_FEATURES) {
 		nm_reason_set(ret_reason,
-			      "part %u has layout version %u and features 0x%x, not version %u: "
-			      "use one release of nearmetal in all virtual machines",
-			      index, part->version, part->features, NM_VMSEG_VERSION);
+			      "part %u has layout version %u and features 0x%x, not version %u and "
+			      "0x%x: use one release of nearmetal in all virtual machines",
+			      index, part->version, part->features, NM_VMSEG_VERSION,
+			      NM_VMSEG_FEATURES);
 		return -EPROTONOSUPPORT;
 	}
 	if (part->index != index)
@@ -200,7 +202,7 @@ int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, 
 	uint64_t before, after;
 
 	for (int i = 0; i < MAX_LOOKS; i++) {
-		/* Partner: set_control(). */
+		/* Partner: nm_vmseg_set_control(). */
 		before = atomic_load_explicit(&slot->control, memory_order_acquire);
 		if (nm_vmseg_state_of(before) <= NM_VMSEG_INIT)
 			return -ENOENT;
@@ -211,6 +213,19 @@ int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, 
 			return nm_vmseg_slot_check(&copy, before, shape, ret_peer);
 	}
 	return -ENOENT;
+}
+
+bool nm_vmseg_state_may_follow(uint32_t from, enum nm_vmseg_state to)
+{
+	static const uint32_t transitions[] = {
+		[NM_VMSEG_RUN] = NM_STATE(NM_VMSEG_QUIESCE),
+		[NM_VMSEG_QUIESCE] = NM_STATE(NM_VMSEG_QUIESCE) | NM_STATE(NM_VMSEG_FROZEN),
+		[NM_VMSEG_FROZEN] = NM_STATE(NM_VMSEG_FROZEN),
+	};
+
+	/* So RUN also repairs a word that was overwritten. */
+	return to == NM_VMSEG_RUN ||
+	       (from < NM_ARRAY_SIZE(transitions) && nm_state_may_follow(transitions, from, to));
 }
 
 const char *nm_vmseg_state_name(uint32_t state)

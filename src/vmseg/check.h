@@ -68,6 +68,12 @@ int nm_vmseg_read_part(const uint8_t *part, uint32_t index, uint64_t part_size,
 int nm_vmseg_read_slot(const uint8_t *part, const struct nm_vmseg_shape *shape, uint32_t index,
 		       struct nm_vmseg_peer *ret_peer);
 
+/*
+ * True if the state of a part may change from FROM, which may be any number, to TO; a state may
+ * follow itself. Only RUN, QUIESCE and FROZEN are ever asked for.
+ */
+bool nm_vmseg_state_may_follow(uint32_t from, enum nm_vmseg_state to);
+
 /* "free", "init", "run", "quiesce", "frozen", "gone", "?" */
 const char *nm_vmseg_state_name(uint32_t state);
 

@@ -27,30 +27,6 @@
 /* Slots to check in one call, so that many processes share the work. */
 #define BURY_STEP 8
 
-static struct nm_vmseg_slot *own_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape,
-				      uint32_t index)
-{
-	return (struct nm_vmseg_slot *)((uint8_t *)segment->own.base + shape->slots_off) + index;
-}
-
-static uint64_t control_of(const struct nm_vmseg_slot *slot)
-{
-	return atomic_load_explicit(&slot->control, memory_order_acquire);
-}
-
-static void set_control(struct nm_vmseg_slot *slot, uint64_t generation, enum nm_vmseg_state state)
-{
-	/* Partner: nm_vmseg_read_slot(). A reader that sees it sees everything written before. */
-	atomic_store_explicit(&slot->control, nm_vmseg_control(generation, state),
-			      memory_order_release);
-}
-
-static void set_gone(struct nm_vmseg_slot *slot)
-{
-	atomic_store_explicit(&slot->gone_ns, nm_clock_ns(), memory_order_relaxed);
-	set_control(slot, nm_vmseg_generation_of(control_of(slot)), NM_VMSEG_GONE);
-}
-
 static bool any_held(struct nm_vmseg *segment)
 {
 	for (uint32_t i = 0; i < NM_VMSEG_MAX_SLOTS; i++)
@@ -59,15 +35,15 @@ static bool any_held(struct nm_vmseg *segment)
 	return false;
 }
 
-/* The sum of the heartbeats of slots in state RUN; 0: there are none. */
+/* The sum of the heartbeats that slots advance; 0: no slot does. */
 static uint64_t sum_heartbeats(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape)
 {
 	uint64_t sum = 0;
 
 	for (uint32_t i = 0; i < shape->nr_slots; i++) {
-		struct nm_vmseg_slot *slot = own_slot(segment, shape, i);
+		struct nm_vmseg_slot *slot = nm_vmseg_own_slot(segment, shape, i);
 
-		if (nm_vmseg_state_of(control_of(slot)) == NM_VMSEG_RUN)
+		if (nm_vmseg_beats(nm_vmseg_state_of(nm_vmseg_control_of(slot))))
 			sum += 1 + atomic_load_explicit(&slot->heartbeat, memory_order_relaxed);
 	}
 	return sum;
@@ -109,14 +85,14 @@ static void prepare_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_sh
 	atomic_store_explicit(&part->state, NM_VMSEG_INIT, memory_order_release);
 	NM_FAULT("part-hidden");
 	for (uint32_t i = 0; i < shape.nr_slots; i++) {
-		struct nm_vmseg_slot *slot = own_slot(segment, &shape, i);
+		struct nm_vmseg_slot *slot = nm_vmseg_own_slot(segment, &shape, i);
 
 		memset((void *)slot, 0, sizeof(*slot));
-		set_control(slot, first, NM_VMSEG_FREE);
+		nm_vmseg_set_control(slot, first, NM_VMSEG_FREE);
 	}
 	part->magic = NM_VMSEG_PART_MAGIC;
 	part->version = NM_VMSEG_VERSION;
-	part->features = 0;
+	part->features = NM_VMSEG_FEATURES;
 	part->index = segment->config.part;
 	part->nr_slots = shape.nr_slots;
 	part->nr_cells = shape.nr_cells;
@@ -133,9 +109,8 @@ static void prepare_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_sh
 	*ret_shape = shape;
 }
 
-/* The part from the lock file's record; recreated after a boot. */
-static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
-		      uint64_t *ret_generation, struct nm_reason *ret_reason)
+int nm_vmseg_enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
+			uint64_t *ret_generation, struct nm_reason *ret_reason)
 {
 	struct nm_vmseg_record record;
 	struct nm_vmseg_part copy;
@@ -147,14 +122,18 @@ static int enter_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape
 	if (err)
 		return err;
 	nm_copy_words(&copy, segment->own.base, sizeof(copy));
-	sound = nm_vmseg_part_check(&copy, segment->config.part, segment->host.part_size, ret_shape,
-				    ret_reason) == 0;
+	err = nm_vmseg_part_check(&copy, segment->config.part, segment->host.part_size, ret_shape,
+				  ret_reason);
+	sound = !err;
 	if (sound && record.part_generation &&
 	    record.part_generation == atomic_load(&copy.generation)) {
 		*ret_generation = record.part_generation;
 		return 0;
 	}
 	if (record.part_generation && any_held(segment)) {
+		/* Processes of another release run in this machine. */
+		if (err == -EPROTONOSUPPORT)
+			return err;
 		nm_reason_set(
 			ret_reason,
 			"this machine's part of the segment was overwritten while in use: end "
@@ -198,8 +177,9 @@ static bool rests(struct nm_vmseg_slot *slot, uint64_t now)
 static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *shape, uint32_t index,
 		       struct extent *ret_extent)
 {
-	struct nm_vmseg_slot *slot = own_slot(segment, shape, index);
-	uint64_t control = control_of(slot), size = slot->window_size, off = slot->window_off;
+	struct nm_vmseg_slot *slot = nm_vmseg_own_slot(segment, shape, index);
+	uint64_t control = nm_vmseg_control_of(slot), size = slot->window_size,
+		 off = slot->window_off;
 	uint32_t state = nm_vmseg_state_of(control);
 	bool held = nm_vmseg_lock_is_held(&segment->lock, index);
 	uint64_t end;
@@ -214,12 +194,12 @@ static int survey_slot(struct nm_vmseg *segment, const struct nm_vmseg_shape *sh
 	    end > shape->part_size || state > NM_VMSEG_GONE) {
 		if (held)
 			return -EBADMSG;
-		set_control(slot, nm_vmseg_generation_of(control) + 1, NM_VMSEG_FREE);
+		nm_vmseg_set_control(slot, nm_vmseg_generation_of(control) + 1, NM_VMSEG_FREE);
 		ret_extent->free = true;
 		return 0;
 	}
 	if (!held && state != NM_VMSEG_GONE)
-		set_gone(slot);
+		nm_vmseg_set_gone(slot);
 	ret_extent->resting = !held && rests(slot, nm_clock_ns());
 	ret_extent->free = !held && !ret_extent->resting;
 	ret_extent->gone_ns = atomic_load_explicit(&slot->gone_ns, memory_order_relaxed);
@@ -263,9 +243,9 @@ static uint32_t find_slot(const struct extent *extents, uint32_t nr_slots)
 static void write_slot(struct nm_vmseg_claim *claim, const struct nm_vmseg_shape *shape,
 		       uint32_t index, uint64_t generation)
 {
-	struct nm_vmseg_slot *slot = own_slot(claim->segment, shape, index);
+	struct nm_vmseg_slot *slot = nm_vmseg_own_slot(claim->segment, shape, index);
 
-	set_control(slot, generation, NM_VMSEG_INIT);
+	nm_vmseg_set_control(slot, generation, NM_VMSEG_INIT);
 	atomic_thread_fence(memory_order_seq_cst);
 	NM_FAULT("slot-taken");
 	slot->window_off = claim->window_off;
@@ -293,7 +273,9 @@ static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 	uint32_t index, nr_resting = 0, nr_used = 0;
 	int err;
 
-	err = enter_part(segment, &shape, &claim->address.part_generation, ret_reason);
+	err = nm_vmseg_enter_part(segment, &shape, &claim->address.part_generation, ret_reason);
+	if (!err)
+		err = nm_vmseg_check_stays(segment, ret_reason);
 	for (uint32_t i = 0; !err && i < shape.nr_slots; i++) {
 		err = survey_slot(segment, &shape, i, &extents[i]);
 		if (err)
@@ -326,7 +308,9 @@ static int allocate(struct nm_vmseg_claim *claim, struct nm_reason *ret_reason)
 	}
 	NM_FAULT("slot-held");
 	write_slot(claim, &shape, index,
-		   nm_vmseg_generation_of(control_of(own_slot(segment, &shape, index))) + 1);
+		   nm_vmseg_generation_of(
+			   nm_vmseg_control_of(nm_vmseg_own_slot(segment, &shape, index))) +
+			   1);
 	return 0;
 }
 
@@ -424,18 +408,15 @@ const struct nm_vmseg_address *nm_vmseg_own_address(const struct nm_vmseg_claim 
 
 void nm_vmseg_beat(struct nm_vmseg_claim *claim)
 {
+	if (nm_vmseg_own_state(claim) == NM_VMSEG_FROZEN)
+		return;
 	NM_FAULT("slot-beat");
 	atomic_fetch_add_explicit(&claim->slot->heartbeat, 1, memory_order_relaxed);
 }
 
 void nm_vmseg_set_state(struct nm_vmseg_claim *claim, enum nm_vmseg_state state)
 {
-	set_control(claim->slot, claim->address.generation, state);
-}
-
-static void knock(struct nm_vmseg *segment)
-{
-	atomic_fetch_add_explicit(&nm_vmseg_own_part(segment)->knock, 1, memory_order_release);
+	nm_vmseg_set_control(claim->slot, claim->address.generation, state);
 }
 
 void nm_vmseg_release(struct nm_vmseg_claim *claim)
@@ -446,13 +427,13 @@ void nm_vmseg_release(struct nm_vmseg_claim *claim)
 		uint64_t own = claim->address.generation;
 
 		/* Not if a process overwrote the table: the slot may have another owner now. */
-		if (nm_vmseg_generation_of(control_of(claim->slot)) == own) {
+		if (nm_vmseg_generation_of(nm_vmseg_control_of(claim->slot)) == own) {
 			atomic_store_explicit(&claim->slot->gone_ns, nm_clock_ns(),
 					      memory_order_relaxed);
 			NM_FAULT("slot-gone-before");
-			set_control(claim->slot, own, NM_VMSEG_GONE);
+			nm_vmseg_set_control(claim->slot, own, NM_VMSEG_GONE);
 			NM_FAULT("slot-gone-after");
-			knock(claim->segment);
+			nm_vmseg_knock(claim->segment);
 		}
 		pthread_mutex_lock(&claim->segment->lock.mutex);
 		nm_vmseg_lock_drop(&claim->segment->lock, claim->address.slot);
@@ -473,19 +454,19 @@ unsigned int nm_vmseg_bury(struct nm_vmseg *segment)
 		return 0;
 	for (uint32_t i = 0, nr_seen = 0; i < copy.shape.nr_slots && nr_seen < BURY_STEP; i++) {
 		uint32_t index = segment->next_buried++ % copy.shape.nr_slots;
-		struct nm_vmseg_slot *slot = own_slot(segment, &copy.shape, index);
-		uint32_t state = nm_vmseg_state_of(control_of(slot));
+		struct nm_vmseg_slot *slot = nm_vmseg_own_slot(segment, &copy.shape, index);
+		uint32_t state = nm_vmseg_state_of(nm_vmseg_control_of(slot));
 
 		if (state == NM_VMSEG_FREE || state == NM_VMSEG_GONE || segment->lock.held[index])
 			continue;
 		nr_seen++;
 		if (nm_vmseg_lock_is_held(&segment->lock, index))
 			continue;
-		set_gone(slot);
+		nm_vmseg_set_gone(slot);
 		nr_buried++;
 	}
 	nm_vmseg_lock_give(&segment->lock);
 	if (nr_buried)
-		knock(segment);
+		nm_vmseg_knock(segment);
 	return nr_buried;
 }

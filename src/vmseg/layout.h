@@ -61,15 +61,25 @@
 #define NM_VMSEG_SCRATCH_OFF 4096
 #define NM_VMSEG_SCRATCH_SIZE 16384
 
-/* States of the host page, of a part and of a slot. */
+/*
+ * States of the host page, of a part and of a slot. QUIESCE and FROZEN are for a machine that is to
+ * leave the segment (docs/design/migration.md). Of a part: QUIESCE, its machine is asked to leave;
+ * FROZEN, it has left. Any other number in the state of a part means that no process asked.
+ */
 enum nm_vmseg_state {
 	NM_VMSEG_FREE = 0,
 	NM_VMSEG_INIT = 1, /* claimed, not readable yet */
 	NM_VMSEG_RUN = 2,
-	NM_VMSEG_QUIESCE = 3, /* nothing new begins; reserved for migration, not used yet */
-	NM_VMSEG_FROZEN = 4,  /* as above, and nothing is written at all; not used yet */
+	NM_VMSEG_QUIESCE = 3, /* of a slot: its endpoint sends no more packets; its heart beats */
+	NM_VMSEG_FROZEN = 4,  /* of a slot: no packet, letter or heartbeat is written either */
 	NM_VMSEG_GONE = 5,    /* the end; published data stays for a while */
 };
+
+/*
+ * The `features` of every part. Bit 0: its states QUIESCE and FROZEN have a meaning. A reader that
+ * does not know them takes an endpoint in FROZEN for a dead one.
+ */
+#define NM_VMSEG_FEATURES UINT32_C(1)
 
 struct nm_vmseg_host {
 	/* line 0: written once */
@@ -94,7 +104,8 @@ struct nm_vmseg_part {
 	/* line 0: written by the first endpoint after a boot, `generation` last */
 	uint64_t magic;
 	uint32_t version;
-	uint32_t features; /* bits that a neighbour must know to read this part; none yet */
+	uint32_t
+		features; /* NM_VMSEG_FEATURES; bits that a neighbour must know to read this part */
 	_Atomic uint64_t generation; /* random; a new value after each boot of the VM */
 	uint32_t index;
 	uint32_t nr_slots;

@@ -51,8 +51,7 @@ int nm_vmseg_post(struct nm_vmseg_claim *claim, const struct nm_vmseg_address *t
 		NM_FAULT("mail-sealed");
 		atomic_store_explicit(&claim->slot->posted, claim->sequence, memory_order_release);
 		NM_FAULT("mail-posted");
-		atomic_fetch_add_explicit(&nm_vmseg_own_part(claim->segment)->knock, 1,
-					  memory_order_release);
+		nm_vmseg_knock(claim->segment);
 		NM_FAULT("mail-knocked");
 	}
 	pthread_mutex_unlock(&claim->mutex);

@@ -116,6 +116,16 @@ int nm_vmseg_look(struct nm_vmseg *segment, const struct nm_vmseg_address *addre
 	return 0;
 }
 
+enum nm_vmseg_state nm_vmseg_part_state(const struct nm_vmseg *segment, uint32_t part)
+{
+	const struct nm_vmseg_part *seen = (const void *)nm_vmseg_seen_part(segment, part);
+	/* Partner: set_part_state(). */
+	uint32_t state = atomic_load_explicit(&seen->state, memory_order_acquire);
+
+	return state == NM_VMSEG_QUIESCE || state == NM_VMSEG_FROZEN ? (enum nm_vmseg_state)state :
+								       NM_VMSEG_RUN;
+}
+
 int nm_vmseg_view(struct nm_vmseg *segment, const struct nm_vmseg_peer *peer,
 		  struct nm_foreign_window *ret_window, struct nm_reason *ret_reason)
 {

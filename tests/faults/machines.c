@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "machines.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vmseg/check.h"
@@ -13,6 +15,8 @@
 #define PATH_ROOM 128
 /* Of the slots of a part some are looked at in each call of nm_vmseg_bury(). */
 #define BURY_CALLS 64
+/* An endpoint looks ten times a second. */
+#define ANSWER_MS 20000
 
 static const uint8_t token[NM_VMSEG_TOKEN_LEN] = {7, 7, 7};
 
@@ -102,18 +106,68 @@ static const char *look_at(struct nm_vmseg *segment)
 	return NULL;
 }
 
-const char *machines_remains(const char *dir)
+static struct nm_vmseg *attach(const char *dir, uint32_t part)
 {
 	struct nm_vmseg_config config;
 	struct nm_vmseg *segment;
-	const char *defect = NULL;
 	char path[PATH_ROOM];
 	struct nm_reason why;
 
+	path_of(path, dir, "conf", part);
+	if (nm_vmseg_config_load(path, &config, &why) || nm_vmseg_attach(&config, &segment, &why))
+		return NULL;
+	return segment;
+}
+
+bool machines_stay(const char *dir, uint32_t part)
+{
+	struct nm_vmseg *segment = attach(dir, part);
+	struct nm_reason why;
+	bool good = segment && nm_vmseg_ask(segment, NM_VMSEG_RUN, &why) == 0;
+
+	nm_vmseg_detach(segment);
+	return good;
+}
+
+static bool is_running(struct nm_vmseg *segment, const uint8_t id[6])
+{
+	struct nm_vmseg_peer peer;
+	uint64_t cursor = 0;
+
+	while (nm_vmseg_next(segment, &cursor, &peer))
+		if (peer.state == NM_VMSEG_RUN && !memcmp(peer.id, id, sizeof(peer.id)))
+			return true;
+	return false;
+}
+
+bool machines_leave_and_return(const char *dir, uint32_t part, const uint8_t id[6])
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	struct nm_vmseg *segment = attach(dir, part);
+	struct nm_reason why;
+	bool good = segment && nm_vmseg_ask(segment, NM_VMSEG_QUIESCE, &why) == 0;
+	int err = -EBUSY, i;
+
+	for (i = 0; good && err == -EBUSY && i < ANSWER_MS; i++) {
+		err = nm_vmseg_ask(segment, NM_VMSEG_FROZEN, &why);
+		nanosleep(&pause, NULL);
+	}
+	good = good && !err && nm_vmseg_ask(segment, NM_VMSEG_RUN, &why) == 0;
+	for (i = 0; good && !is_running(segment, id) && i < ANSWER_MS; i++)
+		nanosleep(&pause, NULL);
+	good = good && is_running(segment, id);
+	nm_vmseg_detach(segment);
+	return good;
+}
+
+const char *machines_remains(const char *dir)
+{
+	struct nm_vmseg *segment;
+	const char *defect = NULL;
+
 	for (uint32_t i = 0; i < NR_MACHINES && !defect; i++) {
-		path_of(path, dir, "conf", i);
-		if (nm_vmseg_config_load(path, &config, &why) ||
-		    nm_vmseg_attach(&config, &segment, &why))
+		segment = attach(dir, i);
+		if (!segment)
 			return "nobody can attach any more";
 		defect = look_at(segment);
 		nm_vmseg_detach(segment);

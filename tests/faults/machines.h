@@ -17,6 +17,13 @@ void machines_enter(const char *dir, uint32_t part);
  * gets a slot and room for a window. NULL, or what is wrong.
  */
 const char *machines_remains(const char *dir);
+/*
+ * Ask machine PART to leave the segment, until its only endpoint ID has left, and then to stay, until
+ * it has come back. False: it does not answer.
+ */
+bool machines_leave_and_return(const char *dir, uint32_t part, const uint8_t id[6]);
+/* What the guest unit says after a request that was never completed. False: it cannot. */
+bool machines_stay(const char *dir, uint32_t part);
 /* Remove every file of it. */
 void machines_remove(const char *dir);
 

@@ -141,6 +141,13 @@ static void open_talker(struct run *run, unsigned int role)
 			 strerror(-err));
 		_exit(EXIT_DEFECT);
 	}
+	/* Its machine is asked to leave the segment before it has met anybody, and then stays. */
+	if (role == VICTIM && run->world == IN_SEGMENT &&
+	    !machines_leave_and_return(dir_path, machine_of[role], run->talkers[role].who.id)) {
+		snprintf(shared->words, sizeof(shared->words),
+			 "the victim does not leave and return");
+		_exit(EXIT_DEFECT);
+	}
 	shared->who[role] = run->talkers[role].who;
 	atomic_store(&shared->open[role], 1);
 }
@@ -200,9 +207,12 @@ static int play_third(struct run *run)
 
 static int play_guest(struct run *run)
 {
-	/* The victim makes its machine's part. */
-	if (run->world == IN_SEGMENT)
+	/* The victim makes its machine's part, and may die while the machine is asked to leave. */
+	if (run->world == IN_SEGMENT) {
 		wait_for(VICTIM);
+		if (!machines_stay(dir_path, machine_of[GUEST]))
+			return EXIT_DEFECT;
+	}
 	open_talker(run, GUEST);
 	wait_for(VICTIM);
 	converse(run, GUEST, VICTIM);

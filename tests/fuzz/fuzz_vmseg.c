@@ -97,7 +97,8 @@ void nm_fuzz_input(const uint8_t *bytes, size_t len)
 
 		at->magic = NM_VMSEG_PART_MAGIC;
 		at->version = NM_VMSEG_VERSION;
-		at->features = at->index = 0;
+		at->features = NM_VMSEG_FEATURES;
+		at->index = 0;
 		atomic_store(&at->generation, 7);
 		if (help & HELP_OWN_SHAPE) {
 			nm_vmseg_shape_init(part_size, &shape);

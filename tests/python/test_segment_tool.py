@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.resources import tool
+from tests.python.moving_tables import PLACES, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,6 +146,10 @@ def test_usage(tmp_path: Path) -> None:
         ["create", path, "--parts", "2", "--part-size", "2M", "--lead", "1M"],
         ["create", path, "--parts", "2", "--part-size", "2M", "--json"],
         ["show", path, "--parts", "2"],
+        ["quiesce"],
+        ["quiesce", path, "--json"],
+        ["freeze", path, "--lead", "2M"],
+        ["run", path, path],
         ["remove", path],
     ):
         done = run(*args)
@@ -197,14 +202,75 @@ def test_what_is_no_segment_is_not_shown(tmp_path: Path) -> None:
     assert "the file was truncated" in run("show", path).stderr
 
 
-def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
-    path, conf = tmp_path / "segment", tmp_path / "segment.conf"
+def machine(path: Path, part: int) -> Path:
+    """Create a segment, and describe it as the guest unit of machine PART does."""
     create(path, "--token", TOKEN)
+    conf = path.with_name("segment.conf")
     conf.write_text(
-        f"version = 1\ndevice = dax\nall = {path}\npart = 2\ntoken = {TOKEN}\n"
-        f"lock = {tmp_path / 'lock'}\n"
+        f"version = 1\ndevice = dax\nall = {path}\npart = {part}\ntoken = {TOKEN}\n"
+        f"lock = {path.with_name('lock')}\n"
     )
     conf.chmod(0o600)
+    return conf
+
+
+def test_a_machine_without_endpoints_leaves_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    conf = machine(path, 1)
+
+    def asked(verb: str) -> tuple[int, str]:
+        done = run(verb, conf)
+        return done.returncode, done.stdout + done.stderr
+
+    def states() -> list[tuple[str, int] | None]:
+        parts = shown(path)["parts"]
+        return [(part["state"], part["epoch"]) if part["in_use"] else None for part in parts]
+
+    code, words = asked("freeze")
+    assert code == 1
+    assert "part 1 is in state run, and frozen may not follow: ask with quiesce first" in words
+    assert states() == [None, ("run", 0), None]
+    assert asked("quiesce") == (0, "part 1: quiesce (asked to leave the segment)\n")
+    assert asked("quiesce")[0] == 0
+    assert states() == [None, ("quiesce", 1), None]
+    assert "part 1: quiesce (asked to leave the segment), 4 slots" in run("show", path).stdout
+    assert asked("freeze") == (0, "part 1: frozen (has left the segment)\n")
+    assert "part 1: frozen (has left the segment), 4 slots" in run("show", path).stdout
+    assert asked("quiesce")[0] == 1
+    assert asked("run") == (0, "part 1: run\n")
+    assert states() == [None, ("run", 3), None]
+
+
+def test_a_part_changes_as_its_machine_moves(abi: dict[str, Any]) -> None:
+    """The places of a move (moving_tables.py), as far as the part has a state for them."""
+    part = {Place.RUN: "run", Place.QUIESCE: "quiesce", Place.FROZEN: "frozen"}
+    designed = {
+        (part[before], part[after])
+        for (before, _), after in PLACES.items()
+        if before in part and after in part
+    }
+    allowed = {(before, after) for before, after in abi["segment"]["part_states"]}
+    assert allowed == designed | {(state, state) for state in part.values()}
+
+
+def test_what_describes_no_part_is_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    conf = machine(path, 7)
+    done = run("quiesce", tmp_path / "none")
+    assert done.returncode == 1
+    assert "none: it does not exist: this machine shares no segment" in done.stderr
+    done = run("quiesce", path)
+    assert done.returncode == 1
+    assert f"{path}: " in done.stderr
+    assert "give /run/nearmetal/segment.conf" in done.stderr
+    done = run("quiesce", conf)
+    assert done.returncode == 1
+    assert "this machine's part is 7, but the segment has only 3" in done.stderr
+
+
+def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    conf = machine(path, 2)
 
     def told() -> dict[str, Any]:
         done = subprocess.run(

@@ -23,64 +23,25 @@
 #include "transport/shm/shm_private.h"
 #include "transport_fixture.h"
 #include "vmseg_fixture.h"
-
-#define MACHINE (32 * SEGMENT_MIB) /* as segment_enter_machine() makes them */
-
-static struct node *create_on(uint32_t machine);
-
-static uint32_t wanted_machine;
-
-static int create_there(const struct nm_sink *sink, struct nm_address *address,
-			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
-{
-	int door = segment_enter_machine(wanted_machine);
-	int err = nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
-
-	close(door);
-	return err;
-}
-
-static const struct fixture on_machine = {
-	.kind = &nm_vmseg_kind,
-	.relation = "host",
-	.create = create_there,
-};
-
-static struct node *create_on(uint32_t machine)
-{
-	wanted_machine = machine;
-	return node_create(&on_machine);
-}
-
-static void exchange(struct node *a, struct node *b, uint64_t seed)
-{
-	uint64_t before_a = a->nr_packets, before_b = b->nr_packets;
-
-	NM_CHECK_EQ(node_send(a, seed, 3000), 0);
-	NM_CHECK_EQ(node_send(b, seed + 1, 8), 0);
-	NODE_UNTIL(b, b->nr_packets > before_b);
-	NODE_UNTIL(a, a->nr_packets > before_a);
-	NM_CHECK(bytes_match(b->payload, 3000, seed));
-	NM_CHECK(bytes_match(a->payload, 8, seed + 1));
-}
+#include "vmseg_nodes.h"
 
 /* Two that have nothing to do with what happened before. */
 static void expect_sound(uint32_t first, uint32_t second)
 {
-	struct node *a = create_on(first), *b = create_on(second);
+	struct node *a = machine_node(first), *b = machine_node(second);
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1000);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1000);
 	node_destroy(a);
 	node_destroy(b);
 }
 
 NM_TEST_WITHIN(facts_name_device_and_part, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	struct nm_link_facts facts;
 
-	nodes_connect(&on_machine, a, b);
+	nodes_connect(&machine_fixture, a, b);
 	a->transport->ops->describe(a->link, &facts);
 	NM_CHECK_EQ(facts.relation, NM_RELATION_HOST);
 	NM_CHECK_EQ(facts.channel, NM_CHANNEL_VMSEG);
@@ -101,11 +62,11 @@ NM_TEST_WITHIN(facts_name_device_and_part, 60)
 
 NM_TEST_WITHIN(two_containers_of_one_machine_sessions_in_its_part, 60)
 {
-	struct node *a = create_on(2), *b = create_on(2);
+	struct node *a = machine_node(2), *b = machine_node(2);
 	struct nm_link_facts facts;
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 5);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 5);
 	a->transport->ops->describe(a->link, &facts);
 	NM_CHECK_EQ(facts.integrity, NM_INTEGRITY_CONVENTION);
 	NM_CHECK_HAS(facts.reason.text, "both in one machine's part");
@@ -116,13 +77,13 @@ NM_TEST_WITHIN(two_containers_of_one_machine_sessions_in_its_part, 60)
 
 NM_TEST_WITHIN(a_machine_that_comes_late_meets_who_is_there, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1), *c;
+	struct node *a = machine_node(0), *b = machine_node(1), *c;
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 5);
-	c = create_on(2);
-	nodes_connect(&on_machine, c, a);
-	exchange(c, a, 9);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 5);
+	c = machine_node(2);
+	nodes_connect(&machine_fixture, c, a);
+	nodes_exchange(c, a, 9);
 	node_destroy(b);
 	NODE_UNTIL(a, a->nr_down == 1);
 	NM_CHECK_EQ(a->down_err, 0);
@@ -133,14 +94,14 @@ NM_TEST_WITHIN(a_machine_that_comes_late_meets_who_is_there, 60)
 
 NM_TEST_WITHIN(slots_and_bytes_are_used_again, 60)
 {
-	struct node *keeper = create_on(0);
+	struct node *keeper = machine_node(0);
 
 	/* More than fit at once. */
 	for (unsigned int i = 0; i < 12; i++) {
-		struct node *guest = create_on(1);
+		struct node *guest = machine_node(1);
 
-		nodes_connect(&on_machine, guest, keeper);
-		exchange(guest, keeper, i);
+		nodes_connect(&machine_fixture, guest, keeper);
+		nodes_exchange(guest, keeper, i);
 		node_destroy(guest);
 		NODE_UNTIL(keeper, keeper->nr_down);
 		NM_CHECK_EQ(keeper->down_err, 0);
@@ -159,11 +120,11 @@ static void *destroy_soon(void *node)
 /* The engine destroys its transports one after another: the last ones must not call it any more. */
 NM_TEST_WITHIN(a_channel_that_closes_reports_nothing, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	pthread_t closer;
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 5);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 5);
 	NM_CHECK_EQ(node_send(a, 1, 8), 0);
 	NM_CHECK_EQ(node_send(b, 1, 8), 0);
 	NM_CHECK_EQ(pthread_create(&closer, NULL, destroy_soon, b), 0);
@@ -179,75 +140,6 @@ NM_TEST_WITHIN(a_channel_that_closes_reports_nothing, 60)
 
 /* ---- death ---- */
 
-struct far_end {
-	int to_child[2], to_parent[2];
-	uint32_t machine;
-};
-
-static void tell(int fd, const void *bytes, size_t len)
-{
-	NM_CHECK_EQ(write(fd, bytes, len), len);
-}
-
-static void hear(int fd, void *bytes, size_t len)
-{
-	NM_CHECK_EQ(read(fd, bytes, len), len);
-}
-
-/* Another machine: meets who it is told to, both ways, and goes on until it is told the end. */
-static void live(void *arg)
-{
-	struct far_end *far = arg;
-	struct node *node = create_on(far->machine);
-	struct nm_reason why = {""};
-	struct nm_address address;
-	uint64_t sent = 0;
-
-	tell(far->to_parent[1], &node->address, sizeof(node->address));
-	hear(far->to_child[0], &address, sizeof(address));
-	NM_CHECK_EQ(
-		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
-		0);
-	while (!node->nr_down) {
-		sent += !node_send(node, sent, 100);
-		node_progress(node);
-	}
-	tell(far->to_parent[1], &node->down_err, sizeof(node->down_err));
-	tell(far->to_parent[1], &node->down_why, sizeof(node->down_why));
-	node_destroy(node);
-}
-
-static pid_t start_far_end(struct far_end *far, uint32_t machine)
-{
-	far->machine = machine;
-	NM_CHECK_EQ(pipe2(far->to_child, O_CLOEXEC), 0);
-	NM_CHECK_EQ(pipe2(far->to_parent, O_CLOEXEC), 0);
-	return nm_test_fork(live, far);
-}
-
-static struct node *meet_far_end(struct far_end *far, uint32_t machine)
-{
-	struct node *node = create_on(machine);
-	struct nm_address address;
-	struct nm_reason why;
-
-	hear(far->to_parent[0], &address, sizeof(address));
-	tell(far->to_child[1], &node->address, sizeof(node->address));
-	NM_CHECK_EQ(
-		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
-		0);
-	NODE_UNTIL(node, node->nr_packets > 1000);
-	return node;
-}
-
-static void close_far_end(struct far_end *far)
-{
-	close(far->to_child[0]);
-	close(far->to_child[1]);
-	close(far->to_parent[0]);
-	close(far->to_parent[1]);
-}
-
 NM_TEST_WITHIN(who_dies_alone_on_its_machine_is_missed_by_its_lease, 60)
 {
 	struct far_end far;
@@ -255,15 +147,15 @@ NM_TEST_WITHIN(who_dies_alone_on_its_machine_is_missed_by_its_lease, 60)
 	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
-	pid = start_far_end(&far, 1);
-	node = meet_far_end(&far, 0);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
 	kill(pid, SIGKILL);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
 	NM_CHECK_HAS(node->down_why.text, "lease expired");
 	NM_CHECK_EQ(node_send(node, 1, 8), -EPIPE);
 	nm_test_join(pid, SIGKILL);
-	close_far_end(&far);
+	far_end_close(&far);
 	node_destroy(node);
 	expect_sound(1, 0);
 }
@@ -276,15 +168,15 @@ NM_TEST_WITHIN(who_dies_among_siblings_is_missed_at_once, 60)
 
 	/* No lease would expire within the time of the case. */
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "600000", 1);
-	pid = start_far_end(&far, 1);
-	node = meet_far_end(&far, 0);
-	sibling = create_on(1);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
+	sibling = machine_node(1);
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
 	NM_CHECK_HAS(node->down_why.text, "its machine reports");
-	close_far_end(&far);
+	far_end_close(&far);
 	node_destroy(sibling);
 	node_destroy(node);
 }
@@ -298,19 +190,19 @@ NM_TEST_WITHIN(who_stood_still_for_longer_than_its_lease_is_a_stranger, 60)
 	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
-	pid = start_far_end(&far, 1);
-	node = meet_far_end(&far, 0);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
 	kill(pid, SIGSTOP);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_HAS(node->down_why.text, "lease expired");
 	/* It comes back, and is told that it was given up: by what waits for it, or by asking. */
 	kill(pid, SIGCONT);
-	hear(far.to_parent[0], &err, sizeof(err));
-	hear(far.to_parent[0], &why, sizeof(why));
+	far_end_hear(far.to_parent[0], &err, sizeof(err));
+	far_end_hear(far.to_parent[0], &why, sizeof(why));
 	NM_CHECK_EQ(err, -ECONNRESET);
 	NM_CHECK_EQ(node->nr_down, 1);
 	nm_test_join(pid, 0);
-	close_far_end(&far);
+	far_end_close(&far);
 	node_destroy(node);
 }
 
@@ -322,8 +214,8 @@ NM_TEST_WITHIN(who_stood_still_for_a_moment_is_not_given_up, 60)
 	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "20000", 1);
-	pid = start_far_end(&far, 1);
-	node = meet_far_end(&far, 0);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
 	kill(pid, SIGSTOP);
 	nm_test_sleep_ms(1500);
 	before = node->nr_packets;
@@ -332,7 +224,7 @@ NM_TEST_WITHIN(who_stood_still_for_a_moment_is_not_given_up, 60)
 	NM_CHECK_EQ(node->nr_down, 0);
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
-	close_far_end(&far);
+	far_end_close(&far);
 	node_destroy(node);
 }
 
@@ -346,14 +238,14 @@ static void only_exit(void *arg)
 
 NM_TEST_WITHIN(a_forked_child_takes_nothing_along, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	pid_t pid;
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
 	pid = nm_test_fork(only_exit, a);
 	nm_test_join(pid, 0);
-	exchange(a, b, 3);
+	nodes_exchange(a, b, 3);
 	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
 	node_destroy(a);
 	NODE_UNTIL(b, b->nr_down);
@@ -382,13 +274,13 @@ static uint8_t *map_file(size_t *ret_len)
 /* Noise, zeros, ones and pieces of other parts, all over part 2 of the segment. */
 static void scribble(void *arg)
 {
-	size_t len, lines = MACHINE / 64;
+	size_t len, lines = MACHINE_SIZE / 64;
 	uint64_t random = 99;
 	uint8_t *file, *part;
 
 	(void)arg;
 	file = map_file(&len);
-	part = file + segment_part_offset(2, MACHINE);
+	part = file + segment_part_offset(2, MACHINE_SIZE);
 	for (;;) {
 		/* Mostly where headers, slots and mailboxes are. */
 		uint64_t roll = nm_test_random(&random);
@@ -403,7 +295,8 @@ static void scribble(void *arg)
 			memcpy(part + at + (word & 56), &word, sizeof(word));
 			break;
 		case 2:
-			memcpy(part + at, file + segment_part_offset(word & 1, MACHINE) + at, 64);
+			memcpy(part + at, file + segment_part_offset(word & 1, MACHINE_SIZE) + at,
+			       64);
 			break;
 		default:
 			/* A small number: one that may fit. */
@@ -433,15 +326,15 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 	nm_log_set_sink(count_line);
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "2000", 1);
 	/* One with whom a sound connection stood before. */
-	victim = start_far_end(&far, 2);
-	c = meet_far_end(&far, 0);
+	victim = far_end_start(&far, 2);
+	c = far_end_meet(&far, 0);
 	scribbler = nm_test_fork(scribble, NULL);
-	a = create_on(0);
-	b = create_on(1);
-	nodes_connect(&on_machine, a, b);
+	a = machine_node(0);
+	b = machine_node(1);
+	nodes_connect(&machine_fixture, a, b);
 	for (end = (seconds ? strtoul(seconds, NULL, 10) : 4) * 20; rounds < end; rounds++) {
 		for (uint64_t i = 0; i < 50; i++)
-			exchange(a, b, rounds * 100 + 2 * i);
+			nodes_exchange(a, b, rounds * 100 + 2 * i);
 		node_progress(c);
 		if (rounds % 20 == 10)
 			expect_sound(0, 1);
@@ -456,7 +349,7 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 	kill(victim, SIGKILL);
 	nm_test_join(scribbler, SIGKILL);
 	waitpid(victim, NULL, 0);
-	close_far_end(&far);
+	far_end_close(&far);
 	node_destroy(a);
 	node_destroy(b);
 	node_destroy(c);
@@ -466,7 +359,7 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 /* Find the slot of WHO in part PART, as a neighbour that reads everything does. */
 static struct nm_vmseg_slot *find_slot(uint8_t *file, uint32_t part, const struct node *who)
 {
-	uint8_t *base = file + segment_part_offset(part, MACHINE);
+	uint8_t *base = file + segment_part_offset(part, MACHINE_SIZE);
 	struct nm_vmseg_part *header = (struct nm_vmseg_part *)(void *)base;
 	struct nm_vmseg_slot *slot = (struct nm_vmseg_slot *)(void *)(base + header->slots_off);
 
@@ -478,7 +371,7 @@ static struct nm_vmseg_slot *find_slot(uint8_t *file, uint32_t part, const struc
 
 NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1), *liar = create_on(2);
+	struct node *a = machine_node(0), *b = machine_node(1), *liar = machine_node(2);
 	const struct nm_address address = b->address;
 	struct nm_vmseg_slot *forged, *real;
 	uint8_t *file, *window;
@@ -490,16 +383,16 @@ NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 	real = find_slot(file, 1, b);
 	forged = find_slot(file, 2, liar);
 	memcpy(forged->id, real->id, sizeof(forged->id));
-	window = file + segment_part_offset(2, MACHINE) + forged->window_off;
+	window = file + segment_part_offset(2, MACHINE_SIZE) + forged->window_off;
 	memcpy(window + offsetof(struct nm_window_header, id), real->id, 6);
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
 	NM_CHECK_EQ(liar->nr_up, 0);
 	node_destroy(b);
 	NODE_UNTIL(a, a->nr_down);
 	node_destroy(a);
 	/* Alone it is not believed either. */
-	a = create_on(0);
+	a = machine_node(0);
 	NM_CHECK_EQ(node_reach(a->transport, &address, (struct nm_peer *)a, &a->link, &why),
 		    -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "in another machine's part");
@@ -510,7 +403,7 @@ NM_TEST_WITHIN(nobody_passes_for_an_endpoint_of_another_part, 60)
 
 NM_TEST_WITHIN(an_address_with_another_part_is_not_met, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	struct nm_address address = b->address;
 	struct nm_reason why;
 
@@ -518,8 +411,8 @@ NM_TEST_WITHIN(an_address_with_another_part_is_not_met, 60)
 	NM_CHECK_EQ(node_reach(a->transport, &address, (struct nm_peer *)a, &a->link, &why),
 		    -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "in another machine's part");
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
 	node_destroy(a);
 	node_destroy(b);
 }
@@ -527,13 +420,13 @@ NM_TEST_WITHIN(an_address_with_another_part_is_not_met, 60)
 /* The exchange is freed at the next turn, and its handshake may end later. */
 NM_TEST_WITHIN(an_exchange_whose_socket_fails_is_no_longer_its_handshakes, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	struct nm_sessions *sessions = nm_shm_of(a->transport)->sessions;
 	const uint8_t too_long[NM_MESSAGE_MAX + 1] = {0};
 	struct nm_handshake *handshake;
 	struct nm_exchange *its;
 
-	nodes_connect(&on_machine, a, b);
+	nodes_connect(&machine_fixture, a, b);
 	pthread_mutex_lock(&sessions->lock);
 	handshake = sessions->handshakes;
 	NM_CHECK(handshake && handshake->exchange);
@@ -550,11 +443,11 @@ NM_TEST_WITHIN(an_exchange_whose_socket_fails_is_no_longer_its_handshakes, 60)
 
 NM_TEST_WITHIN(a_file_that_is_cut_off_ends_its_channels, 60)
 {
-	struct node *a = create_on(0), *b = create_on(1);
+	struct node *a = machine_node(0), *b = machine_node(1);
 	struct nm_vmseg_config config = segment_config(0);
 
-	nodes_connect(&on_machine, a, b);
-	exchange(a, b, 1);
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
 	NM_CHECK_EQ(truncate(config.all, 4096), 0);
 	NODE_UNTIL(a, a->nr_down);
 	NODE_UNTIL(b, b->nr_down);
@@ -577,8 +470,7 @@ NM_TEST_WITHIN(a_part_without_room_says_so, 60)
 		struct nm_address address = {.version = NM_ADDRESS_VERSION};
 
 		NM_CHECK_EQ(nm_identity_create(&address.who), 0);
-		wanted_machine = 0;
-		err = create_there(&sink, &address, &transports[nr], &why);
+		err = machine_create(0, &sink, &address, &transports[nr], &why);
 		nr += !err;
 	}
 	NM_CHECK_EQ(err, -ENOSPC);

@@ -111,9 +111,6 @@ uint64_t segment_part_offset(uint32_t part, uint64_t part_size)
 	return NM_VMSEG_ALIGN + part * part_size;
 }
 
-#define MACHINES 3
-#define MACHINE_SIZE (32 * SEGMENT_MIB)
-
 static void write_config(uint32_t part)
 {
 	char file[NM_VMSEG_PATH_MAX], fresh[NM_VMSEG_PATH_MAX + 8];

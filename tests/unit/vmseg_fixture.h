@@ -24,6 +24,10 @@ int segment_find(struct nm_vmseg *segment, const uint8_t id[6], struct nm_vmseg_
 void segment_poke(uint64_t offset, const void *bytes, size_t len);
 uint64_t segment_part_offset(uint32_t part, uint64_t part_size);
 
+/* Of the segment below. */
+#define MACHINES 3
+#define MACHINE_SIZE (32 * SEGMENT_MIB)
+
 /*
  * From now on this process is on machine PART of a segment for three, made on first use:
  * NEARMETAL_SEGMENT says so to whoever opens the channel. The path is always the same one, as knobs

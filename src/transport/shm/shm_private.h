@@ -27,6 +27,7 @@ struct shm_session {
 	struct nm_session base;
 	struct nm_peer *cookie;
 	uint32_t source_index; /* see nm_shm_is_source() */
+	unsigned int nr_asked; /* lines in the log about `is_asked` */
 	uint64_t last;	       /* CLOSING: from this position of its ring on, nothing is valid */
 	struct shm_link link NM_ALIGNED(NM_CACHE_LINE); /* of `out`; no transport: no link */
 };

@@ -6,6 +6,9 @@
 #include "base/log.h"
 #include "transport/shm/shm_private.h"
 
+/* Lines about requests to leave, for each session. */
+#define ASKED_LINES 4
+
 /* S is no longer UP: send nothing more, and accept only a little more. */
 static void stop(struct shm_transport *shm, struct shm_session *s)
 {
@@ -99,16 +102,35 @@ NM_COLD void nm_shm_inspect(struct shm_transport *shm)
 			nm_shm_cast_out(shm, shm->sources[i], "a slot that it never published");
 }
 
+/* Memory carries the messages of a session as long as it stands. A machine may ask at any rate. */
+static NM_COLD void report_asked(struct shm_session *s)
+{
+	if (s->nr_asked >= ASKED_LINES)
+		return;
+	s->nr_asked++;
+	nm_info("%s: %s; messages stay in memory", s->base.label.text,
+		atomic_load_explicit(&s->base.is_asked, memory_order_relaxed) ?
+			"its machine or this one is asked to leave the segment" :
+			"no machine is asked to leave the segment any more");
+}
+
 NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 {
 	struct nm_session *session;
 	enum nm_session_event event;
 
 	while ((session = nm_sessions_next_event(shm->sessions, &event)))
-		if (event == NM_SESSION_SOURCE)
+		switch (event) {
+		case NM_SESSION_SOURCE:
 			add_source(shm, nm_shm_from(session));
-		else
+			break;
+		case NM_SESSION_LOST:
 			stop(shm, nm_shm_from(session));
+			break;
+		case NM_SESSION_ASKED:
+			report_asked(nm_shm_from(session));
+			break;
+		}
 }
 
 static void remove_source(struct shm_transport *shm, struct shm_session *s)

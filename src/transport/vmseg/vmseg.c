@@ -129,6 +129,7 @@ static int open_segment(struct shm_transport *shm, struct nm_identity *who, cons
 	struct nm_sessions_config config = {
 		.dir = segment->all,
 		.peer_lease_ms = (uint32_t)nm_params()->segment_lease_ms,
+		.move_ms = (uint32_t)nm_params()->move_ms,
 	};
 	int err;
 

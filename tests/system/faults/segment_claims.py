@@ -22,6 +22,7 @@ from tests.system.faults.segment_machine import (
     RUN,
     SLOT,
     SLOTS_OFF,
+    STATE_AT,
     WINDOW_SIZE,
     WORD,
     Endpoint,
@@ -73,7 +74,7 @@ def heartbeats_that_jump(m: Machine) -> Turns:
 
 @attack
 def states_that_do_not_exist(m: Machine) -> Turns:
-    """States of slots and part that do not exist, or that no release uses yet."""
+    """States of slots and part that do not exist, or of a machine that is to leave and stays."""
     maker = calls(m)
     while True:
         next(maker)
@@ -81,7 +82,8 @@ def states_that_do_not_exist(m: Machine) -> Turns:
             state = random.choice((FREE, INIT, RUN, RUN, QUIESCE, FROZEN, GONE, 6, 255))
             at = m.slot_at(slot)
             m.set(at, m.get(at) & ~0xFF | state)
-        struct.pack_into("<I", m.own, 64, random.choice((0, 1, 2, 5, 77, WORD >> 32)))
+        state = random.choice((FREE, INIT, RUN, QUIESCE, FROZEN, GONE, 77, WORD >> 32))
+        struct.pack_into("<I", m.own, STATE_AT, state)
         m.knock()
         yield m.nr_slots
 
@@ -176,7 +178,7 @@ def header_of_the_part_changes(m: Machine) -> Turns:
     wrong = (
         {"magic": 0},
         {"version": 2},
-        {"features": 1},
+        {"features": 2},
         {"index": 0},
         {"nr_slots": 0},
         {"nr_slots": 1024, "nr_cells": 256},

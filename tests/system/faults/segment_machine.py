@@ -27,6 +27,7 @@ WINDOW_MAGIC = 0x31776C6174656D6E
 SESSION_MAGIC = 0x746D6D6E
 LETTER_MAGIC = 0x746C6D6E
 WINDOW_VERSION = 4
+PART_FEATURES = 1
 SLOT_SIZE, CELL_SIZE, CELL_BYTES, LANE_SIZE = 128, 320, 64, 128
 SLOTS_OFF, GRANULE = 4096 + 16384, 65536
 STATE_AT, KNOCK_AT, GENERATION_AT = 64, 128, 16
@@ -132,7 +133,7 @@ class Machine:
         right = {
             "magic": PART_MAGIC,
             "version": 1,
-            "features": 0,
+            "features": PART_FEATURES,
             "generation": self.generation,
             "index": self.part,
             "nr_slots": self.nr_slots,

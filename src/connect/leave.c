@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "connect/leave.h"
+
+#include <errno.h>
+
+static bool asks(const struct nm_vmseg_wire *wire, uint32_t part)
+{
+	return nm_vmseg_part_state(wire->segment, part) != NM_VMSEG_RUN;
+}
+
+static uint32_t own_part(const struct nm_vmseg_wire *wire)
+{
+	return nm_vmseg_facts(wire->segment)->part;
+}
+
+int nm_leave_check(const struct nm_vmseg_wire *wire, uint32_t part, struct nm_reason *ret_reason)
+{
+	bool is_own = asks(wire, own_part(wire));
+
+	if (!is_own && !asks(wire, part))
+		return 0;
+	nm_reason_set(ret_reason, "%s machine is asked to leave the segment",
+		      is_own ? "this" : "its");
+	return -EHOSTUNREACH;
+}
+
+bool nm_leave_is_away(const struct nm_vmseg_wire *wire)
+{
+	return nm_vmseg_own_state(wire->claim) == NM_VMSEG_FROZEN;
+}
+
+void nm_leave_follow(struct nm_sessions *sessions)
+{
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	bool is_asked = asks(wire, own_part(wire));
+
+	if (wire->exchanges && nm_leave_is_away(wire)) {
+		/* A stray store: this endpoint had no exchange when it left, and begins none. */
+		nm_vmseg_set_state(wire->claim, NM_VMSEG_RUN);
+	} else if (!is_asked && nm_leave_is_away(wire)) {
+		/* Else at the next turn. */
+		(void)nm_vmseg_return(wire->claim);
+	} else if (is_asked && !nm_leave_is_away(wire) && !wire->exchanges &&
+		   !sessions->handshakes) {
+		/* No handshake: no direction of any session is left. */
+		nm_exchange_expire_resets(wire, UINT64_MAX);
+		nm_vmseg_leave(wire->claim);
+	}
+}
+
+static void report(struct nm_sessions *sessions, const struct nm_exchange *exchange, bool is_asked)
+{
+	struct nm_session *session = exchange->handshake ? exchange->handshake->session : NULL;
+
+	if (!session || __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
+	    atomic_load_explicit(&session->is_asked, memory_order_relaxed) == is_asked)
+		return;
+	atomic_store_explicit(&session->is_asked, is_asked, memory_order_relaxed);
+	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
+}
+
+bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
+		   enum nm_vmseg_state state, uint64_t now_ns)
+{
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	struct nm_reason why;
+	bool is_asked = nm_leave_check(wire, exchange->peer.address.part, &why) != 0;
+
+	if (state == NM_VMSEG_FROZEN) {
+		exchange->asked_ns = 0;
+		exchange->probe_ns = now_ns + wire->lease_ns;
+	}
+	/* Until it is welcomed, this side can give up, and the other one loses nothing. */
+	if (is_asked && exchange->handshake &&
+	    exchange->handshake->state == NM_HANDSHAKE_AWAIT_WELCOME) {
+		/* A peer that did not take the hello has no exchange to hang up. */
+		nm_exchange_end(sessions, exchange, exchange->said > 1, why.text);
+		return true;
+	}
+	report(sessions, exchange, is_asked);
+	return false;
+}

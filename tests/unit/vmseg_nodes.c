@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vmseg_nodes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static uint32_t wanted_machine;
+
+int machine_create(uint32_t part, const struct nm_sink *sink, struct nm_address *address,
+		   struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	int door = segment_enter_machine(part);
+	int err = nm_vmseg_kind.create(sink, address, ret_transport, ret_reason);
+
+	close(door);
+	return err;
+}
+
+static int create_there(const struct nm_sink *sink, struct nm_address *address,
+			struct nm_transport **ret_transport, struct nm_reason *ret_reason)
+{
+	return machine_create(wanted_machine, sink, address, ret_transport, ret_reason);
+}
+
+const struct fixture machine_fixture = {
+	.kind = &nm_vmseg_kind,
+	.relation = "host",
+	.create = create_there,
+};
+
+struct node *machine_node(uint32_t part)
+{
+	wanted_machine = part;
+	return node_create(&machine_fixture);
+}
+
+void nodes_exchange(struct node *a, struct node *b, uint64_t seed)
+{
+	uint64_t before_a = a->nr_packets, before_b = b->nr_packets;
+
+	NM_CHECK_EQ(node_send(a, seed, 3000), 0);
+	NM_CHECK_EQ(node_send(b, seed + 1, 8), 0);
+	NODE_UNTIL(b, b->nr_packets > before_b);
+	NODE_UNTIL(a, a->nr_packets > before_a);
+	NM_CHECK(bytes_match(b->payload, 3000, seed));
+	NM_CHECK(bytes_match(a->payload, 8, seed + 1));
+}
+
+static void tell(int fd, const void *bytes, size_t len)
+{
+	NM_CHECK_EQ(write(fd, bytes, len), len);
+}
+
+void far_end_hear(int fd, void *bytes, size_t len)
+{
+	NM_CHECK_EQ(read(fd, bytes, len), len);
+}
+
+static void live(void *arg)
+{
+	struct far_end *far = arg;
+	struct node *node = machine_node(far->machine);
+	struct nm_reason why = {""};
+	struct nm_address address;
+	uint64_t sent = 0;
+
+	tell(far->to_parent[1], &node->address, sizeof(node->address));
+	far_end_hear(far->to_child[0], &address, sizeof(address));
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
+	while (!node->nr_down) {
+		sent += !node_send(node, sent, 100);
+		node_progress(node);
+	}
+	tell(far->to_parent[1], &node->down_err, sizeof(node->down_err));
+	tell(far->to_parent[1], &node->down_why, sizeof(node->down_why));
+	node_destroy(node);
+}
+
+pid_t far_end_start(struct far_end *far, uint32_t machine)
+{
+	far->machine = machine;
+	NM_CHECK_EQ(pipe2(far->to_child, O_CLOEXEC), 0);
+	NM_CHECK_EQ(pipe2(far->to_parent, O_CLOEXEC), 0);
+	return nm_test_fork(live, far);
+}
+
+struct node *far_end_meet(struct far_end *far, uint32_t machine)
+{
+	struct node *node = machine_node(machine);
+	struct nm_address address;
+	struct nm_reason why;
+
+	far_end_hear(far->to_parent[0], &address, sizeof(address));
+	tell(far->to_child[1], &node->address, sizeof(node->address));
+	NM_CHECK_EQ(
+		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
+		0);
+	NODE_UNTIL(node, node->nr_packets > 1000);
+	return node;
+}
+
+void far_end_close(struct far_end *far)
+{
+	close(far->to_child[0]);
+	close(far->to_child[1]);
+	close(far->to_parent[0]);
+	close(far->to_parent[1]);
+}

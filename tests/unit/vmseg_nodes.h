@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints of the channel between machines, in this process or in another one. */
+#ifndef NM_TEST_VMSEG_NODES_H
+#define NM_TEST_VMSEG_NODES_H
+
+#include "transport_fixture.h"
+#include "vmseg_fixture.h"
+
+extern const struct fixture machine_fixture;
+
+/* As the kind's create(), on machine PART. */
+int machine_create(uint32_t part, const struct nm_sink *sink, struct nm_address *address,
+		   struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+struct node *machine_node(uint32_t part);
+/* One packet each way, which must arrive. */
+void nodes_exchange(struct node *a, struct node *b, uint64_t seed);
+
+/*
+ * A process on another machine. It meets who it is told to, both ways, and sends packets until that
+ * one is down; then it says with which error and why.
+ */
+struct far_end {
+	int to_child[2], to_parent[2];
+	uint32_t machine;
+};
+
+pid_t far_end_start(struct far_end *far, uint32_t machine);
+/* A node on MACHINE that has its packets. */
+struct node *far_end_meet(struct far_end *far, uint32_t machine);
+void far_end_hear(int fd, void *bytes, size_t len);
+void far_end_close(struct far_end *far);
+
+#endif
