@@ -8,6 +8,7 @@
 #   FOLDER/nearmetal-VERSION.tar.gz                      the source
 #   FOLDER/nearmetal-VERSION-py3-none-manylinux...whl    for Linux with glibc 2.28 or newer
 #   FOLDER/*.deb                                         for Debian 12 and 13
+#   FOLDER/nearmetal_VERSION.dsc, .tar.xz                their source, with the test for autopkgtest
 #   FOLDER/*.rpm                                         with the paths of RHEL 9
 #   FOLDER/nearmetal-VERSION.spdx.json, SHA256SUMS       what is inside, and the digests
 #
@@ -34,7 +35,7 @@ fail() {
 }
 
 usage() {
-	sed -n '4,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+	sed -n '4,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
 	exit 2
 }
 
@@ -124,8 +125,8 @@ make_debian() {
 	# Meson and the Python packages are those of set-up, which dpkg does not know.
 	(cd "$tree" && PACKAGE_WHEELS=$work/wheels PACKAGE_MPICH=$build/mpi/mpich5 \
 		PACKAGE_PYTHON=$build/venv/bin/python \
-		logged dpkg-buildpackage --build=binary --no-check-builddeps --no-sign)
-	mv -- "$work"/debian/*.deb "$out/"
+		logged dpkg-buildpackage --build=full --no-check-builddeps --no-sign)
+	mv -- "$work"/debian/*.{deb,dsc,tar.xz} "$out/"
 }
 
 make_slurm() {
