@@ -9,4 +9,4 @@ quietly apt-get update
 quietly apt-get install -y --no-install-recommends autopkgtest dpkg-dev
 autopkgtest /given/libnearmetal-fi_*.deb /given/nearmetal_*.deb /given/nearmetal_*.dsc -- null \
 	>/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
-sed -n 's/^\(mpi-job *PASS\)$/passed: \1/p; /^note: carried/p' /tmp/log
+sed -n '/^note: carried/p; s/^\(mpi-job\) *PASS$/passed: \1/p' /tmp/log | uniq

@@ -71,8 +71,7 @@ def in_bare_root(suite: str, script: str, tmp_path: Path) -> list[str]:
     given = tmp_path / "given"
     given.mkdir()
     pages = [ROOT / "docs" / name for name in ("howto-install.md", "tutorial-containers.md")]
-    packages = [*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl")]
-    for path in (*packages, *HERE.glob("*.sh"), HERE / "follow.py", *pages):
+    for path in (*PACKAGES.iterdir(), *HERE.glob("*.sh"), HERE / "follow.py", *pages):
         shutil.copy(path, given)
     done = subprocess.run(
         [HERE / "root.sh", bare_root(suite), given, f"/given/{script}"],
@@ -110,6 +109,26 @@ def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("suite", SUITES)
+def test_the_packages_own_test_by_autopkgtest(suite: str, tmp_path: Path) -> None:
+    assert in_bare_root(suite, "bare_autopkgtest.sh", tmp_path) == ["mpi-job"]
+
+
+@pytest.mark.root
+def test_rpms_are_installed_and_erased(tmp_path: Path) -> None:
+    # The only Debian that has the Python 3.11 of the RPMs.
+    passed = in_bare_root("bookworm", "bare_rpm.sh", tmp_path)
+    assert passed == [
+        "install",
+        "the directory of RHEL's libfabric has the provider",
+        "tools, guest unit, manual",
+        "demo",
+        "use changes no file",
+        "erase leaves nothing",
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SUITES)
 def test_the_wheel_without_root(suite: str, tmp_path: Path) -> None:
     passed = in_bare_root(suite, "bare_wheel.sh", tmp_path)
     assert passed == [
@@ -137,17 +156,34 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
     assert built >= {"libnearmetal-fi.so", "nearmetal-info", "nearmetal-segment", "limits"}
 
 
+def newest_glibc(path: Path) -> tuple[int, ...]:
+    """The newest release of glibc whose symbols a program or library needs."""
+    versions = [
+        word.partition("GLIBC_")[2].strip("()").split(".")
+        for word in output("objdump", "-T", path).split()
+        if "GLIBC_2" in word
+    ]
+    return max(tuple(map(int, version)) for version in versions)
+
+
 def test_nothing_in_the_wheel_needs_a_new_glibc(tmp_path: Path) -> None:
     with zipfile.ZipFile(only("*.whl")) as wheel:
         wheel.extractall(tmp_path)
     for path in (tmp_path / "nearmetal/share/built").iterdir():
-        versions = [
-            word.partition("GLIBC_")[2].strip("()").split(".")
-            for word in output("objdump", "-T", path).split()
-            if "GLIBC_2" in word
-        ]
-        newest = max(tuple(map(int, version)) for version in versions)
-        assert newest <= (2, 28), path
+        assert newest_glibc(path) <= (2, 28), path
+
+
+def test_nothing_in_the_rpms_needs_a_newer_glibc_than_that_of_rhel_9(tmp_path: Path) -> None:
+    for package in PACKAGES.glob("*.rpm"):
+        with package.open("rb") as given:
+            archive = subprocess.run(
+                ["rpm2archive", "-"], stdin=given, capture_output=True, check=True, timeout=60
+            )
+        subprocess.run(["tar", "-C", tmp_path, "-xz"], input=archive.stdout, check=True, timeout=60)
+    tools = [tmp_path / "usr/bin" / name for name in ("nearmetal-info", "nearmetal-segment")]
+    programs = [*tools, *(tmp_path / "usr/lib64/nearmetal").iterdir()]
+    assert len(programs) >= 17
+    assert [path.name for path in programs if newest_glibc(path) > (2, 34)] == []
 
 
 def test_lintian_finds_no_error() -> None:
