@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -211,6 +213,52 @@ def test_rpms_have_the_paths_of_rhel() -> None:
     scripts = output("rpm", "-qp", "--scripts", only("nearmetal-guest-*.rpm"))
     _, after = scripts.split("postuninstall scriptlet (using /bin/sh):")
     assert "rm -f /etc/profile.d/nearmetal.sh" in after
+
+
+def recipe(text: str) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The digest of each version of a recipe for Spack, and what it depends on to run."""
+    versions, needs = {}, set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        options = {one.arg: ast.literal_eval(one.value) for one in node.keywords if one.arg}
+        if node.func.id == "version":
+            versions[ast.literal_eval(node.args[0])] = options["sha256"]
+        if node.func.id == "depends_on" and "run" in options.get("type", ()):
+            name, _, version = str(ast.literal_eval(node.args[0])).partition("@")
+            needs.add((name, version))
+    return versions, needs
+
+
+def test_the_recipes_for_spack_name_the_source_beside_them_and_every_package(
+    tmp_path: Path,
+) -> None:
+    output("tar", "-C", tmp_path, "-xzf", only("nearmetal-spack-*.tar.gz"))
+    folder = tmp_path / "nearmetal-spack"
+    (source,) = folder.glob("nearmetal-*.tar.gz")
+    version = source.name.removeprefix("nearmetal-").removesuffix(".tar.gz")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert source.read_bytes() == only(source.name).read_bytes()
+    recipes = {
+        path.parent.name: recipe(path.read_text())
+        for path in sorted(folder.glob("packages/*/package.py"))
+    }
+    for name in ("nearmetal", "libnearmetal-fi"):
+        assert recipes[name][0] == {version: digest}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {("python", "3.11:"), ("iproute2", "")}
+    for need in project["dependencies"]:
+        name, _, oldest = need.partition(">=")
+        wanted.add((f"py-{name.lower()}", f"{oldest}:" if oldest else ""))
+    assert recipes["nearmetal"][1] == wanted
+    # The sources of the packages that Spack lacks are those of the lock file.
+    lock = (ROOT / "tools/setup/requirements.txt").read_text()
+    for name, (versions, _) in recipes.items():
+        if name.startswith("py-"):
+            ((version, digest),) = versions.items()
+            _, found, pin = lock.partition(f"\n{name.removeprefix('py-')}=={version} ")
+            assert found
+            assert f"--hash=sha256:{digest}" in pin.partition("\n    # via")[0]
 
 
 def test_every_digest_is_right() -> None:

@@ -28,7 +28,7 @@ class LibnearmetalFi(Package):
     conflicts("platform=darwin")
     conflicts("platform=windows")
 
-    def install(self, spec, prefix):
+    def install(self, _spec, prefix):
         meson = which("meson", required=True)
         ninja = which("ninja", required=True)
         options = ["--buildtype=debugoptimized", "--strip", f"--prefix={prefix}", "--libdir=lib"]
