@@ -121,7 +121,8 @@ def _show_end(result: JobResult, view: View) -> None:
     if result.timed_out:
         view.warn(f"the job was ended: it still ran after {result.seconds:.0f} s")
     elif result.exit_code != 0:
-        view.warn(f"the job ended with exit code {result.exit_code}")
+        lost = f": {result.lost}" if result.lost else ""
+        view.warn(f"the job ended with exit code {result.exit_code}{lost}")
     if result.proof.verdict in (JobVerdict.ABSENT, JobVerdict.NO_TRAFFIC):
         view.warn(
             f"nearmetal did not carry this job: {result.proof.reason}",

@@ -88,12 +88,16 @@ class Output:
 
 @dataclass(frozen=True)
 class JobResult:
-    """The end of a job. `exit_code`: of the rank that failed first; 128 + signal for a signal."""
+    """The end of a job. `exit_code`: of the rank that failed first; 128 + signal for a signal.
+
+    `lost`: what ended without a report to the launcher, which then does not speak of it.
+    """
 
     job: str
     mpi: str
     provider: str
     exit_code: int
+    lost: str
     timed_out: bool
     seconds: float
     ranks: tuple[tuple[str, int], ...]
@@ -298,13 +302,15 @@ def run_job(
     if completed.code < 0 and not (failure and failure.node):
         failure = None  # the launcher was killed, and the ranks ended after it
     # Open MPI may report success although a daemon was killed together with its ranks.
+    lost = ""
     if failure is not None and (code != 0 or failure.lost) and not completed.timed_out:
-        code = failure.code
+        code, lost = failure.code, failure.words if failure.lost else ""
     return JobResult(
         job=prepared.job,
         mpi=prepared.installation.mpi.value,
         provider=request.provider.value,
         exit_code=code,
+        lost=lost,
         timed_out=completed.timed_out,
         seconds=completed.seconds,
         ranks=prepared.placement.ranks,

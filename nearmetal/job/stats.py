@@ -58,6 +58,13 @@ class Failure:
         """Whether its end was not reported to the launcher, which may take the job for a success."""
         return bool(self.node) or self.when == _UNKNOWN
 
+    @property
+    def words(self) -> str:
+        """What ended, if it is lost."""
+        if self.node:
+            return f"the MPI's own process on node {self.node} ended with exit code {self.code}"
+        return "a rank was killed together with the shell that watched it"
+
 
 @dataclass(frozen=True)
 class Seen:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -71,8 +73,7 @@ def in_bare_root(suite: str, script: str, tmp_path: Path) -> list[str]:
     given = tmp_path / "given"
     given.mkdir()
     pages = [ROOT / "docs" / name for name in ("howto-install.md", "tutorial-containers.md")]
-    packages = [*PACKAGES.glob("*.deb"), *PACKAGES.glob("*.whl")]
-    for path in (*packages, *HERE.glob("*.sh"), HERE / "follow.py", *pages):
+    for path in (*PACKAGES.iterdir(), *HERE.glob("*.sh"), HERE / "follow.py", *pages):
         shutil.copy(path, given)
     done = subprocess.run(
         [HERE / "root.sh", bare_root(suite), given, f"/given/{script}"],
@@ -110,6 +111,26 @@ def test_debian_packages_on_a_bare_root(suite: str, tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("suite", SUITES)
+def test_the_packages_own_test_by_autopkgtest(suite: str, tmp_path: Path) -> None:
+    assert in_bare_root(suite, "bare_autopkgtest.sh", tmp_path) == ["mpi-job"]
+
+
+@pytest.mark.root
+def test_rpms_are_installed_and_erased(tmp_path: Path) -> None:
+    # The only Debian that has the Python 3.11 of the RPMs.
+    passed = in_bare_root("bookworm", "bare_rpm.sh", tmp_path)
+    assert passed == [
+        "install",
+        "the directory of RHEL's libfabric has the provider",
+        "tools, guest unit, manual",
+        "demo",
+        "use changes no file",
+        "erase leaves nothing",
+    ]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SUITES)
 def test_the_wheel_without_root(suite: str, tmp_path: Path) -> None:
     passed = in_bare_root(suite, "bare_wheel.sh", tmp_path)
     assert passed == [
@@ -137,17 +158,34 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
     assert built >= {"libnearmetal-fi.so", "nearmetal-info", "nearmetal-segment", "limits"}
 
 
+def newest_glibc(path: Path) -> tuple[int, ...]:
+    """The newest release of glibc whose symbols a program or library needs."""
+    versions = [
+        word.partition("GLIBC_")[2].strip("()").split(".")
+        for word in output("objdump", "-T", path).split()
+        if "GLIBC_2" in word
+    ]
+    return max(tuple(map(int, version)) for version in versions)
+
+
 def test_nothing_in_the_wheel_needs_a_new_glibc(tmp_path: Path) -> None:
     with zipfile.ZipFile(only("*.whl")) as wheel:
         wheel.extractall(tmp_path)
     for path in (tmp_path / "nearmetal/share/built").iterdir():
-        versions = [
-            word.partition("GLIBC_")[2].strip("()").split(".")
-            for word in output("objdump", "-T", path).split()
-            if "GLIBC_2" in word
-        ]
-        newest = max(tuple(map(int, version)) for version in versions)
-        assert newest <= (2, 28), path
+        assert newest_glibc(path) <= (2, 28), path
+
+
+def test_nothing_in_the_rpms_needs_a_newer_glibc_than_that_of_rhel_9(tmp_path: Path) -> None:
+    for package in PACKAGES.glob("*.rpm"):
+        with package.open("rb") as given:
+            archive = subprocess.run(
+                ["rpm2archive", "-"], stdin=given, capture_output=True, check=True, timeout=60
+            )
+        subprocess.run(["tar", "-C", tmp_path, "-xz"], input=archive.stdout, check=True, timeout=60)
+    tools = [tmp_path / "usr/bin" / name for name in ("nearmetal-info", "nearmetal-segment")]
+    programs = [*tools, *(tmp_path / "usr/lib64/nearmetal").iterdir()]
+    assert len(programs) >= 17
+    assert [path.name for path in programs if newest_glibc(path) > (2, 34)] == []
 
 
 def test_lintian_finds_no_error() -> None:
@@ -175,6 +213,52 @@ def test_rpms_have_the_paths_of_rhel() -> None:
     scripts = output("rpm", "-qp", "--scripts", only("nearmetal-guest-*.rpm"))
     _, after = scripts.split("postuninstall scriptlet (using /bin/sh):")
     assert "rm -f /etc/profile.d/nearmetal.sh" in after
+
+
+def recipe(text: str) -> tuple[dict[str, str], set[tuple[str, str]]]:
+    """The digest of each version of a recipe for Spack, and what it depends on to run."""
+    versions, needs = {}, set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        options = {one.arg: ast.literal_eval(one.value) for one in node.keywords if one.arg}
+        if node.func.id == "version":
+            versions[ast.literal_eval(node.args[0])] = options["sha256"]
+        if node.func.id == "depends_on" and "run" in options.get("type", ()):
+            name, _, version = str(ast.literal_eval(node.args[0])).partition("@")
+            needs.add((name, version))
+    return versions, needs
+
+
+def test_the_recipes_for_spack_name_the_source_beside_them_and_every_package(
+    tmp_path: Path,
+) -> None:
+    output("tar", "-C", tmp_path, "-xzf", only("nearmetal-spack-*.tar.gz"))
+    folder = tmp_path / "nearmetal-spack"
+    (source,) = folder.glob("nearmetal-*.tar.gz")
+    version = source.name.removeprefix("nearmetal-").removesuffix(".tar.gz")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    assert source.read_bytes() == only(source.name).read_bytes()
+    recipes = {
+        path.parent.name: recipe(path.read_text())
+        for path in sorted(folder.glob("packages/*/package.py"))
+    }
+    for name in ("nearmetal", "libnearmetal-fi"):
+        assert recipes[name][0] == {version: digest}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {("python", "3.11:"), ("iproute2", "")}
+    for need in project["dependencies"]:
+        name, _, oldest = need.partition(">=")
+        wanted.add((f"py-{name.lower()}", f"{oldest}:" if oldest else ""))
+    assert recipes["nearmetal"][1] == wanted
+    # The sources of the packages that Spack lacks are those of the lock file.
+    lock = (ROOT / "tools/setup/requirements.txt").read_text()
+    for name, (versions, _) in recipes.items():
+        if name.startswith("py-"):
+            ((version, digest),) = versions.items()
+            _, found, pin = lock.partition(f"\n{name.removeprefix('py-')}=={version} ")
+            assert found
+            assert f"--hash=sha256:{digest}" in pin.partition("\n    # via")[0]
 
 
 def test_every_digest_is_right() -> None:

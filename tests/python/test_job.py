@@ -301,9 +301,15 @@ def test_a_launcher_killed_by_a_signal(
     assert run_job(backend, spec, mpich_job(), FakeRunner(lambda _: -9)).exit_code == 137
 
 
-@pytest.mark.parametrize(("name", "text"), [("lost.n2", "137"), ("exit.3.n2.7", "")])
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("lost.n2", "137", "the MPI's own process on node n2 ended with exit code 137"),
+        ("exit.3.n2.7", "", "a rank was killed together with the shell that watched it"),
+    ],
+)
 def test_a_job_that_lost_a_daemon_is_no_success(
-    backend: FakeBackend, spec: ClusterSpec, name: str, text: str
+    backend: FakeBackend, spec: ClusterSpec, name: str, text: str, words: str
 ) -> None:
     def job(command: Command) -> int:
         assert command.env is not None
@@ -311,7 +317,8 @@ def test_a_job_that_lost_a_daemon_is_no_success(
         (backend.meeting / "h" / stats / name).write_text(f"{text}\n")
         return 0
 
-    assert run_job(backend, spec, mpich_job(), FakeRunner(job)).exit_code == 137
+    result = run_job(backend, spec, mpich_job(), FakeRunner(job))
+    assert (result.exit_code, result.lost) == (137, words)
 
 
 @pytest.mark.parametrize(

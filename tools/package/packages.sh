@@ -3,12 +3,14 @@
 #
 # Builds every package from the files that git tracks here:
 #
-#   tools/package/packages.sh FOLDER [source] [wheel] [debian] [slurm] [rpm]     default: all of them
+#   tools/package/packages.sh FOLDER [source] [wheel] [debian] [slurm] [rpm] [spack]     default: all
 #
 #   FOLDER/nearmetal-VERSION.tar.gz                      the source
 #   FOLDER/nearmetal-VERSION-py3-none-manylinux...whl    for Linux with glibc 2.28 or newer
 #   FOLDER/*.deb                                         for Debian 12 and 13
+#   FOLDER/nearmetal_VERSION.dsc, .tar.xz                their source, with the test for autopkgtest
 #   FOLDER/*.rpm                                         with the paths of RHEL 9
+#   FOLDER/nearmetal-spack-VERSION.tar.gz                a repository of recipes for Spack
 #   FOLDER/nearmetal-VERSION.spdx.json, SHA256SUMS       what is inside, and the digests
 #
 # Equal files and tools give equal bytes, whenever and wherever they are built. Needs what
@@ -34,7 +36,7 @@ fail() {
 }
 
 usage() {
-	sed -n '4,18s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+	sed -n '4,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
 	exit 2
 }
 
@@ -43,9 +45,9 @@ mkdir -p -- "$1"
 out=$(cd -- "$1" && pwd -P)
 shift
 parts=("$@")
-((${#parts[@]})) || parts=(source wheel debian slurm rpm)
+((${#parts[@]})) || parts=(source wheel debian slurm rpm spack)
 for part in "${parts[@]}"; do
-	[[ $part =~ ^(source|wheel|debian|slurm|rpm)$ ]] || usage
+	[[ $part =~ ^(source|wheel|debian|slurm|rpm|spack)$ ]] || usage
 done
 
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/nearmetal/__init__.py")
@@ -124,8 +126,8 @@ make_debian() {
 	# Meson and the Python packages are those of set-up, which dpkg does not know.
 	(cd "$tree" && PACKAGE_WHEELS=$work/wheels PACKAGE_MPICH=$build/mpi/mpich5 \
 		PACKAGE_PYTHON=$build/venv/bin/python \
-		logged dpkg-buildpackage --build=binary --no-check-builddeps --no-sign)
-	mv -- "$work"/debian/*.deb "$out/"
+		logged dpkg-buildpackage --build=full --no-check-builddeps --no-sign)
+	mv -- "$work"/debian/*.{deb,dsc,tar.xz} "$out/"
 }
 
 make_slurm() {
@@ -143,6 +145,19 @@ make_rpm() {
 		--define "nearmetal_mpich $build/mpi/mpich5" --define "nearmetal_python $build/venv/bin/python" \
 		"$root/tools/package/rpm/nearmetal.spec"
 	mv -- "$work"/rpm/RPMS/*/*.rpm "$out/"
+}
+
+# The recipes name the source by its digest, and the source lies beside them.
+make_spack() {
+	local tree=$work/spack/nearmetal-spack digest
+	digest=$(sha256sum "$source" | cut -d ' ' -f 1)
+	unpacked "$work/recipes"
+	mkdir "$work/spack"
+	cp -r "$work/recipes/tools/package/spack" "$tree"
+	sed -i "s/@VERSION@/$version/; s/@SHA256@/$digest/" "$tree"/packages/*/package.py
+	cp "$source" "$tree/"
+	tar -C "$work/spack" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
+		--numeric-owner -c nearmetal-spack | gzip -9n >"$out/nearmetal-spack-$version.tar.gz"
 }
 
 [[ " ${parts[*]} " == *" source "* ]] || parts=(source "${parts[@]}")
