@@ -178,6 +178,7 @@ def test_what_is_missing_is_told_before_anything_is_made(cloud: RealCloud, tmp_p
     assert objects(cloud) == before
 
 
+@pytest.mark.full
 def test_what_nova_cannot_place_is_an_error_and_the_next_up_ends_as_planned(
     cloud: RealCloud, tmp_path: Path
 ) -> None:
