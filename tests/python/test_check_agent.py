@@ -195,6 +195,21 @@ def test_mounts_that_another_one_covers_are_not_recorded(agent: ModuleType, tmp_
     assert not any("error" in one for one in found.values())
 
 
+def test_mounts_of_a_node_whose_root_is_its_initramfs_are_recorded(
+    agent: ModuleType, tmp_path: Path
+) -> None:
+    """A node without a disk: the first mount of a kernel is its own parent."""
+    rows = """\
+1 1 0:2 / / rw - rootfs rootfs rw
+20 1 0:50 / /home rw,relatime - nfs4 server:/home rw
+21 1 0:42 / /tmp rw - tmpfs none rw
+"""
+    put(tmp_path, {"proc/self/mountinfo": rows})
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    assert set(facts(agent, "mounts")["storage"]) == {"/", "/home", "/tmp"}
+
+
 def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) -> None:
     more = "26 21 0:50 / /z rw - nfs server:/z rw\n"
     put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})

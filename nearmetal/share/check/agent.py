@@ -753,11 +753,13 @@ def covered_mounts(rows: List[List[str]]) -> Set[str]:
     """
     points = {}  # type: Dict[str, Set[str]]
     for row in rows:
-        points.setdefault(row[1], set()).add(row[4])
+        # The first mount of a kernel, the root of some nodes without a disk, is its own parent.
+        if row[0] != row[1]:
+            points.setdefault(row[1], set()).add(row[4])
     found = set()  # type: Set[str]
     for row in rows:
         above = {row[4][:place] or "/" for place, c in enumerate(row[4]) if c == "/"} - {row[4]}
-        if row[1] in found or above & points[row[1]]:
+        if row[1] in found or above & points.get(row[1], set()):
             found.add(row[0])
     return found
 
