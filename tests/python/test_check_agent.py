@@ -226,6 +226,44 @@ def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) ->
     assert why == "no answer in 3 s after storage./opt x.remote"
 
 
+def test_a_folder_that_a_user_chose_and_that_hangs_hides_no_shared_memory(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    ask = os.path.isfile
+
+    def hang(path: str) -> bool:
+        if "/z/" in str(path):
+            time.sleep(60)
+        return ask(path)
+
+    monkeypatch.setenv("FI_PROVIDER_PATH", "/z/nearmetal")
+    monkeypatch.setenv("NEARMETAL_RUNDIR", "/z/run")
+    agent.os.path.isfile = hang
+    try:
+        rows, why = agent.read_source(agent.own, 1)
+    finally:
+        agent.os.path.isfile = ask
+    assert why.startswith("no answer")
+    places = [place for place, _ in rows]
+    assert "nearmetal.folders./dev/shm.writable" in places
+    assert "nearmetal.environment.NEARMETAL_RUNDIR" in places
+
+
+def test_a_rundir_that_the_provider_can_make_is_usable(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "made").mkdir(mode=0o700)
+    found = {}
+    for path in ("/home/run", "/none/run", "//made/"):
+        monkeypatch.setenv("NEARMETAL_RUNDIR", path)
+        found[path] = facts(agent, "own")["nearmetal"]["folders"]
+    assert found["/home/run"] == {"/home/run": {"writable": True}}
+    assert found["/none/run"] == {"/none/run": {"writable": False}}
+    assert found["//made/"] == {"/made": {"mode": "700", "writable": True}}
+
+
 def test_what_is_too_much_is_said(agent: ModuleType, tmp_path: Path) -> None:
     agent.MOST_NAMES = 3  # type: ignore[attr-defined]
     put(tmp_path, {f"sys/class/net/eth{i}/mtu": "1500\n" for i in range(5)})

@@ -97,7 +97,7 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     (
         "nearmetal.rundir",
         [
-            ("nearmetal>folders>/run/nearmetal", {"writable": False}),
+            ("nearmetal>folders>/run/nearmetal", {"writable": False, "mode": "755"}),
             ("nearmetal>environment>NEARMETAL_RUNDIR", "/run/nearmetal"),
         ],
         "not writable",
@@ -181,6 +181,74 @@ def test_a_folder_of_the_guest_unit_is_no_rundir() -> None:
     assert named(judged([node(1, folder)])) == []
     container = node(1, folder, ("virtual>container", "podman"))
     assert only(judged([container])).check == "nearmetal.rundir"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "value", "remedy"),
+    [
+        ("/d", {"writable": True, "mode": "700"}, "", ""),
+        # The provider makes it.
+        ("/d", {"writable": True}, "", ""),
+        ("/d", {"writable": False}, "missing", "mkdir -p -m 700 /d"),
+        ("/d", {"writable": False, "mode": "700"}, "not writable", "unset NEARMETAL_RUNDIR"),
+        # The provider refuses these, and another mode of /tmp would end all other programs.
+        ("/d", {"writable": True, "mode": "1777"}, "writable by others", "unset NEARMETAL_RUNDIR"),
+        ("/d", {"writable": True, "mode": "770"}, "writable by others", "unset NEARMETAL_RUNDIR"),
+        ("//d/", {"writable": True, "mode": "700"}, "", ""),
+        ("d", {"writable": True, "mode": "700"}, "no absolute path", "unset NEARMETAL_RUNDIR"),
+        ("/$(x)", None, "", ""),
+    ],
+)
+def test_a_rundir_is_judged_as_the_provider_does(
+    path: str, folder: dict[str, Any] | None, value: str, remedy: str
+) -> None:
+    place = ("nearmetal>environment>NEARMETAL_RUNDIR", path)
+    folders = [("nearmetal>folders>/d", folder)] if folder else []
+    found = judged([node(1, place, *folders)]).findings
+    assert [f.remedy for f in found] == ([remedy] if remedy else [])
+    assert all(value in f.value for f in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/a; $(x)", "mkdir -p -m 700 '/a; $(x)'"),
+        ("/" + "d" * 200, "unset NEARMETAL_RUNDIR"),
+    ],
+)
+def test_a_rundir_of_a_hostile_node_is_quoted_and_never_cut(path: str, remedy: str) -> None:
+    changes = (
+        ("nearmetal>environment>NEARMETAL_RUNDIR", path),
+        (f"nearmetal>folders>{path}", {"writable": False}),
+    )
+    assert only(judged([node(1, *changes)])).remedy == remedy
+
+
+def test_shared_memory_is_not_judged_if_the_agent_did_not_see_it() -> None:
+    unseen = {"nearmetal": "no answer in 5 s"}
+    changes = (("nearmetal>folders", ...), ("nearmetal>environment>NEARMETAL_CHANNELS", "shm"))
+    assert [f.check for f in judged([node(1, *changes, unseen=unseen)]).findings] == [
+        "base.sources"
+    ]
+    absent = only(judged([node(1, *changes)]))
+    assert absent.check == "nearmetal.shared"
+    there = only(judged([node(1, ("nearmetal>folders>/dev/shm>writable", False))]))
+    assert there.remedy == "mount -o remount,rw,mode=1777 /dev/shm"
+
+
+def test_the_remedy_of_a_missing_provider_is_that_of_its_place() -> None:
+    link = ("nearmetal>providers", {"/usr/lib64/libfabric/libnearmetal-fi.so": "a link to nothing"})
+    asked = ("nearmetal>providers", {"/opt/nearmetal/libnearmetal-fi.so": "missing"})
+    rpm = {"packages": "packages of rpm are not read: rpm may write to its database"}
+
+    def remedy(change: tuple[str, Any], unseen: dict[str, str] | None = None) -> str:
+        found = judged([node(1, change, unseen=unseen or {})]).findings
+        (finding,) = [f for f in found if f.check == "nearmetal.provider"]
+        return finding.remedy
+
+    assert remedy(link) == "apt-get install --reinstall libnearmetal-fi"
+    assert remedy(link, rpm) == "dnf reinstall libnearmetal-fi"
+    assert remedy(asked) == "unset FI_PROVIDER_PATH"
 
 
 def test_a_second_port_without_a_cable_is_a_note() -> None:

@@ -179,11 +179,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("software", "libraries"), whole="libraries"),
         Subject(("software", "modules"), whole="libraries"),
         Subject(("software", "programs")),
-        Subject(
-            ("nearmetal", "providers"),
-            remedy="apt-get install --reinstall libnearmetal-fi",
-            whole="nearmetal",
-        ),
+        Subject(("nearmetal", "providers"), whole="nearmetal"),
     ),
 }
 """The facts of each check that are compared as they are."""
