@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +175,33 @@ def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, 
     assert (finding.check, finding.source) == (check, "site.yaml:4")
     assert finding.value.startswith(value)
     assert finding.folded == "compute-[01-06]"
+
+
+def test_a_limit_of_the_frequency_slows_no_faster_core() -> None:
+    faster = {"3000000": "0-5", "3900000": "6-7"}
+    changes = ("processor>highest_khz", faster), ("processor>allowed_khz", {"2000000": "0-7"})
+    assert only(judged([node(1, *changes)])).remedy == (
+        "for d in /sys/devices/system/cpu/cpu*/cpufreq; "
+        "do cat $d/cpuinfo_max_freq >$d/scaling_max_freq; done"
+    )
+
+
+def test_the_kernel_changes_no_number_of_functions_but_0() -> None:
+    def remedy(made: int) -> str:
+        change = ("pci>0000:17:00.0>vfs", made)
+        return only(judged([node(1, change)], "name: s\nchecks: ['*']\nexpect: {vfs: 16}\n")).remedy
+
+    file = "/sys/bus/pci/devices/0000:17:00.0/sriov_numvfs"
+    assert remedy(0) == f"echo 16 >{file}"
+    assert remedy(4) == f"echo 0 >{file} && echo 16 >{file}"
+
+
+def test_packages_that_are_never_read_are_no_fault_of_a_node() -> None:
+    unseen = {"packages": "packages of rpm are not read: rpm may write to its database"}
+    found = only(judged([node(1, unseen=unseen)]))
+    assert (found.check, found.grade) == ("base.sources", Gravity.NOTE)
+    agent = (Path(__file__).parents[2] / "nearmetal/share/check/agent.py").read_text()
+    assert unseen["packages"] in agent
 
 
 def test_a_folder_of_the_guest_unit_is_no_rundir() -> None:

@@ -16,6 +16,7 @@ _SHM = "/dev/shm"  # noqa: S108 - the place that MPIs use
 _MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o mode=1777 tmpfs"
 _SEGMENT = "docs/design/segment.md"
 _PROVIDER = "docs/design/provider.md"
+_FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
 _OTHERS = re.compile(r"[0-7]{0,2}(?:[0-7][2367][0-7]|[0-7]{2}[2367])")
 """Modes that let others write."""
@@ -24,10 +25,10 @@ _LONGEST = 100
 
 
 def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
-    folders = node.table("nearmetal", "folders")
+    folders = node.table(*_FOLDERS)
     if not node.table("nearmetal") or (_SHM not in folders and "nearmetal" in node.unseen):
         return
-    if _SHM not in folders or not node.flag("nearmetal", "folders", _SHM, "writable"):
+    if _SHM not in folders or not node.flag(*_FOLDERS, _SHM, "writable"):
         # Another file system on top would hide the memory of jobs that run.
         remedy = "mount -o remount,rw,mode=1777" if _SHM in folders else _MOUNT
         yield Spotted(
@@ -49,25 +50,24 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _rundir(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    folders, shared = node.table("nearmetal", "folders"), "/run/nearmetal"
+    folders, shared = node.table(*_FOLDERS), "/run/nearmetal"
     chosen = node.text("nearmetal", "environment", "NEARMETAL_RUNDIR")
     if chosen:
         yield from _chosen(node, chosen)
     # Outside containers, that folder is not for endpoints.
-    elif contained(node) and shared in folders:
-        if not node.flag("nearmetal", "folders", shared, "writable"):
-            yield Spotted(
-                "not writable",
-                "writable by the users of jobs",
-                "endpoints cannot meet there, so messages between containers take the network",
-                f"chmod 1777 {shared}",
-                shared,
-            )
+    elif contained(node) and shared in folders and not node.flag(*_FOLDERS, shared, "writable"):
+        yield Spotted(
+            "not writable",
+            "writable by the users of jobs",
+            "endpoints cannot meet there, so messages between containers take the network",
+            f"chmod 1777 {shared}",
+            shared,
+        )
 
 
 def _chosen(node: Snapshot, path: str) -> Iterator[Spotted]:
     """Judge a rundir that the environment names, by the rules of the provider."""
-    place = ("nearmetal", "folders", "/" + path.strip("/"))
+    place = (*_FOLDERS, "/" + path.strip("/"))
     if path.startswith("/") and not node.table(*place):
         return  # the agent could not see it
     mode, remedy = node.text(*place, "mode"), "unset NEARMETAL_RUNDIR"

@@ -42,7 +42,8 @@ def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",
                 "a limit of the frequency is set below that of the processor",
-                _set("cpufreq/scaling_max_freq", min(highest)),
+                # Each its own: some cores of a processor are faster than the others.
+                f"for d in {_CPUS}/cpufreq; do cat $d/cpuinfo_max_freq >$d/scaling_max_freq; done",
                 f"CPUs {printable(str(cpus))[:60]}",
             )
 

@@ -78,14 +78,21 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         made = node.count("pci", address, "vfs")
         if least is None or possible is None or made >= least:
             continue
-        firmware = possible < least
+        file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
+        if possible < least:
+            why = "the firmware offers too few"
+            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
+        elif made:
+            why = "the driver has made too few; stop machines that use them before the remedy"
+            # The kernel refuses to change a number that is not 0.
+            remedy = f"echo 0 >{file} && echo {least:g} >{file}"
+        else:
+            why, remedy = "the driver has made none", f"echo {least:g} >{file}"
         yield Spotted(
             f"{made} of {possible:g} that the firmware allows",
             f"at least {least:g}",
-            "the firmware offers too few" if firmware else "the driver has made too few",
-            f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
-            if firmware
-            else f"echo {least:g} >/sys/bus/pci/devices/{word(address)}/sriov_numvfs",
+            why,
+            remedy,
             printable(address)[:16],
             wanted.source("vfs"),
         )

@@ -902,7 +902,7 @@ def providers() -> Facts:
             yield "nearmetal.providers." + key(name), absent
 
 
-def folder_of(name: str, maker: bool = False) -> Facts:
+def folder_of(name: str, *, maker: bool = False) -> Facts:
     """Whether endpoints can use a folder; `maker`: they make it if its parent lets them."""
     place = "nearmetal.folders." + key("/" + name)
     try:
