@@ -261,7 +261,7 @@ def test_shared_memory_is_not_judged_if_the_agent_did_not_see_it() -> None:
     absent = only(judged([node(1, *changes)]))
     assert absent.check == "nearmetal.shared"
     there = only(judged([node(1, ("nearmetal>folders>/dev/shm>writable", False))]))
-    assert there.remedy == "mount -o remount,rw,mode=1777 /dev/shm"
+    assert there.remedy == "mount -o remount,rw,nosuid,nodev,mode=1777 /dev/shm"
 
 
 def test_the_remedy_of_a_missing_provider_is_that_of_its_place() -> None:

@@ -13,7 +13,7 @@ from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 _SHM = "/dev/shm"  # noqa: S108 - the place that MPIs use
-_MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o mode=1777 tmpfs"
+_MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs"
 _SEGMENT = "docs/design/segment.md"
 _PROVIDER = "docs/design/provider.md"
 _FOLDERS = ("nearmetal", "folders")
@@ -30,7 +30,7 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         return
     if _SHM not in folders or not node.flag(*_FOLDERS, _SHM, "writable"):
         # Another file system on top would hide the memory of jobs that run.
-        remedy = "mount -o remount,rw,mode=1777" if _SHM in folders else _MOUNT
+        remedy = "mount -o remount,rw,nosuid,nodev,mode=1777" if _SHM in folders else _MOUNT
         yield Spotted(
             "missing or not writable",
             "writable by users",
