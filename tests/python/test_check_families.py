@@ -196,6 +196,19 @@ def test_the_kernel_changes_no_number_of_functions_but_0() -> None:
     assert remedy(4) == f"echo 0 >{file} && echo 16 >{file}"
 
 
+@pytest.mark.parametrize(
+    ("expected", "remedy"),
+    [
+        ("open_files: 1048576", "echo '* - nofile 1048576' >/etc/security/limits.d/files.conf"),
+        ("huge_pages: 1234567", "sysctl -w vm.nr_hugepages=1234567"),
+    ],
+)
+def test_large_numbers_of_a_profile_keep_their_digits(expected: str, remedy: str) -> None:
+    found = only(judged([node(1)], f"name: s\nchecks: ['*']\nexpect: {{{expected}}}\n"))
+    assert found.remedy == remedy
+    assert found.expected == f"at least {expected.split()[1]}"
+
+
 def test_packages_that_are_never_read_are_no_fault_of_a_node() -> None:
     unseen = {"packages": "packages of rpm are not read: rpm may write to its database"}
     found = only(judged([node(1, unseen=unseen)]))

@@ -147,10 +147,10 @@ def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     limit, least = node.number("limits", "nofile", "soft"), wanted.value("open_files")
     if limit is not None and least is not None and 0 <= limit < least:
         yield Spotted(
-            f"{limit:g}",
-            f"at least {least:g}",
+            f"{limit:.0f}",
+            f"at least {least:.0f}",
             "each process of a large job opens many sockets and files",
-            f"echo '* - nofile {least:g}' >/etc/security/limits.d/files.conf",
+            f"echo '* - nofile {least:.0f}' >/etc/security/limits.d/files.conf",
             source=wanted.source("open_files"),
         )
 

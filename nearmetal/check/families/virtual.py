@@ -81,16 +81,16 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
         if possible < least:
             why = "the firmware offers too few"
-            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
+            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
         elif made:
             why = "the driver has made too few; stop machines that use them before the remedy"
             # The kernel refuses to change a number that is not 0.
-            remedy = f"echo 0 >{file} && echo {least:g} >{file}"
+            remedy = f"echo 0 >{file} && echo {least:.0f} >{file}"
         else:
-            why, remedy = "the driver has made none", f"echo {least:g} >{file}"
+            why, remedy = "the driver has made none", f"echo {least:.0f} >{file}"
         yield Spotted(
-            f"{made} of {possible:g} that the firmware allows",
-            f"at least {least:g}",
+            f"{made} of {possible:.0f} that the firmware allows",
+            f"at least {least:.0f}",
             why,
             remedy,
             printable(address)[:16],
