@@ -119,6 +119,9 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     ),
 ]
 
+OLD_MICROCODE = ("processor>vulnerabilities", {"old_microcode": "Vulnerable"})
+NO_IOMMU = ("virtual>iommu_groups", 0)
+
 
 def test_a_healthy_cluster_has_no_finding() -> None:
     assert named(judged(cluster())) == []
@@ -207,6 +210,28 @@ def test_large_numbers_of_a_profile_keep_their_digits(expected: str, remedy: str
     found = only(judged([node(1)], f"name: s\nchecks: ['*']\nexpect: {{{expected}}}\n"))
     assert found.remedy == remedy
     assert found.expected == f"at least {expected.split()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("system", "vendor", "changes", "remedy"),
+    [
+        ("debian", "", ("services>time", ""), "apt-get install chrony"),
+        ("rocky", "", ("services>time", ""), "dnf install chrony"),
+        ("debian", "AuthenticAMD", OLD_MICROCODE, "apt-get install amd64-microcode"),
+        ("debian", "GenuineIntel", OLD_MICROCODE, "apt-get install intel-microcode"),
+        ("rhel", "GenuineIntel", OLD_MICROCODE, "dnf upgrade microcode_ctl"),
+        ("rhel", "AuthenticAMD", OLD_MICROCODE, "dnf upgrade linux-firmware"),
+        ("rhel", "", ("processor>microcode", "0x2a, 0x2b"), "dracut --force"),
+        ("debian", "", NO_IOMMU, "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on iommu=pt /'"),
+        ("rhel", "", NO_IOMMU, "grubby --update-kernel=ALL"),
+    ],
+)
+def test_remedies_are_those_of_the_system_and_the_processor(
+    system: str, vendor: str, changes: tuple[str, Any], remedy: str
+) -> None:
+    own = ("system>os>id", system), ("processor>vendor", vendor)
+    function = ("pci>0000:17:00.1", {"physical": "0000:17:00.0"})
+    assert only(judged([node(1, *own, function, changes)])).remedy.startswith(remedy)
 
 
 def test_packages_that_are_never_read_are_no_fault_of_a_node() -> None:

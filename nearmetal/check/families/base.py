@@ -16,12 +16,19 @@ from nearmetal.core.text import printable
 _MOST_CPUS = 8192
 _NEVER_READ = "packages of rpm are not read"
 """What the agent leaves out on each system with rpm: no fault of a node."""
+_RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
 _PRIVILEGE = ("only root", "for root only", "hidden")
 
 
 def word(name: str) -> str:
     """Return a name of a node for a remedy, which people copy into a shell: quoted, in one line."""
     return shlex.quote(printable(name)[:120])
+
+
+def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
+    """Return the command for the packages of a node."""
+    rpm = node.text("system", "os", "id") in _RED_HAT or "rpm" in node.unseen.get("packages", "")
+    return red_hat if rpm else debian
 
 
 def was_cut(why: str) -> bool:
@@ -108,7 +115,11 @@ def _time_service(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             "none",
             "chronyd, ntpd, systemd-timesyncd, ptp4l or a hypervisor's agent",
             "no process keeps the clock right, so it drifts",
-            "apt-get install chrony && systemctl enable --now chrony",
+            by_system(
+                node,
+                "apt-get install chrony && systemctl enable --now chrony",
+                "dnf install chrony && systemctl enable --now chronyd",
+            ),
         )
 
 

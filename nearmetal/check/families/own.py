@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
-from nearmetal.check.families.base import contained, size, word
+from nearmetal.check.families.base import by_system, contained, size, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -15,6 +15,7 @@ from nearmetal.core.text import printable
 _SHM = "/dev/shm"  # noqa: S108 - the place that MPIs use
 _MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs"
 _SEGMENT = "docs/design/segment.md"
+_PACKAGE = " libnearmetal-fi"
 _PROVIDER = "docs/design/provider.md"
 _FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
@@ -120,20 +121,16 @@ def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         if state == "there":
             continue
         # Only the environment asks for a place where nothing is; a package has none there.
-        asked = state == "missing"
+        remedy = "unset FI_PROVIDER_PATH"
+        if state != "missing":
+            remedy = by_system(node, "apt-get install --reinstall", "dnf reinstall") + _PACKAGE
         yield Spotted(
             printable(str(state))[:40],
             "the provider",
             "libfabric looks for the provider of nearmetal there, so jobs do not use it",
-            "unset FI_PROVIDER_PATH" if asked else _reinstall(node),
+            remedy,
             printable(place)[:120],
         )
-
-
-def _reinstall(node: Snapshot) -> str:
-    """Return the command that installs the provider again."""
-    rpm = "rpm" in node.unseen.get("packages", "")
-    return f"{'dnf reinstall' if rpm else 'apt-get install --reinstall'} libnearmetal-fi"
 
 
 CHECKS = (

@@ -118,7 +118,6 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "architecture"), grade=Gravity.FAULT),
         Subject(
             ("system", "boot_words"),
-            remedy="grubby --update-kernel=ALL --args=ARGUMENTS",
             whole="system",
         ),
         Subject(
