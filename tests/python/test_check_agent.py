@@ -253,13 +253,13 @@ def test_a_folder_that_a_user_chose_and_that_hangs_hides_no_shared_memory(
 def test_a_rundir_that_the_provider_can_make_is_usable(
     agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "home").mkdir()
+    (tmp_path / "place").mkdir()
     (tmp_path / "made").mkdir(mode=0o700)
     found = {}
-    for path in ("/home/run", "/none/run", "//made/"):
+    for path in ("/place/run", "/none/run", "//made/"):
         monkeypatch.setenv("NEARMETAL_RUNDIR", path)
         found[path] = facts(agent, "own")["nearmetal"]["folders"]
-    assert found["/home/run"] == {"/home/run": {"writable": True}}
+    assert found["/place/run"] == {"/place/run": {"writable": True}}
     assert found["/none/run"] == {"/none/run": {"writable": False}}
     assert found["//made/"] == {"/made": {"mode": "700", "writable": True}}
 
