@@ -195,6 +195,21 @@ def test_mounts_that_another_one_covers_are_not_recorded(agent: ModuleType, tmp_
     assert not any("error" in one for one in found.values())
 
 
+def test_mounts_of_a_node_whose_root_is_its_initramfs_are_recorded(
+    agent: ModuleType, tmp_path: Path
+) -> None:
+    """A node without a disk: the first mount of a kernel is its own parent."""
+    rows = """\
+1 1 0:2 / / rw - rootfs rootfs rw
+20 1 0:50 / /home rw,relatime - nfs4 server:/home rw
+21 1 0:42 / /tmp rw - tmpfs none rw
+"""
+    put(tmp_path, {"proc/self/mountinfo": rows})
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir()
+    assert set(facts(agent, "mounts")["storage"]) == {"/", "/home", "/tmp"}
+
+
 def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) -> None:
     more = "26 21 0:50 / /z rw - nfs server:/z rw\n"
     put(tmp_path, {"proc/self/mountinfo": MOUNTS + more})
@@ -209,6 +224,44 @@ def test_a_mount_that_hangs_hides_no_other(agent: ModuleType, tmp_path: Path) ->
     rows, why = agent.read_source(agent.mounts, 3)
     assert ["storage./z.type", "nfs"] in rows
     assert why == "no answer in 3 s after storage./opt x.remote"
+
+
+def test_a_folder_that_a_user_chose_and_that_hangs_hides_no_shared_memory(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    ask = os.path.isfile
+
+    def hang(path: str) -> bool:
+        if "/z/" in str(path):
+            time.sleep(60)
+        return ask(path)
+
+    monkeypatch.setenv("FI_PROVIDER_PATH", "/z/nearmetal")
+    monkeypatch.setenv("NEARMETAL_RUNDIR", "/z/run")
+    agent.os.path.isfile = hang
+    try:
+        rows, why = agent.read_source(agent.own, 1)
+    finally:
+        agent.os.path.isfile = ask
+    assert why.startswith("no answer")
+    places = [place for place, _ in rows]
+    assert "nearmetal.folders./dev/shm.writable" in places
+    assert "nearmetal.environment.NEARMETAL_RUNDIR" in places
+
+
+def test_a_rundir_that_the_provider_can_make_is_usable(
+    agent: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "made").mkdir(mode=0o700)
+    found = {}
+    for path in ("/place/run", "/none/run", "//made/"):
+        monkeypatch.setenv("NEARMETAL_RUNDIR", path)
+        found[path] = facts(agent, "own")["nearmetal"]["folders"]
+    assert found["/place/run"] == {"/place/run": {"writable": True}}
+    assert found["/none/run"] == {"/none/run": {"writable": False}}
+    assert found["//made/"] == {"/made": {"mode": "700", "writable": True}}
 
 
 def test_what_is_too_much_is_said(agent: ModuleType, tmp_path: Path) -> None:

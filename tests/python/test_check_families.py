@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,7 +98,7 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     (
         "nearmetal.rundir",
         [
-            ("nearmetal>folders>/run/nearmetal", {"writable": False}),
+            ("nearmetal>folders>/run/nearmetal", {"writable": False, "mode": "755"}),
             ("nearmetal>environment>NEARMETAL_RUNDIR", "/run/nearmetal"),
         ],
         "not writable",
@@ -117,6 +118,9 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
         "warning",
     ),
 ]
+
+OLD_MICROCODE = ("processor>vulnerabilities", {"old_microcode": "Vulnerable"})
+NO_IOMMU = ("virtual>iommu_groups", 0)
 
 
 def test_a_healthy_cluster_has_no_finding() -> None:
@@ -176,11 +180,141 @@ def test_an_expectation_of_a_site_is_named_with_its_line(check: str, line: str, 
     assert finding.folded == "compute-[01-06]"
 
 
+def test_a_limit_of_the_frequency_slows_no_faster_core() -> None:
+    faster = {"3000000": "0-5", "3900000": "6-7"}
+    changes = ("processor>highest_khz", faster), ("processor>allowed_khz", {"2000000": "0-7"})
+    assert only(judged([node(1, *changes)])).remedy == (
+        "for d in /sys/devices/system/cpu/cpu*/cpufreq; "
+        "do cat $d/cpuinfo_max_freq >$d/scaling_max_freq; done"
+    )
+
+
+def test_the_kernel_changes_no_number_of_functions_but_0() -> None:
+    def remedy(made: int) -> str:
+        change = ("pci>0000:17:00.0>vfs", made)
+        return only(judged([node(1, change)], "name: s\nchecks: ['*']\nexpect: {vfs: 16}\n")).remedy
+
+    file = "/sys/bus/pci/devices/0000:17:00.0/sriov_numvfs"
+    assert remedy(0) == f"echo 16 >{file}"
+    assert remedy(4) == f"echo 0 >{file} && echo 16 >{file}"
+
+
+@pytest.mark.parametrize(
+    ("expected", "remedy"),
+    [
+        ("open_files: 1048576", "echo '* - nofile 1048576' >/etc/security/limits.d/files.conf"),
+        ("huge_pages: 1234567", "sysctl -w vm.nr_hugepages=1234567"),
+    ],
+)
+def test_large_numbers_of_a_profile_keep_their_digits(expected: str, remedy: str) -> None:
+    found = only(judged([node(1)], f"name: s\nchecks: ['*']\nexpect: {{{expected}}}\n"))
+    assert found.remedy == remedy
+    assert found.expected == f"at least {expected.split()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("system", "vendor", "changes", "remedy"),
+    [
+        ("debian", "", ("services>time", ""), "apt-get install chrony"),
+        ("rocky", "", ("services>time", ""), "dnf install chrony"),
+        ("debian", "AuthenticAMD", OLD_MICROCODE, "apt-get install amd64-microcode"),
+        ("debian", "GenuineIntel", OLD_MICROCODE, "apt-get install intel-microcode"),
+        ("rhel", "GenuineIntel", OLD_MICROCODE, "dnf upgrade microcode_ctl"),
+        ("rhel", "AuthenticAMD", OLD_MICROCODE, "dnf upgrade linux-firmware"),
+        ("rhel", "", ("processor>microcode", "0x2a, 0x2b"), "dracut --force"),
+        ("debian", "", NO_IOMMU, "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on iommu=pt /'"),
+        ("rhel", "", NO_IOMMU, "grubby --update-kernel=ALL"),
+    ],
+)
+def test_remedies_are_those_of_the_system_and_the_processor(
+    system: str, vendor: str, changes: tuple[str, Any], remedy: str
+) -> None:
+    own = ("system>os>id", system), ("processor>vendor", vendor)
+    function = ("pci>0000:17:00.1", {"physical": "0000:17:00.0"})
+    assert only(judged([node(1, *own, function, changes)])).remedy.startswith(remedy)
+
+
+def test_packages_that_are_never_read_are_no_fault_of_a_node() -> None:
+    unseen = {"packages": "packages of rpm are not read: rpm may write to its database"}
+    found = only(judged([node(1, unseen=unseen)]))
+    assert (found.check, found.grade) == ("base.sources", Gravity.NOTE)
+    agent = (Path(__file__).parents[2] / "nearmetal/share/check/agent.py").read_text()
+    assert unseen["packages"] in agent
+
+
 def test_a_folder_of_the_guest_unit_is_no_rundir() -> None:
     folder = ("nearmetal>folders>/run/nearmetal", {"writable": False})
     assert named(judged([node(1, folder)])) == []
     container = node(1, folder, ("virtual>container", "podman"))
     assert only(judged([container])).check == "nearmetal.rundir"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "value", "remedy"),
+    [
+        ("/d", {"writable": True, "mode": "700"}, "", ""),
+        # The provider makes it.
+        ("/d", {"writable": True}, "", ""),
+        ("/d", {"writable": False}, "missing", "mkdir -p -m 700 /d"),
+        ("/d", {"writable": False, "mode": "700"}, "not writable", "unset NEARMETAL_RUNDIR"),
+        # The provider refuses these, and another mode of /tmp would end all other programs.
+        ("/d", {"writable": True, "mode": "1777"}, "writable by others", "unset NEARMETAL_RUNDIR"),
+        ("/d", {"writable": True, "mode": "770"}, "writable by others", "unset NEARMETAL_RUNDIR"),
+        ("//d/", {"writable": True, "mode": "700"}, "", ""),
+        ("d", {"writable": True, "mode": "700"}, "no absolute path", "unset NEARMETAL_RUNDIR"),
+        ("/$(x)", None, "", ""),
+    ],
+)
+def test_a_rundir_is_judged_as_the_provider_does(
+    path: str, folder: dict[str, Any] | None, value: str, remedy: str
+) -> None:
+    place = ("nearmetal>environment>NEARMETAL_RUNDIR", path)
+    folders = [("nearmetal>folders>/d", folder)] if folder else []
+    found = judged([node(1, place, *folders)]).findings
+    assert [f.remedy for f in found] == ([remedy] if remedy else [])
+    assert all(value in f.value for f in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        ("/a; $(x)", "mkdir -p -m 700 '/a; $(x)'"),
+        ("/" + "d" * 200, "unset NEARMETAL_RUNDIR"),
+    ],
+)
+def test_a_rundir_of_a_hostile_node_is_quoted_and_never_cut(path: str, remedy: str) -> None:
+    changes = (
+        ("nearmetal>environment>NEARMETAL_RUNDIR", path),
+        (f"nearmetal>folders>{path}", {"writable": False}),
+    )
+    assert only(judged([node(1, *changes)])).remedy == remedy
+
+
+def test_shared_memory_is_not_judged_if_the_agent_did_not_see_it() -> None:
+    unseen = {"nearmetal": "no answer in 5 s"}
+    changes = (("nearmetal>folders", ...), ("nearmetal>environment>NEARMETAL_CHANNELS", "shm"))
+    assert [f.check for f in judged([node(1, *changes, unseen=unseen)]).findings] == [
+        "base.sources"
+    ]
+    absent = only(judged([node(1, *changes)]))
+    assert absent.check == "nearmetal.shared"
+    there = only(judged([node(1, ("nearmetal>folders>/dev/shm>writable", False))]))
+    assert there.remedy == "mount -o remount,rw,nosuid,nodev,mode=1777 /dev/shm"
+
+
+def test_the_remedy_of_a_missing_provider_is_that_of_its_place() -> None:
+    link = ("nearmetal>providers", {"/usr/lib64/libfabric/libnearmetal-fi.so": "a link to nothing"})
+    asked = ("nearmetal>providers", {"/opt/nearmetal/libnearmetal-fi.so": "missing"})
+    rpm = {"packages": "packages of rpm are not read: rpm may write to its database"}
+
+    def remedy(change: tuple[str, Any], unseen: dict[str, str] | None = None) -> str:
+        found = judged([node(1, change, unseen=unseen or {})]).findings
+        (finding,) = [f for f in found if f.check == "nearmetal.provider"]
+        return finding.remedy
+
+    assert remedy(link) == "apt-get install --reinstall libnearmetal-fi"
+    assert remedy(link, rpm) == "dnf reinstall libnearmetal-fi"
+    assert remedy(asked) == "unset FI_PROVIDER_PATH"
 
 
 def test_a_second_port_without_a_cable_is_a_note() -> None:

@@ -10,6 +10,7 @@ import pytest
 from nearmetal.check.model import Gravity
 from tests.python.check_nodes import PORT, cluster, judged, named, node, only
 
+DIFF = "nearmetal check diff GOOD BAD"
 ODD: list[tuple[str, str, Any, str]] = [
     ("uniformity.kernel", "system>boot_words", {"mitigations": "off"}, "system.boot_words"),
     ("uniformity.settings", "sysctl>vm.swappiness", "60", "sysctl[vm.swappiness]"),
@@ -48,28 +49,71 @@ def test_a_node_without_any_driver_is_named() -> None:
     ("path", "value", "remedy"),
     [
         ("sysctl>vm.swappiness", "60", "sysctl -w vm.swappiness=10"),
-        ("net>ib0>mtu", 2044, "ip link set ib0 mtu 4092"),
-        ("processor>smt", "off", "echo notsupported >/sys/devices/system/cpu/smt/control"),
+        ("net>ib0>mtu", 2044, "ip link set dev ib0 mtu 4092"),
         (
             "memory>transparent>enabled",
             "madvise",
             "echo always >/sys/kernel/mm/transparent_hugepage/enabled",
         ),
         # Most nodes have no such setting.
-        ("sysctl>vm.extra", "1", "nearmetal check diff GOOD BAD"),
+        ("sysctl>vm.extra", "1", DIFF),
+        # This node has none.
+        ("sysctl>vm.swappiness", ..., DIFF),
+        # Most nodes have no SMT to switch on.
+        ("processor>smt", "off", DIFF),
     ],
 )
 def test_the_remedy_sets_the_value_of_most_nodes(path: str, value: Any, remedy: str) -> None:
     assert only(judged(cluster(node(5, (path, value))))).remedy == remedy
 
 
-def test_values_and_names_of_hostile_nodes_are_quoted_in_remedies() -> None:
-    evil = "x; rm -rf ~"
-    nodes = [node(i, (f"sysctl>{evil}", evil)) for i in (1, 2, 3)]
-    finding = only(judged([*nodes, node(4, (f"sysctl>{evil}", "1"))]))
-    assert finding.remedy == f"sysctl -w '{evil}'='{evil}'"
-    long = [node(i, ("sysctl>vm.long", "v" * 200)) for i in (1, 2, 3)]
-    assert only(judged([*long, node(4)])).remedy == "nearmetal check diff GOOD BAD"
+@pytest.mark.parametrize(
+    ("path", "usual", "value", "remedy"),
+    [
+        ("processor>smt", "on", "off", "echo on >/sys/devices/system/cpu/smt/control"),
+        ("net>ib0>state", "up", "down", "ip link set dev ib0 up"),
+        ("net>ib0>state", "down", "up", DIFF),
+        ("net>ib0>state", "unknown", "down", DIFF),
+        ("system>selinux", "enforcing", "permissive", "setenforce 1"),
+        ("system>selinux", "permissive", "enforcing", DIFF),
+        ("system>selinux", "enforcing", "off", DIFF),
+        ("pci>0000:17:00.0>vfs", 16, 0, "echo 16 >/sys/class/infiniband/mlx5_0/device/"),
+        # The kernel refuses another number, and none at all would end machines that use them.
+        ("pci>0000:17:00.0>vfs", 16, 4, DIFF),
+        ("pci>0000:17:00.0>vfs", 0, 16, DIFF),
+        # Most nodes have fallen back to a slow one.
+        ("virtual>clock", "hpet", "tsc", DIFF),
+    ],
+)
+def test_the_remedy_does_no_harm_where_most_nodes_are_wrong(
+    path: str, usual: Any, value: Any, remedy: str
+) -> None:
+    device = ("fabric>mlx5_0>address", "0000:17:00.0")
+    nodes = [node(i, device, (path, usual)) for i in range(1, 6)]
+    found = judged([*nodes, node(6, device, (path, value))]).findings
+    (finding,) = [f for f in found if f.folded == "compute-06"]
+    assert finding.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("path", "usual"),
+    [
+        ("sysctl>x; rm -rf ~", "60"),
+        ("sysctl>--load=/tmp/evil", "60"),
+        ("sysctl>vm.swappiness", "x; rm -rf ~"),
+        ("sysctl>vm.swappiness", "|/tmp/evil"),
+        ("sysctl>vm.swappiness", "6\n0"),
+        ("sysctl>vm.swappiness", "v" * 200),
+        ("memory>transparent>../../../../etc/cron.d/evil", "always"),
+        ("memory>transparent>enabled", "-e"),
+    ],
+)
+def test_names_and_values_of_hostile_nodes_are_in_no_remedy(path: str, usual: str) -> None:
+    nodes = [node(i, (path, usual)) for i in (1, 2, 3)]
+    found = judged([*nodes, node(4, (path, "1"))]).findings
+    (finding,) = [f for f in found if f.check == "uniformity.settings"]
+    assert finding.folded == "compute-04"
+    assert finding.remedy == DIFF
 
 
 def test_less_than_a_percent_of_memory_is_no_difference() -> None:

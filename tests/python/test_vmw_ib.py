@@ -39,11 +39,13 @@ class Verbs:
         self.asked.append(" ".join(words))
         code, data = self.answers.get(name.replace("-", "_"), (0, {"findings": []}))
         text = data if isinstance(data, str) else json.dumps(data)
-        out, err = (b"", text.encode()) if code == 1 else (text.encode(), b"")
+        out, err = (text.encode(), b"") if code in (0, 4) else (b"", text.encode())
         return Completed(Command(("nearmetal", *words)), code, out, err, 0.1)
 
 
-def reported(tmp_path: Path, run: Verbs, osus: Path | None = None) -> tuple[int, dict[str, str]]:
+def reported(
+    tmp_path: Path, run: vmw_ib.Run, osus: Path | None = None
+) -> tuple[int, dict[str, str]]:
     """Return the exit code, and what the report says of each step."""
     folder = tmp_path / "out"
     code = vmw_ib.validate("two.yaml", folder, run, imb=Path("IMB-MPI1"), mpi="mpich5", osus=osus)
@@ -62,6 +64,8 @@ def test_figures_of_the_study_stand_beside_those_of_the_cluster(tmp_path: Path) 
     )
     assert rows["IMB PingPong, latency"] == "1.050 µs / 1.03 µs"
     assert rows["IMB PingPong, bandwidth"] == "12.407, 12.439, 12.454 GB/s / 11.893 GB/s"
+    assert rows["HPCG 4-node"].startswith("169.95 GFLOP/s / not run")
+    assert rows["HPCG 1-node"].startswith("43.13, 43.22, ")
     assert rows["osu_alltoall"].endswith("/ see raw/osu_alltoall.txt")
     assert (tmp_path / "out/raw/imb.txt").read_text() == PING_PONG
     assert "run two.yaml --mpi mpich5 -- /opt/osu/osu_mbw_mr" in verbs.asked
@@ -85,9 +89,44 @@ def test_what_cannot_run_says_why_and_faults_fail(tmp_path: Path) -> None:
     assert rows["osu_mbw_mr"].endswith("not run: --osu DIR names its programs")
 
 
-def test_a_directory_that_exists_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("code", "text", "why"),
+    [
+        (-9, "killed", "not run: killed"),
+        (130, "interrupted", "not run: interrupted"),
+        (0, "no JSON", "not run: no JSON"),
+        (0, [1], "not run: [1]"),
+    ],
+)
+def test_a_verb_that_ends_oddly_ends_no_other_step(
+    tmp_path: Path, code: int, text: Any, why: str
+) -> None:
+    verbs = Verbs(verbs=(code, text), check_simulation=(code, text), imb=(0, PING_PONG))
+    exit_code, rows = reported(tmp_path, verbs)
+    assert exit_code == 4
+    assert rows["ib_send_bw, ib_send_lat"] == f"- / {why}"
+    assert rows["check simulation"].endswith(why)
+    assert rows["IMB PingPong, latency"] == "1.050 µs / 1.03 µs"
+
+
+def test_what_was_measured_before_an_interrupt_is_kept(tmp_path: Path) -> None:
+    verbs = Verbs(verbs=(0, {"sends": [SENDS], "findings": []}))
+
+    def run(name: str, words: Sequence[str]) -> Completed:
+        if name == "imb":
+            raise KeyboardInterrupt
+        return verbs(name, words)
+
+    with pytest.raises(KeyboardInterrupt):
+        reported(tmp_path, run)
+    assert "96.5 of 100 Gbit/s" in (tmp_path / "out/report.md").read_text()
+    assert json.loads((tmp_path / "out/raw/verbs.txt").read_text())["sends"] == [SENDS]
+
+
+@pytest.mark.parametrize("name", ["", "no/where"])
+def test_a_directory_that_cannot_be_made_is_refused_before_the_first_step(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        vmw_ib.main(["two.yaml", "--output", str(tmp_path)])
-    assert "exists" in capsys.readouterr().err
+        vmw_ib.main(["two.yaml", "--output", str(tmp_path / name)])
+    assert "give the name of a new directory" in capsys.readouterr().err

@@ -14,12 +14,21 @@ from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
 _MOST_CPUS = 8192
+_NEVER_READ = "packages of rpm are not read"
+"""What the agent leaves out on each system with rpm: no fault of a node."""
+_RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
 _PRIVILEGE = ("only root", "for root only", "hidden")
 
 
 def word(name: str) -> str:
     """Return a name of a node for a remedy, which people copy into a shell: quoted, in one line."""
     return shlex.quote(printable(name)[:120])
+
+
+def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
+    """Return the command for the packages of a node."""
+    rpm = node.text("system", "os", "id") in _RED_HAT or "rpm" in node.unseen.get("packages", "")
+    return red_hat if rpm else debian
 
 
 def was_cut(why: str) -> bool:
@@ -61,6 +70,7 @@ def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"the agent could not read all of its source {source!r}, which is judged in part",
                 "python3 -I -B - <nearmetal/share/check/agent.py",
                 source,
+                grade=Gravity.NOTE if _NEVER_READ in why else None,
             )
 
 
@@ -105,7 +115,11 @@ def _time_service(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             "none",
             "chronyd, ntpd, systemd-timesyncd, ptp4l or a hypervisor's agent",
             "no process keeps the clock right, so it drifts",
-            "apt-get install chrony && systemctl enable --now chrony",
+            by_system(
+                node,
+                "apt-get install chrony && systemctl enable --now chrony",
+                "dnf install chrony && systemctl enable --now chronyd",
+            ),
         )
 
 
@@ -144,10 +158,10 @@ def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     limit, least = node.number("limits", "nofile", "soft"), wanted.value("open_files")
     if limit is not None and least is not None and 0 <= limit < least:
         yield Spotted(
-            f"{limit:g}",
-            f"at least {least:g}",
+            f"{limit:.0f}",
+            f"at least {least:.0f}",
             "each process of a large job opens many sockets and files",
-            f"echo '* - nofile {least:g}' >/etc/security/limits.d/files.conf",
+            f"echo '* - nofile {least:.0f}' >/etc/security/limits.d/files.conf",
             source=wanted.source("open_files"),
         )
 

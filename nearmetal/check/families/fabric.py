@@ -120,10 +120,10 @@ def _mtu(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         mtu = node.number("net", interface, "mtu")
         if least is not None and mtu is not None and mtu < least:
             yield Spotted(
-                f"{mtu:g}",
-                f"at least {least:g}",
+                f"{mtu:.0f}",
+                f"at least {least:.0f}",
                 "the interface of the RDMA port sends smaller frames than the profile says",
-                f"ip link set {word(interface)} mtu {least:g}",
+                f"ip link set {word(interface)} mtu {least:.0f}",
                 name,
                 wanted.source("mtu"),
             )

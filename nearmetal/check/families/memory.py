@@ -124,10 +124,10 @@ def _huge_pages(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     pages, least = node.number("memory", "HugePages_Total"), wanted.value("huge_pages")
     if least is not None and pages is not None and pages < least:
         yield Spotted(
-            f"{pages:g}",
-            f"at least {least:g}",
+            f"{pages:.0f}",
+            f"at least {least:.0f}",
             "programs that need huge pages do not start",
-            f"sysctl -w vm.nr_hugepages={least:g}",
+            f"sysctl -w vm.nr_hugepages={least:.0f}",
             source=wanted.source("huge_pages"),
         )
 

@@ -3,30 +3,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
-from nearmetal.check.families.base import contained, size, word
+from nearmetal.check.families.base import by_system, contained, size, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 _SHM = "/dev/shm"  # noqa: S108 - the place that MPIs use
+_MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs"
 _SEGMENT = "docs/design/segment.md"
+_PACKAGE = " libnearmetal-fi"
 _PROVIDER = "docs/design/provider.md"
+_FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
+_OTHERS = re.compile(r"[0-7]{0,2}(?:[0-7][2367][0-7]|[0-7]{2}[2367])")
+"""Modes that let others write."""
+_LONGEST = 100
+"""Letters of a path that are not cut in a remedy."""
 
 
 def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
-    folders = node.table("nearmetal", "folders")
-    if not node.table("nearmetal"):
+    folders = node.table(*_FOLDERS)
+    if not node.table("nearmetal") or (_SHM not in folders and "nearmetal" in node.unseen):
         return
-    if _SHM not in folders or not node.flag("nearmetal", "folders", _SHM, "writable"):
+    if _SHM not in folders or not node.flag(*_FOLDERS, _SHM, "writable"):
+        # Another file system on top would hide the memory of jobs that run.
+        remedy = "mount -o remount,rw,nosuid,nodev,mode=1777" if _SHM in folders else _MOUNT
         yield Spotted(
             "missing or not writable",
             "writable by users",
             "MPIs and nearmetal keep their shared memory there",
-            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
+            f"{remedy} {_SHM}",
         )
         return
     room, least = node.number("nearmetal", "shm_bytes"), wanted.value("shm_bytes")
@@ -41,18 +51,44 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 
 
 def _rundir(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    folders = node.table("nearmetal", "folders")
+    folders, shared = node.table(*_FOLDERS), "/run/nearmetal"
+    chosen = node.text("nearmetal", "environment", "NEARMETAL_RUNDIR")
+    if chosen:
+        yield from _chosen(node, chosen)
     # Outside containers, that folder is not for endpoints.
-    own = "/run/nearmetal" if contained(node) and "/run/nearmetal" in folders else ""
-    place = node.text("nearmetal", "environment", "NEARMETAL_RUNDIR") or own
-    if place and not node.flag("nearmetal", "folders", place, "writable"):
+    elif contained(node) and shared in folders and not node.flag(*_FOLDERS, shared, "writable"):
         yield Spotted(
-            "missing or not writable",
+            "not writable",
             "writable by the users of jobs",
             "endpoints cannot meet there, so messages between containers take the network",
-            f"mkdir -p {word(place)} && chmod 1777 {word(place)}",
-            printable(place)[:80],
+            f"chmod 1777 {shared}",
+            shared,
         )
+
+
+def _chosen(node: Snapshot, path: str) -> Iterator[Spotted]:
+    """Judge a rundir that the environment names, by the rules of the provider."""
+    place = (*_FOLDERS, "/" + path.strip("/"))
+    if path.startswith("/") and not node.table(*place):
+        return  # the agent could not see it
+    mode, remedy = node.text(*place, "mode"), "unset NEARMETAL_RUNDIR"
+    if not path.startswith("/"):
+        found = "no absolute path"
+    elif not node.flag(*place, "writable"):
+        found = "not writable" if mode else "missing"
+        if not mode and len(path) <= _LONGEST:
+            remedy = f"mkdir -p -m 700 {word(path)}"
+    elif _OTHERS.fullmatch(mode):
+        found = f"writable by others (mode {mode})"
+    else:
+        return
+    yield Spotted(
+        found,
+        "a directory that only its user can write",
+        "endpoints refuse it, and cannot meet there",
+        remedy,
+        printable(path)[:80],
+    )
 
 
 def _segment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
@@ -82,14 +118,19 @@ def _environment(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for place, state in sorted(node.table("nearmetal", "providers").items()):
-        if state != "there":
-            yield Spotted(
-                printable(str(state))[:40],
-                "the provider",
-                "libfabric looks for the provider of nearmetal there, so jobs do not use it",
-                "apt-get install --reinstall libnearmetal-fi",
-                printable(place)[:120],
-            )
+        if state == "there":
+            continue
+        # Only the environment asks for a place where nothing is; a package has none there.
+        remedy = "unset FI_PROVIDER_PATH"
+        if state != "missing":
+            remedy = by_system(node, "apt-get install --reinstall", "dnf reinstall") + _PACKAGE
+        yield Spotted(
+            printable(str(state))[:40],
+            "the provider",
+            "libfabric looks for the provider of nearmetal there, so jobs do not use it",
+            remedy,
+            printable(place)[:120],
+        )
 
 
 CHECKS = (

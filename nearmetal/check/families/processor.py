@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import cpus_of, word
+from nearmetal.check.families.base import by_system, cpus_of, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
@@ -42,7 +42,8 @@ def _frequency(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"{int(allowed) / 1e6:.2f} GHz",
                 f"{min(highest) / 1e6:.2f} GHz",
                 "a limit of the frequency is set below that of the processor",
-                _set("cpufreq/scaling_max_freq", min(highest)),
+                # Each its own: some cores of a processor are faster than the others.
+                f"for d in {_CPUS}/cpufreq; do cat $d/cpuinfo_max_freq >$d/scaling_max_freq; done",
                 f"CPUs {printable(str(cpus))[:60]}",
             )
 
@@ -78,17 +79,23 @@ def _microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             printable(versions)[:100],
             "one version",
             "processors of one machine run different microcode",
-            "update-initramfs -u && systemctl reboot",
+            by_system(node, "update-initramfs -u", "dracut --force") + " && systemctl reboot",
         )
 
 
 def _old_microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     if node.text("processor", "vulnerabilities", "old_microcode") == "Vulnerable":
+        amd = node.text("processor", "vendor") == "AuthenticAMD"
+        newer = by_system(
+            node,
+            f"apt-get install {'amd64' if amd else 'intel'}-microcode",
+            f"dnf upgrade {'linux-firmware' if amd else 'microcode_ctl'}",
+        )
         yield Spotted(
             printable(node.text("processor", "microcode"))[:60],
             "a newer version",
             "the kernel knows a newer microcode of this processor",
-            "apt-get install intel-microcode && systemctl reboot",
+            f"{newer} && systemctl reboot",
         )
 
 

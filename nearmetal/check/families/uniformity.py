@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
-from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import contained, word
+from nearmetal.check.expect import KEYS, OWN, Expectations
+from nearmetal.check.families.base import contained
 from nearmetal.check.model import AcrossNodes, Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Path, Snapshot, leaves, shown
 from nearmetal.core.text import printable
@@ -44,13 +46,35 @@ Facts = Mapping[str, Any]
 _DIFF = "nearmetal check diff GOOD BAD"
 
 
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,79}")
+_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+ -]{0,79}")
+"""Names and values that are no option, no path and no words of a shell."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A remedy that sets the value of most nodes.
+
+    {usual} is that value, {key} the place that differs, {above} the table of that place.
+    `good`: the only values that may be set; empty: any. What most nodes have may be the fault.
+    `of`: the only values that the command can replace; empty: any.
+    """
+
+    command: str
+    good: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+
+    def fits(self, usual: str, value: str) -> bool:
+        """Whether the command makes the second value the first one."""
+        return usual in (self.good or (usual,)) and value in (self.of or (value,))
+
+
 @dataclass(frozen=True)
 class Subject:
     """Facts that should be equal: a table or a value, compared among nodes that agree in `by`.
 
-    `remedy`: a command; {usual} is the value of most nodes, {key} the place that differs, {above}
-    the table of that place.
-    `remedies`: other ones, by the place.
+    `settings`: remedies by the place that differs; "" is any place.
+    `remedy`: that of places without a setting.
     `whole`: the source of the agent that says all of it; what is absent is then really absent.
     """
 
@@ -58,18 +82,33 @@ class Subject:
     by: Path = ()
     grade: Gravity = Gravity.WARNING
     remedy: str = _DIFF
-    remedies: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     tolerance: float = 0.0
     whole: str = ""
 
-    def command(self, path: Path = (), usual: Any = None) -> str:
-        """Return the remedy for a place and the value of most nodes, if they have one."""
-        remedy = self.remedies.get(path[-1] if path else "", self.remedy)
-        words = [printable(str(text)) for text in (usual, *path[-2:])]
-        if "{" in remedy and (usual in (None, "") or max(map(len, words)) > _SHOWN):
+    def command(self, path: Path, usual: Any, value: Any) -> str:
+        """Return the remedy for a place, the value of most nodes, and the one that differs.
+
+        All three are foreign, and people copy the remedy into a shell of root.
+        """
+        setting = self.settings.get(path[-1], self.settings.get(""))
+        if setting is None:
+            return self.remedy
+        # What a node lacks cannot be set.
+        if usual in (None, "") or value in (None, "") or not setting.fits(str(usual), str(value)):
             return _DIFF
-        names = [word(name) for name in words]
-        return remedy.format(usual=names[0], key=names[-1], above=names[1])
+        if not _VALUE.fullmatch(str(usual)) or not all(map(_NAME.fullmatch, path[-2:])):
+            return _DIFF
+        new = shlex.quote(str(usual))
+        return setting.command.format(usual=new, key=path[-1], above=path[-2] if path[1:] else "")
+
+
+_SWITCHED = ("on", "off")
+
+
+def _any(command: str, *good: str, of: tuple[str, ...] = ()) -> dict[str, Setting]:
+    """Return the setting of any place of a subject."""
+    return {"": Setting(command, good, of)}
 
 
 SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
@@ -79,19 +118,20 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "architecture"), grade=Gravity.FAULT),
         Subject(
             ("system", "boot_words"),
-            remedy="grubby --update-kernel=ALL --args=ARGUMENTS",
             whole="system",
         ),
-        Subject(("system", "selinux"), remedy="setenforce 1"),
+        Subject(
+            ("system", "selinux"), settings=_any("setenforce 1", "enforcing", of=("permissive",))
+        ),
         Subject(("system", "apparmor")),
     ),
     "uniformity.settings": (
-        Subject(("sysctl",), remedy="sysctl -w {key}={usual}"),
+        Subject(("sysctl",), settings=_any("sysctl -w {key}={usual}")),
         Subject(
             ("memory", "transparent"),
-            remedy="echo {usual} >/sys/kernel/mm/transparent_hugepage/{key}",
+            settings=_any("echo {usual} >/sys/kernel/mm/transparent_hugepage/{key}"),
         ),
-        Subject(("memory", "HugePages_Total"), remedy="sysctl -w vm.nr_hugepages={usual}"),
+        Subject(("memory", "HugePages_Total"), settings=_any("sysctl -w vm.nr_hugepages={usual}")),
     ),
     "uniformity.limits": (Subject(("limits",), remedy="cat /etc/security/limits.d/*"),),
     "uniformity.services": (Subject(("services",), remedy="systemctl restart SERVICE"),),
@@ -100,7 +140,12 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("processor", "packages"), grade=Gravity.FAULT),
         Subject(("processor", "cores"), grade=Gravity.FAULT),
         Subject(("processor", "threads"), grade=Gravity.FAULT),
-        Subject(("processor", "smt"), remedy="echo {usual} >/sys/devices/system/cpu/smt/control"),
+        Subject(
+            ("processor", "smt"),
+            settings=_any(
+                "echo {usual} >/sys/devices/system/cpu/smt/control", *_SWITCHED, of=_SWITCHED
+            ),
+        ),
         Subject(("processor", "features")),
         Subject(("processor", "microcode"), by=("processor", "model")),
         Subject(("processor", "governors")),
@@ -111,7 +156,10 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("processor", "vulnerabilities"), by=("processor", "model")),
         Subject(
             ("virtual", "clock"),
-            remedy="echo {usual} >/sys/devices/system/clocksource/clocksource0/current_clocksource",
+            settings=_any(
+                "echo {usual} >/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                *KEYS["clocks"].default,
+            ),
         ),
     ),
     "uniformity.memory": (
@@ -130,11 +178,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("software", "libraries"), whole="libraries"),
         Subject(("software", "modules"), whole="libraries"),
         Subject(("software", "programs")),
-        Subject(
-            ("nearmetal", "providers"),
-            remedy="apt-get install --reinstall libnearmetal-fi",
-            whole="nearmetal",
-        ),
+        Subject(("nearmetal", "providers"), whole="nearmetal"),
     ),
 }
 """The facts of each check that are compared as they are."""
@@ -185,16 +229,19 @@ def _mounts(node: Snapshot) -> Facts:
 
 
 _LINK = {
-    "mtu": "ip link set {above} mtu {usual}",
-    "state": "ip link set {above} {usual}",
+    "mtu": Setting("ip link set dev {above} mtu {usual}"),
+    "state": Setting("ip link set dev {above} up", ("up",)),
 }
-_FUNCTIONS = {"vfs": "echo {usual} >/sys/class/infiniband/{above}/device/sriov_numvfs"}
+# The kernel changes no number of functions but 0, and functions in use must not be taken away.
+_FUNCTIONS = {
+    "vfs": Setting("echo {usual} >/sys/class/infiniband/{above}/device/sriov_numvfs", of=("0",))
+}
 DERIVED = {
     "uniformity.fabric": (
         _fabric,
-        Subject(("fabric",), remedy="ibstat", remedies=_FUNCTIONS),
+        Subject(("fabric",), remedy="ibstat", settings=_FUNCTIONS),
     ),
-    "uniformity.interfaces": (_interfaces, Subject(("net",), remedies=_LINK)),
+    "uniformity.interfaces": (_interfaces, Subject(("net",), settings=_LINK)),
     "uniformity.mounts": (_mounts, Subject(("storage",), remedy="mount -a")),
 }
 """Checks of facts that are chosen first."""
@@ -375,7 +422,7 @@ class Uniform:
                     _text(value),
                     f"{_text(usual)}, as {most} of {total} nodes",
                     "it differs from most nodes of its kind",
-                    self._subject.command(path, usual),
+                    self._subject.command(path, usual, value),
                     shown(path),
                     grade=self._subject.grade,
                 ),

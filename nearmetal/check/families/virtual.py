@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import cpus_of, word
+from nearmetal.check.families.base import by_system, cpus_of, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -78,14 +78,21 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         made = node.count("pci", address, "vfs")
         if least is None or possible is None or made >= least:
             continue
-        firmware = possible < least
+        file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
+        if possible < least:
+            why = "the firmware offers too few"
+            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
+        elif made:
+            why = "the driver has made too few; stop machines that use them before the remedy"
+            # The kernel refuses to change a number that is not 0.
+            remedy = f"echo 0 >{file} && echo {least:.0f} >{file}"
+        else:
+            why, remedy = "the driver has made none", f"echo {least:.0f} >{file}"
         yield Spotted(
-            f"{made} of {possible:g} that the firmware allows",
-            f"at least {least:g}",
-            "the firmware offers too few" if firmware else "the driver has made too few",
-            f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:g}"
-            if firmware
-            else f"echo {least:g} >/sys/bus/pci/devices/{word(address)}/sriov_numvfs",
+            f"{made} of {possible:.0f} that the firmware allows",
+            f"at least {least:.0f}",
+            why,
+            remedy,
             printable(address)[:16],
             wanted.source("vfs"),
         )
@@ -94,11 +101,17 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     functions = sorted(a for a in node.table("pci") if node.text("pci", a, "physical"))
     if functions and node.number("virtual", "iommu_groups") == 0:
+        words = "intel_iommu=on iommu=pt"
+        grub = "/etc/default/grub && update-grub"
         yield Spotted(
             "off",
             "on",
             "without an IOMMU no machine can have a virtual function",
-            "grubby --update-kernel=ALL --args='intel_iommu=on iommu=pt'",
+            by_system(
+                node,
+                f"sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' {grub}",
+                f"grubby --update-kernel=ALL --args='{words}'",
+            ),
         )
     for address in functions:
         if node.count("pci", address, "group_size") > 1:

@@ -753,11 +753,13 @@ def covered_mounts(rows: List[List[str]]) -> Set[str]:
     """
     points = {}  # type: Dict[str, Set[str]]
     for row in rows:
-        points.setdefault(row[1], set()).add(row[4])
+        # The first mount of a kernel, the root of some nodes without a disk, is its own parent.
+        if row[0] != row[1]:
+            points.setdefault(row[1], set()).add(row[4])
     found = set()  # type: Set[str]
     for row in rows:
         above = {row[4][:place] or "/" for place, c in enumerate(row[4]) if c == "/"} - {row[4]}
-        if row[1] in found or above & points[row[1]]:
+        if row[1] in found or above & points.get(row[1], set()):
             found.add(row[0])
     return found
 
@@ -885,14 +887,12 @@ def providers() -> Facts:
     for place in ("usr/lib", "usr/lib64", "usr/local/lib"):
         folders += ["%s/%s" % (place, n) for n in names(place) if n.endswith("-linux-gnu")]
         folders.append(place)
+    found = {"/%s/libfabric/%s" % (folder, PROVIDER): "" for folder in folders}
     # Other libraries have providers of their own, and places for them.
     words = [w for w in os.environ.get("FI_PROVIDER_PATH", "").split(":") if "nearmetal" in w]
     chosen = [word.lstrip("+@") for word in words]
-    found = {}  # type: Dict[str, str]
     for folder in first(chosen, 64, "places of FI_PROVIDER_PATH"):
         found[folder if folder.endswith(".so") else folder + "/" + PROVIDER] = "missing"
-    for folder in folders:
-        found["/%s/libfabric/%s" % (folder, PROVIDER)] = ""
     for name, absent in found.items():
         if os.path.isfile(at(name.lstrip("/"))):
             yield "nearmetal.providers." + key(name), "there"
@@ -902,30 +902,38 @@ def providers() -> Facts:
             yield "nearmetal.providers." + key(name), absent
 
 
+def folder_of(name: str, *, maker: bool = False) -> Facts:
+    """Whether endpoints can use a folder; `maker`: they make it if its parent lets them."""
+    place = "nearmetal.folders." + key("/" + name)
+    try:
+        yield place + ".mode", "%o" % stat.S_IMODE(os.stat(at(name)).st_mode)
+    except OSError:
+        if not maker:
+            return
+        name = os.path.dirname(name)
+    yield place + ".writable", os.access(at(name), os.W_OK | os.X_OK)
+
+
 def own() -> Facts:
-    """Nearmetal itself: provider, rundir, shared segments, its environment."""
-    for fact in providers():
-        yield fact
-    rundir = os.environ.get("NEARMETAL_RUNDIR", "").lstrip("/")
-    for name in sorted({"run/nearmetal", "dev/shm", clean(rundir) or "dev/shm"}):
-        try:
-            found = os.stat(at(name))
-        except OSError:
-            continue
-        yield "nearmetal.folders.%s.mode" % key("/" + name), "%o" % stat.S_IMODE(found.st_mode)
-        yield (
-            "nearmetal.folders.%s.writable" % key("/" + name),
-            os.access(at(name), os.W_OK | os.X_OK),
-        )
+    """Nearmetal itself: shared memory, environment, provider, rundir.
+
+    Places that a user has chosen come last: a file system behind them may hang.
+    """
+    yield from folder_of("dev/shm")
     try:
         room = os.statvfs(at("dev/shm"))
         yield "nearmetal.shm_bytes", room.f_frsize * room.f_blocks
         yield "nearmetal.shm_free", room.f_frsize * room.f_bavail
     except OSError:
         pass
+    yield from folder_of("run/nearmetal")
     for name in ("FI_PROVIDER_PATH", "FI_PROVIDER", "NEARMETAL_RUNDIR", "NEARMETAL_CHANNELS"):
         if os.environ.get(name):
             yield "nearmetal.environment." + name, clean(os.environ[name])
+    yield from providers()
+    rundir = clean(os.environ.get("NEARMETAL_RUNDIR", "")).strip("/")
+    if rundir:
+        yield from folder_of(rundir, maker=True)
 
 
 def segments() -> Facts:

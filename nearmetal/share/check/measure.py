@@ -2,8 +2,9 @@
 """The agent of `nearmetal check performance`: measures its node, and traffic with other agents.
 
 One file, the standard library, Python 3.6 or later, as any user. It gets its text and then one
-order per line on standard input, and answers each with one line of JSON and its number. At the end of the input it
-ends at once, whatever it does. It opens no file to write. Each order has a limit of time.
+order per line on standard input, and answers each with one line of JSON and its number. At the end
+of the input it ends at once, whatever it does. It opens no file to write. Each order has a limit of
+time.
 
 The first order has the node's address, on which the agent listens. Who connects must first show the
 key of the order, which only the two agents of a pair get.
