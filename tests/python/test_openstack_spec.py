@@ -151,7 +151,7 @@ def test_hosts_apart_are_one_group() -> None:
             "hosts:\n  - {name: h, nodes: ["
             + ", ".join(f"{{name: n{i}}}" for i in range(6))
             + "]}\n",
-            "subnet 10.1.0.0/29: has room for 5 nodes",
+            "subnet 10.1.0.0/29: has room for 4 nodes",
         ),
     ],
 )
