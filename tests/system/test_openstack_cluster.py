@@ -223,7 +223,9 @@ def test_the_outside_and_the_networks_come_and_go(cloud: RealCloud, tmp_path: Pa
     assert plan_of(spec, tmp_path).empty
 
     # The server goes before the network that is no longer there.
-    other = cloud.spec("moves", alone.replace(made, "networks: [{name: rdma, existing: rdma}]\n"))
+    other = cloud.spec(
+        "moves", alone.replace(made, "networks: [{name: rdma, existing: rdma, kind: direct}]\n")
+    )
     raised(other, tmp_path, replace=True)
     assert servers(cloud)["n1"].id != first
     assert plan_of(other, tmp_path).empty

@@ -102,6 +102,9 @@ class OpenstackBackend(SshBackend):
             )
         return mark
 
+    def _read(self, mark: ClusterMark) -> World:
+        return read_world(self._session, mark)
+
     def prepare(self) -> None:
         """Do nothing: the image is in the cloud."""
 
@@ -119,7 +122,7 @@ class OpenstackBackend(SshBackend):
             # A directory without a mark: an interrupted `up` had made nothing yet.
             begun = self._directory.exists()
             return Observed(broken=frozenset({Key(Kind.CLUSTER, self.name)} if begun else ()))
-        world = self._world = read_world(self._session, mark)
+        world = self._world = self._read(mark)
         parts = [part_of(self.spec, Kind.CLUSTER, self.name, self._desired_cluster())]
         unfinished: dict[Key, str] = {}
         broken: set[Key] = set()
@@ -244,7 +247,7 @@ class OpenstackBackend(SshBackend):
         if key.kind is Kind.CLUSTER:
             mark = self._known_mark()
             if mark is not None:
-                self._world = read_world(self._session, mark)
+                self._world = self._read(mark)
                 self._work().remove_all()
             shutil.rmtree(self._directory, ignore_errors=True)
         elif key == Key(Kind.NETWORK, ROUTER):
