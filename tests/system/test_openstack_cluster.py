@@ -198,6 +198,7 @@ def test_what_nova_cannot_place_is_an_error_and_the_next_up_ends_as_planned(
     assert objects(cloud) == before
 
 
+@pytest.mark.full
 def test_the_outside_and_the_networks_come_and_go(cloud: RealCloud, tmp_path: Path) -> None:
     before = objects(cloud)
     made = "networks: [{name: mpi, subnet: 10.80.0.0/24}]\n"
