@@ -263,6 +263,10 @@ ENTRY = "  lab:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', username: u, pass
         ("  lab: [tell-nobody]\n", "clouds.yaml has no valid entry for `lab`"),
         (f"{ENTRY}, project_name: p}}\n", "logging in: Unable to establish connection"),
         ("  lab:\n    auth: {password: tell-nobody}\n", "logging in: "),
+        (
+            f"{ENTRY.replace('//', '//me:tell-nobody@')}, project_name: p}}\n",
+            "logging in: Unable to establish connection",
+        ),
     ],
 )
 def test_a_cloud_that_cannot_be_used_is_an_error_without_its_values(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,7 +15,12 @@ from keystoneauth1 import exceptions as auth_faults
 from openstack import exceptions as faults
 
 from nearmetal.core.errors import BackendError
+from nearmetal.core.log import masked
 from nearmetal.core.text import printable
+
+for _library in ("keystoneauth", "openstack", "stevedore", "urllib3"):
+    # Without a handler, Python would write their warnings, with addresses, to standard error.
+    logging.getLogger(_library).addHandler(logging.NullHandler())
 
 ANSWER_S = 120.0
 """Seconds that a service has for one answer."""
@@ -125,7 +131,7 @@ def strange(what: str) -> BackendError:
 def _reason(error: Exception) -> str:
     """Return the reason that a service gave, bounded and in one line."""
     detail = getattr(error, "details", None) or getattr(error, "message", None) or str(error)
-    return printable(" ".join(str(detail).split()))[:MAX_REASON]
+    return printable(masked(" ".join(str(detail).split())))[:MAX_REASON]
 
 
 def _hint(error: faults.HttpException) -> str:
