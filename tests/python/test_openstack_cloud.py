@@ -71,6 +71,12 @@ def item(name: str, description: str = "", **values: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**same, **values})
 
 
+def refusal(code: int) -> faults.HttpException:
+    answer = SimpleNamespace(status_code=code, request=None, headers={}, url="x", reason="busy")
+    kind = faults.NotFoundException if code == 404 else faults.HttpException
+    return kind("busy", answer)
+
+
 def world_of(**values: Any) -> World:
     network = item("net", is_port_security_enabled=True)
     subnet = item("sub", network_id="net", cidr="10.77.0.0/24", gateway_ip=None)
@@ -265,8 +271,7 @@ def test_a_network_that_a_user_has_put_on_the_router_stays_there() -> None:
 
 def test_a_question_without_an_answer_is_asked_again_until_the_time_is_over() -> None:
     spec = spec_of("", MADE, ONE).model_copy(update={"timeout": 2})
-    answer = SimpleNamespace(status_code=503, request=None, headers={}, url="x", reason="busy")
-    busy = [faults.HttpException("busy", answer) for _ in range(9)]
+    busy = [refusal(503) for _ in range(9)]
     session = NoCloud(servers=busy[:1])
     work_of(spec, World(), session).remove_servers([server(name="n1")])
     assert [words[0] for words in session.requests] == ["delete_server", "servers", "servers"]
@@ -393,6 +398,13 @@ def test_quotas_without_numbers_are_none() -> None:
     session = NoCloud(get_limits=SimpleNamespace(absolute=limits), get_quota=network)
     found = {name: (one.limit, one.used) for name, one in quotas_of(session).items()}
     assert found == {"instances": (10, 0), "server_group_members": (5, 0), "ports": (5, 0)}
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_quotas_that_the_cloud_does_not_tell_are_not_compared(code: int) -> None:
+    session = NoCloud(get_limits=[refusal(code)], get_quota=[refusal(code)])
+    assert quotas_of(session) == {}
+    assert [words[0] for words in session.requests] == ["get_limits", "get_quota"]
 
 
 def test_the_ports_of_the_router_count(tmp_path: Path) -> None:

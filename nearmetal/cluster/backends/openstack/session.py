@@ -44,6 +44,10 @@ class GoneError(BackendError):
     """The object of a request does not exist."""
 
 
+class DeniedError(BackendError):
+    """The user lacks the right to a request."""
+
+
 class BusyError(BackendError):
     """A service did not answer, or has too much to do: the same request may succeed later."""
 
@@ -113,7 +117,8 @@ class CloudSession:
             text = f"{where}: {_reason(error)}"
             if error.status_code in _BUSY:
                 raise BusyError(text, _LATER) from error
-            raise BackendError(text, _hint(error)) from error
+            kind = DeniedError if error.status_code == FORBIDDEN else BackendError
+            raise kind(text, _hint(error)) from error
         except (auth_faults.ConnectionError, auth_faults.HttpServerError) as error:
             raise BusyError(f"{where}: {_reason(error)}", _LATER) from error
         except (auth_faults.ClientException, faults.SDKException) as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import number
 from nearmetal.cluster.backends.openstack.plan import Router, Server
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError, GoneError
 from nearmetal.cluster.backends.openstack.spec import ROUTER, OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.diff import Plan
@@ -137,11 +138,13 @@ def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) ->
 
 
 def quotas_of(session: CloudSession) -> dict[str, Quota]:
-    """Ask for the limits of the project and their use."""
-    with session.asking("reading the quotas"):
-        limits = session.sdk.compute.get_limits().absolute
-        network = session.sdk.network.get_quota(session.project, details=True)
-        return {**_of_nova(limits), **_of_neutron(network)}
+    """Ask for the limits of the project and their use, where the cloud tells them."""
+    found: dict[str, Quota] = {}
+    with suppress(DeniedError, GoneError), session.asking("reading the quotas of Nova"):
+        found |= _of_nova(session.sdk.compute.get_limits().absolute)
+    with suppress(DeniedError, GoneError), session.asking("reading the quotas of Neutron"):
+        found |= _of_neutron(session.sdk.network.get_quota(session.project, details=True))
+    return found
 
 
 def _of_nova(limits: Any) -> dict[str, Quota]:
