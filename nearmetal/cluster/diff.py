@@ -94,7 +94,13 @@ class Plan:
     @property
     def going(self) -> list[Change]:
         """The changes that remove a resource, also to recreate it, in the order of removal."""
-        depth = depths(change.item for change in self.changes)
+        # A resource is removed before all that it stood on, and all that it will stand on.
+        depth = depths(
+            replace(change.item, needs=(*change.item.needs, *change.old.needs))
+            if change.old is not None
+            else change.item
+            for change in self.changes
+        )
         gone = [c for c in self.effective if c.action is not Action.CREATE and not c.in_place]
         return sorted(gone, key=lambda change: -depth[change.key])
 

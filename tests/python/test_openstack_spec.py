@@ -151,7 +151,7 @@ def test_hosts_apart_are_one_group() -> None:
             "hosts:\n  - {name: h, nodes: ["
             + ", ".join(f"{{name: n{i}}}" for i in range(6))
             + "]}\n",
-            "subnet 10.1.0.0/29: has room for 5 nodes",
+            "subnet 10.1.0.0/29: has room for 4 nodes",
         ),
     ],
 )
@@ -234,6 +234,23 @@ def test_a_missing_sdk_is_an_error_with_its_package(tmp_path: Path) -> None:
     assert "pip install 'nearmetal[openstack]'" in done.stderr
 
 
+NOT_YAML = """
+import openstack, sys, yaml
+from nearmetal.cli.main import main
+openstack.connect = lambda **_: yaml.safe_load("password: *tell-nobody")
+sys.exit(main(["plan", sys.argv[1]]))
+"""
+
+
+def test_a_release_of_openstacksdk_that_shows_clouds_yaml_in_its_fault_is_silenced(
+    tmp_path: Path,
+) -> None:
+    done = plan_without(NOT_YAML, tmp_path)
+    assert done.returncode == 1
+    assert "error: cloud lab: clouds.yaml is not YAML" in done.stderr
+    assert "tell-nobody" not in done.stdout + done.stderr
+
+
 ENTRY = "  lab:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', username: u, password: tell-nobody"
 
 
@@ -246,6 +263,10 @@ ENTRY = "  lab:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', username: u, pass
         ("  lab: [tell-nobody]\n", "clouds.yaml has no valid entry for `lab`"),
         (f"{ENTRY}, project_name: p}}\n", "logging in: Unable to establish connection"),
         ("  lab:\n    auth: {password: tell-nobody}\n", "logging in: "),
+        (
+            f"{ENTRY.replace('//', '//me:tell-nobody@')}, project_name: p}}\n",
+            "logging in: Unable to establish connection",
+        ),
     ],
 )
 def test_a_cloud_that_cannot_be_used_is_an_error_without_its_values(

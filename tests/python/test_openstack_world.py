@@ -19,8 +19,8 @@ from nearmetal.cluster.backends.openstack.world import (
 from nearmetal.core.errors import StateError
 from tests.python.test_openstack_spec import spec_of
 
-OURS = ClusterMark("0123456789abcdef01234567")
-OTHER = ClusterMark("89abcdef0123456789abcdef")
+OURS = ClusterMark("0123456789abcdef01234567", "project p")
+OTHER = ClusterMark("89abcdef0123456789abcdef", "project p")
 
 
 class Known(Catalog):
@@ -71,11 +71,19 @@ def test_only_objects_with_the_mark_are_ours() -> None:
 
 def test_a_mark_is_made_once_and_damage_is_an_error(tmp_path: Path) -> None:
     assert read_mark(tmp_path / "none") is None
-    made = make_mark(tmp_path / "c")
-    assert make_mark(tmp_path / "c") == read_mark(tmp_path / "c") == made
+    made = make_mark(tmp_path / "c", "project p")
+    assert make_mark(tmp_path / "c", "project p") == read_mark(tmp_path / "c") == made
     (tmp_path / "c" / "mark").write_text("../../x\n")
     with pytest.raises(StateError, match="damaged"):
         read_mark(tmp_path / "c")
+
+
+def test_a_mark_that_is_lost_is_an_error_where_something_was_made(tmp_path: Path) -> None:
+    make_mark(tmp_path / "c", "project p")
+    (tmp_path / "c" / "spec.json").touch()
+    (tmp_path / "c" / "mark").unlink()
+    with pytest.raises(StateError, match="is missing"):
+        make_mark(tmp_path / "c", "project p")
 
 
 @pytest.mark.parametrize(

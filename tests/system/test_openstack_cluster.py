@@ -198,6 +198,48 @@ def test_what_nova_cannot_place_is_an_error_and_the_next_up_ends_as_planned(
     assert objects(cloud) == before
 
 
+@pytest.mark.full
+def test_the_outside_and_the_networks_come_and_go(cloud: RealCloud, tmp_path: Path) -> None:
+    before = objects(cloud)
+    made = "networks: [{name: mpi, subnet: 10.80.0.0/24}]\n"
+    alone = f"{made}hosts: [{{name: h1, nodes: [{{name: n1}}]}}]\n"
+    floats = f"outside: outside\n{alone.replace('n1}', 'n1, floating: true}')}"
+    raised(cloud.spec("moves", alone), tmp_path)
+    first = servers(cloud)["n1"].id
+    plan = raised(cloud.spec("moves", floats), tmp_path)
+    assert [(str(c.key), c.action.value) for c in plan.effective] == [
+        ("network router", "+"),
+        ("node n1", "~"),
+    ]
+    (address,) = cloud.connected().network.ips()
+    assert address.port_id is not None
+    # The router goes with the address that it leads; the server stays.
+    raised(cloud.spec("moves", alone), tmp_path, replace=True)
+    assert list(cloud.connected().network.ips()) == []
+    assert servers(cloud)["n1"].id == first
+
+    # A flavor may be written as its ID.
+    flavor = cloud.connected().compute.find_flavor("hpc.small").id
+    spec = cloud.spec("moves", alone).model_copy(update={"flavor": flavor})
+    assert plan_of(spec, tmp_path).empty
+
+    # The server goes before the network that is no longer there.
+    other = cloud.spec(
+        "moves", alone.replace(made, "networks: [{name: rdma, existing: rdma, kind: direct}]\n")
+    )
+    raised(other, tmp_path, replace=True)
+    assert servers(cloud)["n1"].id != first
+    assert plan_of(other, tmp_path).empty
+
+    # Other credentials neither make it again nor forget it.
+    elsewhere = other.model_copy(update={"cloud": "admin"})
+    for act in (raised, gone):
+        with pytest.raises(BackendError, match="cluster moves is in project"):
+            act(elsewhere, tmp_path)
+    gone(other, tmp_path)
+    assert objects(cloud) == before
+
+
 class Killed(BaseException):
     """The process ends here."""
 

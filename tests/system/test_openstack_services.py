@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of the tests end with whoever has started them, and have no secrets in view."""
+"""The services of the tests end with whoever has started them."""
 
 from __future__ import annotations
 

@@ -41,8 +41,10 @@ install_broker() {
 }
 
 make_tables() {
-	local fresh=$scratch/database
-	unshare --mount --mount-proc --pid --ipc --fork --kill-child \
+	local fresh=$scratch/database own=()
+	# Only root needs no user namespace for the others.
+	is_root || own=(--user --map-root-user)
+	unshare "${own[@]}" --mount --mount-proc --pid --ipc --fork --kill-child \
 		"$openstack/venv/bin/python" -m tests.openstack.cloud --database "$fresh" --make
 	replace_dir "$fresh" "$openstack/database"
 }

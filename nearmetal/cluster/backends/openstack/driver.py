@@ -10,11 +10,13 @@ of a group against the members that it has placed already. `finish` waits for al
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from nearmetal.cluster.backend import NodeStatus
+from nearmetal.cluster.backends.openstack.answers import checked, number
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
     MARK,
@@ -34,10 +36,14 @@ from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, Opensta
 from nearmetal.cluster.backends.openstack.stock import missing, needs_of, quotas_of, shortages
 from nearmetal.cluster.backends.openstack.work import CloudWork
 from nearmetal.cluster.backends.openstack.world import (
+    BUSY,
+    OFF,
+    RUNS,
     Catalog,
     World,
     group_values,
     network_values,
+    never_ran,
     read_world,
     router_values,
     server_values,
@@ -79,10 +85,25 @@ class OpenstackBackend(SshBackend):
         return {item.key: item for item in made}
 
     def _mark(self) -> ClusterMark:
-        return make_mark(self._directory)
+        return make_mark(self._directory, self._session.home)
 
     def _work(self) -> CloudWork:
         return CloudWork(self._session, self.spec, self._mark(), self._world, self._catalog)
+
+    def _known_mark(self) -> ClusterMark | None:
+        """Return the mark of the cluster, whose objects are where the cloud leads."""
+        mark = read_mark(self._directory)
+        # Wrong credentials are an error of each plan, not of the first change.
+        home = self._session.home
+        if mark is not None and mark.home != home:
+            raise BackendError(
+                f"cluster {self.name} is in {mark.home}, and cloud {self.spec.cloud} is {home}",
+                "correct `cloud` or clouds.yaml; run `nearmetal down` there first to move it",
+            )
+        return mark
+
+    def _read(self, mark: ClusterMark) -> World:
+        return read_world(self._session, mark)
 
     def prepare(self) -> None:
         """Do nothing: the image is in the cloud."""
@@ -95,15 +116,13 @@ class OpenstackBackend(SshBackend):
 
     def observe(self) -> Observed:
         """Ask Nova and Neutron for all objects with the mark of the cluster."""
-        mark = read_mark(self._directory)
+        mark = self._known_mark()
         if mark is None:
-            # Wrong credentials are an error of each plan, not of the first change.
-            self._session.sdk  # noqa: B018 - logs in
             self._world = World()
             # A directory without a mark: an interrupted `up` had made nothing yet.
             begun = self._directory.exists()
             return Observed(broken=frozenset({Key(Kind.CLUSTER, self.name)} if begun else ()))
-        world = self._world = read_world(self._session, mark)
+        world = self._world = self._read(mark)
         parts = [part_of(self.spec, Kind.CLUSTER, self.name, self._desired_cluster())]
         unfinished: dict[Key, str] = {}
         broken: set[Key] = set()
@@ -113,7 +132,7 @@ class OpenstackBackend(SshBackend):
             if values.subnet:
                 parts.append(part_of(self.spec, Kind.NETWORK, name, values))
             else:
-                # Its subnet is missing; it is made in the network that is there.
+                # Without a subnet nothing is in it.
                 broken.add(Key(Kind.NETWORK, name))
         if world.routers:
             router = router_values(self.spec, world, self._catalog)
@@ -123,8 +142,7 @@ class OpenstackBackend(SshBackend):
         for name, server in world.servers.items():
             server_now = server_values(self.spec, world, self._catalog, name)
             item = part_of(self.spec, Kind.NODE, name, server_now)
-            if server.status == "ERROR" and server.launched_at is None:
-                # It never ran, so nothing is lost.
+            if never_ran(server):
                 broken.add(item.key)
                 continue
             parts.append(item)
@@ -132,11 +150,30 @@ class OpenstackBackend(SshBackend):
                 halted[item.key] = "Nova reports ERROR for it"
             elif reason := why_unfinished(server):
                 unfinished[item.key] = reason
-        notes = [
-            f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
-            for server in world.extra
-        ]
-        return Observed(tuple(parts), frozenset(broken), tuple(notes), unfinished, halted)
+        # What an interruption left of nodes that the spec has no longer; others use it again.
+        broken |= {Key(Kind.NODE, name) for name in world.left - self._desired_nodes()}
+        there = tuple(self._with_ground(part) for part in parts)
+        return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
+
+    def _notes(self) -> Iterator[str]:
+        """Say what no plan repairs."""
+        for name, server in self._world.servers.items():
+            if server.status not in {*RUNS, *OFF, *BUSY, "ERROR"}:
+                yield f"node {name} is in state {server.status}, which only you can end"
+        for server in self._world.extra:
+            yield f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
+
+    def _desired_nodes(self) -> set[str]:
+        return {node.name for _, node in self.spec.nodes}
+
+    def _with_ground(self, item: Resource) -> Resource:
+        """Return a resource that needs also what the cluster has and the spec may have no longer."""
+        world, more = self._world, set[Key]()
+        if item.key.kind is Kind.NODE and world.routers:
+            more.add(Key(Kind.NETWORK, ROUTER))
+        if item.key.kind is Kind.NODE or item.key == Key(Kind.NETWORK, ROUTER):
+            more |= {Key(Kind.NETWORK, name) for name in world.networks}
+        return replace(item, needs=(*item.needs, *sorted(more - {*item.needs}, key=str)))
 
     def _desired_cluster(self) -> Any:
         return self._desired[Key(Kind.CLUSTER, self.name)].values
@@ -163,7 +200,9 @@ class OpenstackBackend(SshBackend):
         if mark is not None:
             return
         with self._session.asking("reading the servers"):
-            servers = list(self._session.sdk.compute.servers(details=True))
+            servers = [
+                checked("server", one) for one in self._session.sdk.compute.servers(details=True)
+            ]
         for server in servers:
             metadata = server.metadata or {}
             if metadata.get(MARK) and metadata.get(CLUSTER) == self.name:
@@ -206,9 +245,9 @@ class OpenstackBackend(SshBackend):
     def delete(self, key: Key) -> None:
         """Remove one resource, or all of them with the record."""
         if key.kind is Kind.CLUSTER:
-            mark = read_mark(self._directory)
+            mark = self._known_mark()
             if mark is not None:
-                self._world = read_world(self._session, mark)
+                self._world = self._read(mark)
                 self._work().remove_all()
             shutil.rmtree(self._directory, ignore_errors=True)
         elif key == Key(Kind.NETWORK, ROUTER):
@@ -250,7 +289,7 @@ class OpenstackBackend(SshBackend):
             uptime_s=0.0,
             healthy=health == "running",
             health=health,
-            own_cpus=int((server.flavor or {}).get("vcpus") or 0) if server is not None else 0,
+            own_cpus=number((server.flavor or {}).get("vcpus")) if server is not None else 0,
         )
 
     def _address(self, node: CloudNode) -> str:

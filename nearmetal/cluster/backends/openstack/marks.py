@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearmetal.cluster.store import SPEC
 from nearmetal.core.errors import StateError
 from nearmetal.core.files import read_regular, replace_file
 
 _FILE = "mark"
 _BYTES = 12
+_MAX_FILE = 1024
+_RESTORE = "restore it: without it, nearmetal does not know which objects are its own"
 
 MARK, CLUSTER, NODE = "nearmetal.mark", "nearmetal.cluster", "nearmetal.node"
 HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
@@ -27,9 +30,10 @@ HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
 
 @dataclass(frozen=True)
 class ClusterMark:
-    """The mark of one cluster."""
+    """The mark of one cluster. `home`: the project and region where its objects are."""
 
     token: str
+    home: str
 
     def text(self, *words: str) -> str:
         """Return the description of an object."""
@@ -57,23 +61,25 @@ class ClusterMark:
 
 def read_mark(directory: Path) -> ClusterMark | None:
     """Return the mark of a cluster's directory; None: nothing was made yet."""
+    path = directory / _FILE
     try:
-        token = read_regular(directory / _FILE, 64).decode("ascii", "replace").strip()
+        text = read_regular(path, _MAX_FILE).decode("utf-8", "replace")
     except FileNotFoundError:
+        if (directory / SPEC).exists():
+            # The record of a spec comes after the mark.
+            raise StateError(f"{path} is missing", _RESTORE) from None
         return None
-    if not re.fullmatch(rf"[0-9a-f]{{{2 * _BYTES}}}", token):
-        raise StateError(
-            f"{directory / _FILE} is damaged",
-            "restore it: without it, nearmetal does not know which objects are its own",
-        )
-    return ClusterMark(token)
+    token, _, home = text.removesuffix("\n").partition("\n")
+    if not re.fullmatch(rf"[0-9a-f]{{{2 * _BYTES}}}", token) or not home.isprintable():
+        raise StateError(f"{path} is damaged", _RESTORE)
+    return ClusterMark(token, home)
 
 
-def make_mark(directory: Path) -> ClusterMark:
+def make_mark(directory: Path, home: str) -> ClusterMark:
     """Return the mark of a cluster's directory; a new one is on the disk before any object is made."""
     found = read_mark(directory)
     if found is None:
-        found = ClusterMark(secrets.token_hex(_BYTES))
+        found = ClusterMark(secrets.token_hex(_BYTES), home)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / _FILE, found.token + "\n")
+        replace_file(directory / _FILE, f"{found.token}\n{found.home}\n")
     return found

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import openstack
+import yaml
 from keystoneauth1 import exceptions as auth_faults
 from openstack import exceptions as faults
 
 from nearmetal.core.errors import BackendError
+from nearmetal.core.log import masked
 from nearmetal.core.text import printable
+
+for _library in ("keystoneauth", "openstack", "stevedore", "urllib3"):
+    # Without a handler, Python would write their warnings, with addresses, to standard error.
+    logging.getLogger(_library).addHandler(logging.NullHandler())
 
 ANSWER_S = 120.0
 """Seconds that a service has for one answer."""
@@ -23,6 +30,9 @@ MAX_REASON = 500
 
 FORBIDDEN, CONFLICT, TOO_LARGE = 403, 409, 413
 
+_BUSY = (429, 500, 502, 503, 504)
+
+_LATER = "if the service is only busy, repeat the command: it continues"
 
 _PLACES = (
     "openstacksdk reads clouds.yaml in this directory, ~/.config/openstack or /etc/openstack; "
@@ -32,6 +42,14 @@ _PLACES = (
 
 class GoneError(BackendError):
     """The object of a request does not exist."""
+
+
+class DeniedError(BackendError):
+    """The user lacks the right to a request."""
+
+
+class BusyError(BackendError):
+    """A service did not answer, or has too much to do: the same request may succeed later."""
 
 
 class CloudSession:
@@ -52,6 +70,9 @@ class CloudSession:
         """Return a connection; the fault of a file that openstacksdk cannot read has none of its text."""
         try:
             return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
+        except yaml.YAMLError:
+            # Some releases of openstacksdk do not catch it, and it has words of the file.
+            what = "is not YAML"
         except (AttributeError, KeyError, TypeError, ValueError):
             what = f"has no valid entry for `{self.cloud}`"
         except OSError as error:
@@ -61,7 +82,18 @@ class CloudSession:
     @property
     def project(self) -> str:
         """The ID of the project that owns all objects of a cluster."""
-        return str(self.sdk.current_project_id)
+        with self.asking("reading the project"):
+            found = self.sdk.current_project_id
+        if not found:
+            hint = f"add project_name or project_id to `{self.cloud}` in clouds.yaml"
+            raise BackendError(f"cloud {self.cloud}: the credentials are for no project", hint)
+        return str(found)
+
+    @property
+    def home(self) -> str:
+        """The project and the region, which the same name of a cloud may change."""
+        region = self.sdk.config.region_name
+        return printable(f"project {self.project}" + (f", region {region}" if region else ""))
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
@@ -82,16 +114,29 @@ class CloudSession:
         except faults.NotFoundException as error:
             raise GoneError(f"{where}: {_reason(error)}", "run `nearmetal up` again") from error
         except faults.HttpException as error:
-            raise BackendError(f"{where}: {_reason(error)}", _hint(error)) from error
+            text = f"{where}: {_reason(error)}"
+            if error.status_code in _BUSY:
+                raise BusyError(text, _LATER) from error
+            kind = DeniedError if error.status_code == FORBIDDEN else BackendError
+            raise kind(text, _hint(error)) from error
+        except (auth_faults.ConnectionError, auth_faults.HttpServerError) as error:
+            raise BusyError(f"{where}: {_reason(error)}", _LATER) from error
         except (auth_faults.ClientException, faults.SDKException) as error:
-            hint = "if the service is only busy, repeat the command: it continues"
-            raise BackendError(f"{where}: {_reason(error)}", hint) from error
+            raise BackendError(f"{where}: {_reason(error)}", _LATER) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise strange(where) from error
+
+
+def strange(what: str) -> BackendError:
+    """Return the error of an answer that has another form than those of OpenStack."""
+    hint = "is the address of the service right, and no proxy between?"
+    return BackendError(f"{what}: the answer is not one of OpenStack", hint)
 
 
 def _reason(error: Exception) -> str:
     """Return the reason that a service gave, bounded and in one line."""
     detail = getattr(error, "details", None) or getattr(error, "message", None) or str(error)
-    return printable(" ".join(str(detail).split()))[:MAX_REASON]
+    return printable(masked(" ".join(str(detail).split())))[:MAX_REASON]
 
 
 def _hint(error: faults.HttpException) -> str:

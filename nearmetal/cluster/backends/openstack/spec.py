@@ -95,7 +95,7 @@ class OpenstackSpec(ClusterSpec):
     cloud: CloudName = Field(description="name of the cloud in clouds.yaml")
     hosts: Annotated[list[CloudHost], Field(min_length=1, max_length=64)]
     image: CloudName = Field(description="name or ID of the image of all nodes")
-    flavor: CloudName = Field(description="name of the flavor of all nodes")
+    flavor: CloudName = Field(description="name or ID of the flavor of all nodes")
     networks: Annotated[list[CloudNetwork], Field(min_length=1, max_length=16)] = Field(
         description="networks of the nodes; each node has a port in each, in this order"
     )
@@ -191,8 +191,10 @@ class OpenstackSpec(ClusterSpec):
                     path = ("networks", i, "subnet")
                     yield Finding(path, f"subnet {subnet}", why, "use another subnet")
             seen.append((network.name, subnet))
-            if self.outside is None and subnet.num_addresses - 3 < len(self.nodes):
-                why = f"has room for {subnet.num_addresses - 3} nodes"
+            # Not for nodes: the first and the last, the router's, and that of Neutron's DHCP.
+            room = subnet.num_addresses - 4
+            if room < len(self.nodes):
+                why = f"has room for {room} nodes"
                 path = ("networks", i, "subnet")
                 yield Finding(path, f"subnet {subnet}", why, "use a larger subnet")
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearmetal.cluster.backends.openstack.plan import Server
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.answers import number
+from nearmetal.cluster.backends.openstack.plan import Router, Server
+from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError, GoneError
 from nearmetal.cluster.backends.openstack.spec import ROUTER, OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.diff import Plan
@@ -66,7 +68,8 @@ class _Count:
         flavor = self._catalog.get("flavor", self._spec.flavor_of(node))
         gone = name not in self._world.servers
         # Ports and addresses that an interrupted `up` left are used again.
-        loose = sum(gone and owner == name for owner, _ in self._world.ports)
+        wanted = {network.name for network in self._spec.networks}
+        loose = sum(gone and port in wanted for owner, port in self._world.ports if owner == name)
         floats = gone and bool(self._world.floating.get(name))
         self.need.update(
             {
@@ -89,8 +92,8 @@ class _Count:
             self.need.subtract(
                 {
                     "instances": 1,
-                    "cores": int(flavor.get("vcpus") or 0),
-                    "ram": int(flavor.get("ram") or 0),
+                    "cores": number(flavor.get("vcpus")),
+                    "ram": number(flavor.get("ram")),
                     "ports": sum(owner == key.name for owner, _ in self._world.ports),
                     "floating_ips": len(self._world.floating.get(key.name, ())),
                 }
@@ -101,12 +104,16 @@ class _Count:
         wanted = item.values
         if isinstance(wanted, Server) and wanted.floating:
             self.need["floating_ips"] += not self._world.floating.get(item.key.name)
+        elif isinstance(wanted, Router):
+            self.need["ports"] += len(self._spec.routed) - len(self._world.routes)
 
     def _other(self, key: Key, amount: int) -> None:
         if key.kind is Kind.HOST:
             self.need["server_groups"] += amount
         elif key == Key(Kind.NETWORK, ROUTER):
             self.need["routers"] += amount
+            routes = self._spec.routed if amount > 0 else self._world.routes
+            self.need["ports"] += amount * len(routes)
         elif key.kind is Kind.NETWORK:
             self.need["networks"] += amount
             self.need["subnets"] += amount
@@ -131,10 +138,16 @@ def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) ->
 
 
 def quotas_of(session: CloudSession) -> dict[str, Quota]:
-    """Ask for the limits of the project and their use."""
-    with session.asking("reading the quotas"):
-        limits = session.sdk.compute.get_limits().absolute
-        network = session.sdk.network.get_quota(session.project, details=True)
+    """Ask for the limits of the project and their use, where the cloud tells them."""
+    found: dict[str, Quota] = {}
+    with suppress(DeniedError, GoneError), session.asking("reading the quotas of Nova"):
+        found |= _of_nova(session.sdk.compute.get_limits().absolute)
+    with suppress(DeniedError, GoneError), session.asking("reading the quotas of Neutron"):
+        found |= _of_neutron(session.sdk.network.get_quota(session.project, details=True))
+    return found
+
+
+def _of_nova(limits: Any) -> dict[str, Quota]:
     found = {
         "instances": Quota(limits.instances, limits.instances_used),
         "cores": Quota(limits.total_cores, limits.total_cores_used),
@@ -142,12 +155,21 @@ def quotas_of(session: CloudSession) -> dict[str, Quota]:
         "server_groups": Quota(limits.server_groups, limits.server_groups_used),
         "server_group_members": Quota(limits.server_group_members, 0),
     }
+    return {
+        name: Quota(one.limit, number(one.used))
+        for name, one in found.items()
+        if isinstance(one.limit, int)
+    }
+
+
+def _of_neutron(network: Any) -> dict[str, Quota]:
+    found = {}
     for name in ("networks", "subnets", "routers", "ports", "floating_ips"):
         values = getattr(network, name, None)
-        if isinstance(values, dict):
-            used = int(values.get("used", 0)) + int(values.get("reserved", 0))
-            found[name] = Quota(int(values["limit"]), used)
-    return {name: one for name, one in found.items() if isinstance(one.limit, int)}
+        if isinstance(values, dict) and isinstance(values.get("limit"), int):
+            used = number(values.get("used")) + number(values.get("reserved"))
+            found[name] = Quota(values["limit"], used)
+    return found
 
 
 def shortages(
@@ -179,7 +201,7 @@ def _names(spec: OpenstackSpec, plan: Plan) -> dict[tuple[str, str], list[str]]:
         names["flavor", spec.flavor_of(node)].append(node.name)
         if spec.key is not None:
             names["key pair", spec.key].append(node.name)
-        for existing in {n.existing for n in spec.networks if n.existing is not None}:
+        for existing in dict.fromkeys(n.existing for n in spec.networks if n.existing is not None):
             names["network", existing].append(node.name)
     if spec.outside is not None:
         names.setdefault(("network", spec.outside), [])

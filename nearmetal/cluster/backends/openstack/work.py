@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
     HOST,
@@ -17,10 +19,16 @@ from nearmetal.cluster.backends.openstack.marks import (
     ClusterMark,
 )
 from nearmetal.cluster.backends.openstack.plan import Router, Server
-from nearmetal.cluster.backends.openstack.session import CloudSession, GoneError
+from nearmetal.cluster.backends.openstack.session import (
+    MAX_REASON,
+    BusyError,
+    CloudSession,
+    GoneError,
+)
 from nearmetal.cluster.backends.openstack.spec import CloudNetwork, OpenstackSpec
-from nearmetal.cluster.backends.openstack.world import BUSY, GONE, OFF, Catalog, World
+from nearmetal.cluster.backends.openstack.world import BUSY, GONE, OFF, RUNS, Catalog, World
 from nearmetal.core.errors import BackendError
+from nearmetal.core.text import printable
 
 _LOOK_S = 1.0
 
@@ -83,8 +91,10 @@ class CloudWork:
                     **provider,
                 )
         if name not in self._world.subnets:
-            # Without a router there is no gateway that nodes could use.
+            # Without a router there is no gateway that nodes could use; one may come later.
             routed = {} if wanted in self._spec.routed else {"gateway_ip": None}
+            subnet = ipaddress.IPv4Network(wanted.subnet or "")
+            pool = {"start": str(subnet[2]), "end": str(subnet[-2])}
             with self._session.asking(f"making the subnet of network {name}"):
                 self._world.subnets[name] = self._network.create_subnet(
                     name=f"{self._spec.name}.{name}",
@@ -92,6 +102,7 @@ class CloudWork:
                     network_id=self._world.networks[name].id,
                     ip_version=4,
                     cidr=wanted.subnet,
+                    allocation_pools=[pool],
                     **routed,
                 )
 
@@ -127,7 +138,7 @@ class CloudWork:
 
     def _unplug(self, router: Any, port: Any) -> None:
         def remove(one: Any) -> None:
-            self._network.remove_interface_from_router(router, port_id=one.id)
+            self._network.remove_interface_from_router(router, None, one.id)
 
         self._gone("taking a network from the router", remove, port)
 
@@ -144,20 +155,33 @@ class CloudWork:
             self._world.routers.append(made)
         router = self._world.routers[0]
         if (router.external_gateway_info or {}).get("network_id") != gateway["network_id"]:
+            # Neutron keeps the gateway as long as addresses of its network need it.
+            for node in [*self._world.floating]:
+                self._unfloat(node, but=gateway["network_id"])
             with self._session.asking("setting the outside of the router"):
                 self._network.update_router(router, external_gateway_info=gateway)
         subnets = {
             self._world.networks[name].id: self._world.subnets[name] for name in wanted.routes
         }
-        for network in self._world.routes - subnets.keys():
+        own = {network.id for network in self._world.networks.values()}
+        for network in self._world.routes & own - subnets.keys():
             self._detach(network)
-        for network in subnets.keys() - self._world.routes:
-            with self._session.asking("connecting the router"):
-                self._network.add_interface_to_router(router, subnet_id=subnets[network].id)
-            self._world.routes.add(network)
+        for network, subnet in subnets.items():
+            if network not in self._world.routes:
+                self._attach(router, subnet)
+
+    def _attach(self, router: Any, subnet: Any) -> None:
+        with self._session.asking("connecting the router"):
+            if subnet.gateway_ip is None:
+                first = str(ipaddress.IPv4Network(subnet.cidr)[1])
+                self._network.update_subnet(subnet, gateway_ip=first)
+            self._network.add_interface_to_router(router, subnet.id)
+        self._world.routes.add(subnet.network_id)
 
     def remove_router(self) -> None:
-        """Remove the router."""
+        """Remove the router, and the floating addresses that it leads."""
+        for node in [*self._world.floating]:
+            self._unfloat(node)
         for router in self._world.routers:
             for port in self._interfaces(router):
                 self._unplug(router, port)
@@ -244,6 +268,7 @@ class CloudWork:
     def _float(self, node: str, port: Any) -> None:
         """Lead a floating address to a port; one that the node has already is used."""
         outside = self._id("network", self._spec.outside or "")
+        self._unfloat(node, but=outside)
         found = self._world.floating[node]
         with self._session.asking(f"giving node {node} a floating address"):
             if not found:
@@ -257,10 +282,17 @@ class CloudWork:
             elif found[0].port_id != port.id:
                 found[0] = self._network.update_ip(found[0], port_id=port.id)
 
-    def _unfloat(self, node: str) -> None:
+    def _unfloat(self, node: str, but: str | None = None) -> None:
+        """Remove the floating addresses of a node, but not those of a network."""
+        kept = []
         for address in self._world.floating.pop(node, ()):
+            if address.floating_network_id == but:
+                kept.append(address)
+                continue
             what = f"removing the floating address of node {node}"
             self._gone(what, self._network.delete_ip, address)
+        if kept:
+            self._world.floating[node] = kept
 
     def change_server(self, node: str, wanted: Server) -> str:
         """Change what can be changed in a server that exists, and switch it on; returns its ID."""
@@ -285,7 +317,7 @@ class CloudWork:
             nonlocal server
             if server.status in BUSY:
                 with self._session.asking(f"reading node {node}"):
-                    server = self._compute.get_server(server.id)
+                    server = checked("server", self._compute.get_server(server.id))
             return server.status not in BUSY
 
         self._wait(settled, lambda: f"node {node} is still in state {server.status}")
@@ -326,12 +358,12 @@ class CloudWork:
 
         def settled() -> bool:
             with self._session.asking("reading the servers"):
-                found = {s.id: s for s in self._compute.servers(details=True)}
+                found = {s.id: checked("server", s) for s in self._compute.servers(details=True)}
             for server, node in [*left.items()]:
                 one = found.get(server)
                 if one is None or one.status == "ERROR":
                     failed[node] = _fault(one)
-                elif one.status in {*BUSY, *OFF}:
+                elif one.status not in RUNS:
                     continue
                 del left[server]
             return not left
@@ -350,7 +382,14 @@ class CloudWork:
 
     def _wait(self, done: Callable[[], bool], late: Callable[[], str]) -> None:
         end = time.monotonic() + self._spec.timeout
-        while not done():
+        while True:
+            try:
+                if done():
+                    return
+            except BusyError:
+                # The question has no effect, so it is repeated.
+                if time.monotonic() > end:
+                    raise
             if time.monotonic() > end:
                 raise BackendError(
                     f"{late()} after {self._spec.timeout} s",
@@ -371,6 +410,8 @@ class CloudWork:
         self.remove_router()
         for name in [*world.networks]:
             self.remove_network(name)
+        for network in world.spare:
+            self._gone(f"removing network {network.name}", self._network.delete_network, network)
         for name in [*world.groups]:
             self.remove_group(name)
 
@@ -396,4 +437,5 @@ def _fault(server: Any) -> str:
     """Return why a server failed, as Nova says it."""
     if server is None:
         return "it was removed meanwhile"
-    return str((server.fault or {}).get("message") or "ERROR without a reason")[:500]
+    message = str((server.fault or {}).get("message") or "ERROR without a reason")
+    return printable(" ".join(message.split()))[:MAX_REASON]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import (
     MadeNetwork,
@@ -21,11 +22,30 @@ from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 
 GONE = ("DELETED", "SOFT_DELETED")
 
-OFF = {"SHUTOFF": "start_server", "PAUSED": "unpause_server", "SUSPENDED": "resume_server"}
+OFF = {
+    "SHUTOFF": "start_server",
+    "PAUSED": "unpause_server",
+    "SUSPENDED": "resume_server",
+    "SHELVED": "unshelve_server",
+    "SHELVED_OFFLOADED": "unshelve_server",
+    "RESCUE": "unrescue_server",
+}
 """States of a server that does not run, with the request that makes it run again."""
 
-BUSY = ("BUILD", "REBOOT", "HARD_REBOOT", "MIGRATING", "RESIZE")
+BUSY = (
+    "BUILD",
+    "REBOOT",
+    "HARD_REBOOT",
+    "MIGRATING",
+    "PASSWORD",
+    "REBUILD",
+    "RESIZE",
+    "REVERT_RESIZE",
+)
 """States that end by themselves."""
+
+RUNS = ("ACTIVE", "VERIFY_RESIZE")
+"""States of a server that works."""
 
 
 class Catalog:
@@ -56,7 +76,7 @@ class Catalog:
         else:
             every = [one for one in sdk.compute.keypairs() if one.name == name]
             by_id = None
-        return every or ([by_id] if by_id is not None else [])
+        return [checked(kind, one) for one in every or ([by_id] if by_id is not None else [])]
 
     def several(self, kind: str, name: str) -> bool:
         """Whether a name is not enough to say what is meant."""
@@ -76,6 +96,8 @@ class World:
     extra: list[Any] = field(default_factory=list)
     """Servers of nodes that have an older server."""
     networks: dict[str, Any] = field(default_factory=dict)
+    spare: list[Any] = field(default_factory=list)
+    """Networks of a name that another network has, which is used."""
     subnets: dict[str, Any] = field(default_factory=dict)
     routers: list[Any] = field(default_factory=list)
     routes: set[str] = field(default_factory=set)
@@ -86,6 +108,11 @@ class World:
     """Ports of a node and network that have another port."""
     floating: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def left(self) -> set[str]:
+        """The nodes of which there are ports or addresses, and no server."""
+        return ({node for node, _ in self.ports} | self.floating.keys()) - self.servers.keys()
 
     @cached_property
     def group_of(self) -> dict[str, str]:
@@ -98,9 +125,13 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
     """Ask Nova and Neutron for all objects of a cluster."""
     world, sdk, project = World(), session.sdk, session.project
     with session.asking("reading the servers"):
-        servers = [s for s in sdk.compute.servers(details=True) if s.status not in GONE]
-        groups = list(sdk.compute.server_groups())
-    for server in sorted(servers, key=lambda one: (str(one.created_at), one.id)):
+        servers = [checked("server", one) for one in sdk.compute.servers(details=True)]
+        groups = [checked("server group", one) for one in sdk.compute.server_groups()]
+    # Of two, that which runs is used, and then the older one.
+    order = {server.id: (never_ran(server), str(server.created_at)) for server in servers}
+    for server in sorted(servers, key=lambda one: (order[one.id], one.id)):
+        if server.status in GONE:
+            continue
         node = mark.node(server)
         if node is not None and node in world.servers:
             world.extra.append(server)
@@ -119,7 +150,15 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
             *(("port", one) for one in network.ports(project_id=project)),
             *(("floating", one) for one in network.ips(project_id=project)),
         ]
-    for kind, one in found:
+    subnets = {checked("subnet", one).network_id for kind, one in found if kind == "subnet"}
+
+    def rank(place: tuple[str, Any]) -> tuple[bool, bool, str, str]:
+        kind, one = place[0], checked(*place)
+        unused = not one.device_id if kind == "port" else one.id not in subnets
+        return kind != "network", unused, str(one.created_at), one.id
+
+    # A request without an answer, and its repetition, may have made two: one in use comes first.
+    for kind, one in sorted(found, key=rank):
         words = mark.words(one)
         if words and words[0] == kind:
             _sort_in(world, kind, words[1:], one)
@@ -138,9 +177,14 @@ def _sort_in(world: World, kind: str, words: tuple[str, ...], one: Any) -> None:
     if kind == "router":
         world.routers.append(one)
     elif kind == "network" and len(words) == 1:
-        world.networks.setdefault(words[0], one)
+        if words[0] in world.networks:
+            world.spare.append(one)
+        else:
+            world.networks[words[0]] = one
     elif kind == "subnet" and len(words) == 1:
-        world.subnets.setdefault(words[0], one)
+        network = world.networks.get(words[0])
+        if network is not None and one.network_id == network.id:
+            world.subnets.setdefault(words[0], one)
     elif kind == "floating" and len(words) == 1:
         world.floating[words[0]].append(one)
     elif kind == "port" and len(words) == 2:  # noqa: PLR2004 - node and network
@@ -199,22 +243,27 @@ def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str
     metadata = server.metadata or {}
     wanted = next((one for _, one in spec.nodes if one.name == node), None)
     slots = str(metadata.get(SLOTS, ""))
+    flavor = str((server.flavor or {}).get("original_name") or "")
+    if wanted is not None and (known := catalog.get("flavor", spec.flavor_of(wanted))) is not None:
+        # A spec may say its ID.
+        flavor = spec.flavor_of(wanted) if known.name == flavor else flavor
     return Server(
         host=str(metadata.get(HOST, "")),
         slots=int(slots) if slots.isascii() and slots.isdigit() else 0,
         image=_image(server, catalog, spec.image_of(wanted) if wanted is not None else None),
-        flavor=str((server.flavor or {}).get("original_name") or ""),
+        flavor=flavor,
         key=server.key_name or None,
         group=world.group_of.get(server.id),
         networks=tuple(_ports(spec, world, catalog, node)),
-        floating=_is_floating(world, node),
+        floating=_is_floating(spec, world, catalog, node),
     )
 
 
 def _image(server: Any, catalog: Catalog, wanted: str | None) -> str:
     """Return the image as the spec says it, if it is that one; else as it was when it was made."""
     made = str((server.metadata or {}).get(IMAGE, ""))
-    own = str((server.image or {}).get("id") or "")
+    # A server that began from a volume has the text "".
+    own = str(server.image.get("id") or "") if isinstance(server.image, dict) else ""
     found = catalog.get("image", wanted) if wanted is not None else None
     if wanted is not None and found is None:
         # The image may be gone since: that is no difference.
@@ -249,10 +298,19 @@ def _ports(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> li
     return found
 
 
-def _is_floating(world: World, node: str) -> bool:
-    """Whether a floating address leads to a port of the node."""
+def _is_floating(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> bool:
+    """Whether a floating address of the outside leads to a port of the node."""
     ports = {port.id for (owner, _), port in world.ports.items() if owner == node}
-    return any(address.port_id in ports for address in world.floating.get(node, ()))
+    outside = catalog.get("network", spec.outside) if spec.outside is not None else None
+    return any(
+        address.port_id in ports and (outside is None or address.floating_network_id == outside.id)
+        for address in world.floating.get(node, ())
+    )
+
+
+def never_ran(server: Any) -> bool:
+    """Whether a server failed before it ran, so that nothing is lost with it."""
+    return bool(server.status == "ERROR" and server.launched_at is None)
 
 
 def why_unfinished(server: Any) -> str:

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver on clouds that tests describe: what it plans and asks for, and what it never touches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openstack")
+
+from openstack import exceptions as faults
+
+from nearmetal.cluster.backends.openstack.driver import OpenstackBackend
+from nearmetal.cluster.backends.openstack.marks import ClusterMark, make_mark
+from nearmetal.cluster.backends.openstack.plan import Router
+from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+from nearmetal.cluster.backends.openstack.stock import needs_of, quotas_of
+from nearmetal.cluster.backends.openstack.work import CloudWork
+from nearmetal.cluster.backends.openstack.world import World, read_world
+from nearmetal.cluster.diff import Plan, make_plan
+from nearmetal.cluster.registration import desired
+from nearmetal.cluster.resource import Facts, Key, Kind
+from nearmetal.cluster.store import Store
+from nearmetal.core.errors import BackendError
+from tests.python.test_openstack_spec import spec_of
+from tests.python.test_openstack_world import OURS, Known, port, server
+
+MADE = "networks: [{name: mpi, subnet: 10.77.0.0/24}]\n"
+EXISTING = "networks: [{name: mpi, existing: mpi}]\n"
+ONE = "hosts: [{name: h1, nodes: [{name: n1}]}]\n"
+
+
+class Asked:
+    """A service that notes each request, and answers with what a test says."""
+
+    def __init__(self, requests: list[tuple[Any, ...]], answers: dict[str, Any]) -> None:
+        self._requests, self._answers = requests, answers
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*words: Any, **named: Any) -> Any:
+            texts = [getattr(word, "id", word) for word in words]
+            self._requests.append((name, *texts, *named.values()))
+            answer = self._answers.get(name, ())
+            if isinstance(answer, list) and answer and isinstance(answer[0], BaseException):
+                raise answer.pop(0)
+            return answer
+
+        return ask
+
+
+class NoCloud(CloudSession):
+    """A session without a cloud."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__("lab")
+        self.requests: list[tuple[Any, ...]] = []
+        service = Asked(self.requests, answers)
+        config = SimpleNamespace(region_name="")
+        self.__dict__["sdk"] = SimpleNamespace(
+            compute=service, network=service, current_project_id="p", config=config
+        )
+
+
+def item(name: str, description: str = "", **values: Any) -> SimpleNamespace:
+    same = {"id": name, "name": name, "description": description, "created_at": "2026"}
+    return SimpleNamespace(**{**same, **values})
+
+
+def refusal(code: int) -> faults.HttpException:
+    answer = SimpleNamespace(status_code=code, request=None, headers={}, url="x", reason="busy")
+    kind = faults.NotFoundException if code == 404 else faults.HttpException
+    return kind("busy", answer)
+
+
+def world_of(**values: Any) -> World:
+    network = item("net", is_port_security_enabled=True)
+    subnet = item("sub", network_id="net", cidr="10.77.0.0/24", gateway_ip=None)
+    return World(networks={"mpi": network}, subnets={"mpi": subnet}, **values)
+
+
+def router() -> SimpleNamespace:
+    return item("r", external_gateway_info={"network_id": "o1"})
+
+
+def floating(network: str, leads: str = "p") -> dict[str, list[Any]]:
+    one = item("f", floating_network_id=network, port_id=leads, floating_ip_address="203.0.113.9")
+    return {"n1": [one]}
+
+
+class GivenBackend(OpenstackBackend):
+    """A backend on the cloud that a test gives."""
+
+    given: World
+
+    def _read(self, mark: ClusterMark) -> World:
+        del mark
+        return self.given
+
+
+class Flavors(Known):
+    """A catalog of flavors alone."""
+
+    def get(self, kind: str, name: str) -> Any | None:
+        return super().get(kind, "small") if kind == "flavor" and name else None
+
+
+def backend_of(spec: OpenstackSpec, world: World, directory: Path, **ids: str) -> GivenBackend:
+    """Return the backend of a cluster that has been made."""
+    store = Store(directory)
+    made = GivenBackend(spec, store)
+    made.given = world
+    made._session = NoCloud()
+    made._catalog = Known(**ids)
+    make_mark(store.cluster(spec.name), "project p")
+    return made
+
+
+def planned(backend: OpenstackBackend) -> Plan:
+    observed = backend.observe()
+    return make_plan("c", desired(backend.spec, Facts(), observed), observed)
+
+
+def work_of(spec: OpenstackSpec, world: World, session: NoCloud, **ids: str) -> CloudWork:
+    return CloudWork(session, spec, OURS, world, Known(**ids))
+
+
+# Plans
+
+
+def test_a_server_goes_before_the_network_that_the_spec_has_no_longer(tmp_path: Path) -> None:
+    world = world_of(servers={"n1": server()}, ports={("n1", "mpi"): port("s1")})
+    backend = backend_of(spec_of("", EXISTING, ONE), world, tmp_path, network="other")
+    going = [str(change.key) for change in planned(backend).going]
+    assert going == ["node n1", "network mpi"]
+
+
+def test_what_an_interruption_left_of_a_node_is_used_or_removed(tmp_path: Path) -> None:
+    world = world_of(ports={("n1", "mpi"): port(""), ("old", "mpi"): port("")})
+    backend = backend_of(spec_of("", MADE, ONE), world, tmp_path)
+    plan = planned(backend)
+    assert [str(change.key) for change in plan.going] == ["node old"]
+    assert "node n1" in [str(change.key) for change in plan.coming]
+    assert plan.disruptive == ()
+    backend.delete(Key(Kind.NODE, "old"))
+    assert ("delete_port", "p") in backend._session.requests  # type: ignore[attr-defined]
+    assert list(world.ports) == [("n1", "mpi")]
+
+
+@pytest.mark.parametrize(
+    ("status", "request_"),
+    [
+        ("SHELVED_OFFLOADED", "unshelve_server"),
+        ("RESCUE", "unrescue_server"),
+        ("SUSPENDED", "resume_server"),
+    ],
+)
+def test_a_server_that_does_not_run_is_made_to_run_in_place(
+    status: str, request_: str, tmp_path: Path
+) -> None:
+    world = world_of(servers={"n1": server(status=status)}, ports={("n1", "mpi"): port("s1")})
+    backend = backend_of(spec_of("", MADE, ONE), world, tmp_path)
+    (change,) = planned(backend).effective
+    assert (change.key.name, change.in_place) == ("n1", True)
+    backend.change(change.item, backend.spec)
+    assert (request_, "s1") in backend._session.requests  # type: ignore[attr-defined]
+
+
+def test_a_state_that_nothing_ends_is_told(tmp_path: Path) -> None:
+    world = world_of(servers={"n1": server(status="UNKNOWN")}, ports={("n1", "mpi"): port("s1")})
+    backend = backend_of(spec_of("", MADE, ONE), world, tmp_path)
+    assert planned(backend).notes == ("node n1 is in state UNKNOWN, which only you can end",)
+
+
+def test_a_flavor_may_be_written_as_its_id(tmp_path: Path) -> None:
+    world = world_of(servers={"n1": server()}, ports={("n1", "mpi"): port("s1")})
+    spec = spec_of("", MADE, ONE).model_copy(update={"flavor": "0815"})
+    backend = backend_of(spec, world, tmp_path)
+    assert not planned(backend).empty
+    backend._catalog = Flavors(flavor="0815")
+    assert planned(backend).empty
+
+
+def test_an_address_of_another_outside_is_a_difference_in_place(tmp_path: Path) -> None:
+    text = ONE.replace("n1}", "n1, floating: true}")
+    world = world_of(
+        servers={"n1": server()},
+        ports={("n1", "mpi"): port("s1")},
+        routers=[router()],
+        routes={"net"},
+        floating=floating("o1"),
+    )
+    spec = spec_of("outside: out\n", MADE, text)
+    backend = backend_of(spec, world, tmp_path, network="o1")
+    assert planned(backend).empty
+    backend._catalog = Known(network="o2")
+    changes = [(str(c.key), c.in_place) for c in planned(backend).effective]
+    assert changes == [("network router", True), ("node n1", True)]
+
+
+@pytest.mark.parametrize("verb", ["observe", "delete"])
+def test_a_cluster_of_another_project_or_region_is_never_made_again_nor_forgotten(
+    verb: str, tmp_path: Path
+) -> None:
+    backend = backend_of(spec_of("", MADE, ONE), World(), tmp_path)
+    backend.observe()
+    backend._session.sdk.config.region_name = "West"
+    words = "cluster c is in project p, and cloud lab is project p, region West"
+    with pytest.raises(BackendError, match=words):
+        backend.observe() if verb == "observe" else backend.delete(Key(Kind.CLUSTER, "c"))
+    assert (tmp_path / "clusters" / "c" / "mark").exists()
+
+
+def test_credentials_of_no_project_are_an_error() -> None:
+    session = NoCloud()
+    session.sdk.current_project_id = None
+    with pytest.raises(BackendError, match="are for no project"):
+        session.project  # noqa: B018 - asks
+
+
+# Requests
+
+
+def test_addresses_go_before_the_router_that_leads_them() -> None:
+    session = NoCloud(ports=[item("i", device_owner="network:router_interface", network_id="net")])
+    world = world_of(routers=[router()], routes={"net"}, floating=floating("o1"))
+    work_of(spec_of("", MADE, ONE), world, session).remove_router()
+    changes = [words[0] for words in session.requests if words[0] != "ports"]
+    assert changes == ["delete_ip", "remove_interface_from_router", "delete_router"]
+
+
+def test_another_outside_removes_the_addresses_of_the_first() -> None:
+    session = NoCloud()
+    world = world_of(routers=[router()], routes={"net"}, floating=floating("o1"))
+    spec = spec_of("outside: new\n", MADE, ONE)
+    work_of(spec, world, session, network="o2").settle_router(
+        Router(outside="new", routes=("mpi",))
+    )
+    assert [words[0] for words in session.requests] == ["delete_ip", "update_router"]
+
+
+def test_a_subnet_gets_its_gateway_when_it_gets_a_router() -> None:
+    session = NoCloud()
+    world = world_of(routers=[router()])
+    spec = spec_of("outside: out\n", MADE, ONE)
+    work_of(spec, world, session, network="o1").settle_router(
+        Router(outside="out", routes=("mpi",))
+    )
+    assert session.requests == [
+        ("update_subnet", "sub", "10.77.0.1"),
+        ("add_interface_to_router", "r", "sub"),
+    ]
+
+
+def test_a_network_that_a_user_has_put_on_the_router_stays_there() -> None:
+    interfaces = [
+        item(name, device_owner="network:router_interface", network_id=name)
+        for name in ("net", "theirs")
+    ]
+    session = NoCloud(ports=interfaces)
+    world = world_of(routers=[router()], routes={"net", "theirs"})
+    spec = spec_of("outside: out\n", MADE, ONE)
+    work_of(spec, world, session, network="o1").settle_router(Router(outside="out", routes=()))
+    changes = [words for words in session.requests if words[0] != "ports"]
+    assert changes == [("remove_interface_from_router", "r", None, "net")]
+
+
+def test_a_question_without_an_answer_is_asked_again_until_the_time_is_over() -> None:
+    spec = spec_of("", MADE, ONE).model_copy(update={"timeout": 2})
+    busy = [refusal(503) for _ in range(9)]
+    session = NoCloud(servers=busy[:1])
+    work_of(spec, World(), session).remove_servers([server(name="n1")])
+    assert [words[0] for words in session.requests] == ["delete_server", "servers", "servers"]
+    with pytest.raises(BackendError, match=r"reading the servers: busy"):
+        work_of(spec, World(), NoCloud(servers=busy)).wait_for({"s1": "n1"})
+
+
+def test_a_server_in_a_state_that_does_not_work_is_not_taken_for_one_that_runs() -> None:
+    spec = spec_of("", MADE, ONE).model_copy(update={"timeout": 0})
+    session = NoCloud(servers=[server(name="n1", status="UNKNOWN", fault=None)])
+    with pytest.raises(BackendError, match="nodes n1 do not run after 0 s"):
+        work_of(spec, World(), session).wait_for({"s1": "n1"})
+
+
+def test_the_reason_of_nova_is_one_bounded_line() -> None:
+    fault = {"message": "no \x1b[2J\nvalid " + "x" * 5000}
+    spec = spec_of("", MADE, ONE)
+    session = NoCloud(servers=[server(name="n1", status="ERROR", fault=fault)])
+    with pytest.raises(BackendError) as caught:
+        work_of(spec, World(), session).wait_for({"s1": "n1"})
+    line = caught.value.message.splitlines()[1]
+    assert line.startswith(r"  node n1: no \x1b[2J valid xxx")
+    assert len(line) < 600
+
+
+# What is there
+
+
+def listed(**lists: list[Any]) -> NoCloud:
+    return NoCloud(**lists)
+
+
+def twice() -> NoCloud:
+    """Return a cloud where lost answers have led to two of everything."""
+    networks = [item(name, OURS.text("network", "mpi")) for name in ("a", "b")]
+    subnets = [
+        item("sub", OURS.text("subnet", "mpi"), network_id="b", cidr="10.77.0.0/24"),
+    ]
+    marked = {"nearmetal.mark": OURS.token, "nearmetal.node": "n1"}
+    failed = {"created_at": "2025", "status": "ERROR", "launched_at": None}
+    servers = [
+        server(id=name, name="n1", fault=None, metadata=marked, **values)
+        for name, values in (("s0", failed), ("s1", {"created_at": "2026", "launched_at": "2026"}))
+    ]
+    ports = [
+        item(
+            name,
+            OURS.text("port", "n1", "mpi"),
+            network_id="b",
+            device_id=device,
+            device_owner="compute:nova",
+            fixed_ips=[{"ip_address": "10.77.0.5"}],
+        )
+        for name, device in (("p0", ""), ("p1", "s1"))
+    ]
+    return listed(networks=networks, subnets=subnets, servers=servers, ports=ports)
+
+
+def test_of_two_the_one_in_use_is_used_and_both_are_removed() -> None:
+    session = twice()
+    world = read_world(session, OURS)
+    assert world.networks["mpi"].id == "b"
+    assert world.subnets["mpi"].id == "sub"
+    assert world.servers["n1"].id == "s1"
+    assert world.ports["n1", "mpi"].id == "p1"
+    session.requests.clear()
+    session.sdk.compute._answers["servers"] = ()
+    work_of(spec_of("", MADE, ONE), world, session).remove_all()
+    deleted = [words for words in session.requests if words[0].startswith("delete")]
+    assert deleted == [
+        ("delete_server", "s1"),
+        ("delete_server", "s0"),
+        ("delete_port", "p1"),
+        ("delete_port", "p0"),
+        ("delete_network", "b"),
+        ("delete_network", "a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "one"),
+    [
+        ("servers", server(name="n1", fault=None, metadata=["x"])),
+        ("servers", server(name="n1", fault=None, id=None)),
+        ("servers", server(name="n1", fault=None, flavor="small")),
+        ("servers", server(name="n1", fault="broken")),
+        ("server_groups", item("g", member_ids=[{}], policies=None)),
+        ("networks", item("n", id=7)),
+        ("subnets", item("s", network_id="n", cidr=None)),
+        ("routers", item("r", external_gateway_info="out")),
+        ("ports", item("p", network_id="n", device_id="", device_owner="", fixed_ips=[{}])),
+        ("ports", item("p", network_id="n", device_id="", device_owner="", fixed_ips=["x"])),
+        ("ips", item("f", floating_network_id="n", port_id=3)),
+    ],
+)
+def test_an_answer_of_another_form_is_an_error_of_the_service(kind: str, one: Any) -> None:
+    with pytest.raises(BackendError, match="the answer is not one of OpenStack"):
+        read_world(listed(**{kind: [one]}), OURS)
+
+
+@pytest.mark.parametrize("error", [ValueError("Expecting value"), TypeError(), KeyError("id")])
+def test_what_openstacksdk_cannot_read_is_an_error_of_the_service(error: Exception) -> None:
+    words = "asking: the answer is not one of OpenStack"
+    with pytest.raises(BackendError, match=words), CloudSession("lab").asking("asking"):
+        raise error
+
+
+# Quotas
+
+
+def test_quotas_without_numbers_are_none() -> None:
+    limits = SimpleNamespace(
+        instances=10,
+        instances_used=None,
+        total_cores=None,
+        total_cores_used="x",
+        total_ram="many",
+        total_ram_used=1,
+        server_groups=None,
+        server_groups_used=None,
+        server_group_members=5,
+    )
+    network = SimpleNamespace(ports={"limit": 5, "used": "x"}, routers={}, networks=7)
+    session = NoCloud(get_limits=SimpleNamespace(absolute=limits), get_quota=network)
+    found = {name: (one.limit, one.used) for name, one in quotas_of(session).items()}
+    assert found == {"instances": (10, 0), "server_group_members": (5, 0), "ports": (5, 0)}
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_quotas_that_the_cloud_does_not_tell_are_not_compared(code: int) -> None:
+    session = NoCloud(get_limits=[refusal(code)], get_quota=[refusal(code)])
+    assert quotas_of(session) == {}
+    assert [words[0] for words in session.requests] == ["get_limits", "get_quota"]
+
+
+def test_the_ports_of_the_router_count(tmp_path: Path) -> None:
+    spec = spec_of("outside: out\n", MADE, ONE)
+    backend = backend_of(spec, World(), tmp_path)
+    needs = needs_of(spec, planned(backend), World(), Known())
+    assert needs.amounts["ports"] == 2
