@@ -8,10 +8,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "connect/exchange.h"
+#include "transport/shm/shm_private.h"
 #include "vmseg_nodes.h"
 
 static int ask(uint32_t part, enum nm_vmseg_state state)
@@ -72,6 +75,13 @@ static void poke_part(uint32_t part, uint32_t state)
 	segment_poke(segment_part_offset(part, MACHINE_SIZE) +
 			     offsetof(struct nm_vmseg_part, state),
 		     &state, sizeof(state));
+}
+
+static void poke_knock(uint32_t part, uint64_t knock)
+{
+	segment_poke(segment_part_offset(part, MACHINE_SIZE) +
+			     offsetof(struct nm_vmseg_part, knock),
+		     &knock, sizeof(knock));
 }
 
 NM_TEST_WITHIN(sessions_stand_and_nothing_begins, 60)
@@ -216,10 +226,7 @@ static void flap(void *arg)
 		uint64_t roll = nm_test_random(&random);
 
 		poke_part(1, states[roll % NM_ARRAY_SIZE(states)]);
-		knock++;
-		segment_poke(segment_part_offset(1, MACHINE_SIZE) +
-				     offsetof(struct nm_vmseg_part, knock),
-			     &knock, sizeof(knock));
+		poke_knock(1, ++knock);
 		node_progress(node);
 	}
 }
@@ -374,5 +381,48 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	node_destroy(b);
 	NODE_UNTIL(a, a->nr_down);
 	NM_CHECK_EQ(a->down_err, 0);
+	node_destroy(a);
+}
+
+/* Each hangup has a number of its own. The exchange ends all the same, so the machine may leave. */
+NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
+{
+	enum { NR_KEPT = 4 };
+	struct node *a = machine_node(0);
+	struct nm_vmseg *segment = segment_attach(1);
+	struct nm_vmseg_claim *claim = segment_open(segment, 'f', NULL);
+	const struct nm_vmseg_address to = slot_on(0).address;
+	uint8_t bytes[sizeof(struct nm_letter_head) + 1] = {0};
+	uint32_t cells[NR_KEPT];
+	uint64_t start = 0;
+	int err = -EBUSY;
+
+	for (uint32_t sequence = 1; err == -EBUSY; sequence++) {
+		struct nm_letter_head head = {
+			.magic = NM_LETTER_MAGIC,
+			.flags = NM_LETTER_CALLER | NM_LETTER_HANGUP,
+			.len = 1,
+			.number = 7,
+			.sequence = sequence,
+		};
+
+		if (sequence > NR_KEPT)
+			nm_vmseg_retract(claim, cells[sequence % NR_KEPT]);
+		memcpy(bytes, &head, sizeof(head));
+		NM_CHECK_EQ(
+			nm_vmseg_post(claim, &to, bytes, sizeof(bytes), &cells[sequence % NR_KEPT]),
+			0);
+		nm_test_sleep_ms(20);
+		if (sequence == 10) {
+			start = nm_clock_ns();
+			NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+		}
+		if (sequence > 10)
+			err = ask(0, NM_VMSEG_FROZEN);
+		NM_CHECK(!start || nm_clock_ns() - start < 10 * NM_NS_PER_S);
+	}
+	NM_CHECK_EQ(err, 0);
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(segment);
 	node_destroy(a);
 }
