@@ -384,6 +384,11 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	node_destroy(a);
 }
 
+static struct nm_sessions *sessions_of(const struct node *node)
+{
+	return nm_shm_of(node->transport)->sessions;
+}
+
 /* Each hangup has a number of its own. The exchange ends all the same, so the machine may leave. */
 NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
 {
@@ -425,4 +430,34 @@ NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
 	nm_vmseg_release(claim);
 	nm_vmseg_detach(segment);
 	node_destroy(a);
+}
+
+/* Time in FROZEN is no time in which this machine stood still. */
+NM_TEST_WITHIN(an_absence_prolongs_no_limit, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	struct nm_sessions *sessions = sessions_of(a);
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	const struct nm_vmseg_peer peer = slot_on(1);
+	struct nm_exchange *exchange;
+	uint64_t now, limit;
+	int ends[2];
+
+	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	ask_until_done(0, NM_VMSEG_FROZEN);
+	nm_test_sleep_ms(2000);
+	pthread_mutex_lock(&sessions->lock);
+	NM_CHECK_EQ(ask(0, NM_VMSEG_RUN), 0);
+	NM_CHECK_EQ(nm_vmseg_return(wire->claim), 0);
+	NM_CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+	exchange = nm_exchange_create(sessions, &peer, ends[1], 7, true);
+	NM_CHECK(exchange != NULL);
+	now = nm_clock_ns();
+	exchange->say_by_ns = limit = now + NM_NS_PER_S;
+	sessions->wire->ops->turn(sessions, now);
+	NM_CHECK_EQ(exchange->say_by_ns, limit);
+	pthread_mutex_unlock(&sessions->lock);
+	close(ends[0]);
+	node_destroy(a);
+	node_destroy(b);
 }
