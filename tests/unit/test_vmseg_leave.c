@@ -384,6 +384,33 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	node_destroy(a);
 }
 
+/* A correct endpoint in FROZEN has no sessions: who was stopped meanwhile sees that it is alone. */
+NM_TEST_WITHIN(who_was_given_up_learns_it_from_a_frozen_slot, 60)
+{
+	struct nm_reason why;
+	struct far_end far;
+	struct node *node;
+	pid_t pid;
+	int err;
+
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
+	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
+	kill(pid, SIGSTOP);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	ask_until_done(0, NM_VMSEG_FROZEN);
+	kill(pid, SIGCONT);
+	far_end_hear(far.to_parent[0], &err, sizeof(err));
+	far_end_hear(far.to_parent[0], &why, sizeof(why));
+	NM_CHECK_EQ(err, -ECONNRESET);
+	NM_CHECK_HAS(why.text, "it gave up this connection before its machine left the segment");
+	nm_test_join(pid, 0);
+	far_end_close(&far);
+	node_destroy(node);
+}
+
 static struct nm_sessions *sessions_of(const struct node *node)
 {
 	return nm_shm_of(node->transport)->sessions;
