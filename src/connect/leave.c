@@ -3,6 +3,11 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
+
+/* A machine may ask at any rate, and each report wakes the program. */
+#define TELL_NS NM_NS_PER_S
+
 static bool asks(const struct nm_vmseg_wire *wire, uint32_t part)
 {
 	return nm_vmseg_part_state(wire->segment, part) != NM_VMSEG_RUN;
@@ -48,13 +53,16 @@ void nm_leave_follow(struct nm_sessions *sessions)
 	}
 }
 
-static void report(struct nm_sessions *sessions, const struct nm_exchange *exchange, bool is_asked)
+static void report(struct nm_sessions *sessions, struct nm_exchange *exchange, bool is_asked,
+		   uint64_t now_ns)
 {
 	struct nm_session *session = exchange->handshake ? exchange->handshake->session : NULL;
 
-	if (!session || __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
+	if (!session || now_ns < exchange->tell_ns ||
+	    __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
 	    atomic_load_explicit(&session->is_asked, memory_order_relaxed) == is_asked)
 		return;
+	exchange->tell_ns = now_ns + TELL_NS;
 	atomic_store_explicit(&session->is_asked, is_asked, memory_order_relaxed);
 	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
 }
@@ -92,6 +100,6 @@ bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		nm_exchange_end(sessions, exchange, exchange->said > 1, why.text);
 		return true;
 	}
-	report(sessions, exchange, is_asked);
+	report(sessions, exchange, is_asked, now_ns);
 	return false;
 }

@@ -416,6 +416,52 @@ static struct nm_sessions *sessions_of(const struct node *node)
 	return nm_shm_of(node->transport)->sessions;
 }
 
+/* Each report wakes a program that sleeps, and takes the lock of its sessions. */
+NM_TEST_WITHIN(a_state_that_flaps_is_rarely_reported, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	const _Atomic uint32_t *doorbell;
+	uint64_t start, now, knock = UINT64_C(1) << 40;
+	uint32_t before, rings;
+
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
+	doorbell = nm_sessions_event_doorbell(sessions_of(a));
+	before = atomic_load(doorbell);
+	start = now = nm_clock_ns();
+	for (uint32_t i = 0; now - start < 2 * NM_NS_PER_S; i++) {
+		poke_part(1, i % 2 ? NM_VMSEG_RUN : NM_VMSEG_QUIESCE);
+		poke_knock(1, ++knock);
+		nm_test_sleep_ms(3);
+		now = nm_clock_ns();
+	}
+	rings = atomic_load(doorbell) - before;
+	NM_CHECK(rings > 0);
+	/* Two exchanges, each at most once a second. */
+	NM_CHECK(rings <= 2 * ((now - start) / NM_NS_PER_S + 2));
+	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+/* The last report is the present state all the same. */
+NM_TEST_WITHIN(the_last_change_is_reported_too, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	struct nm_session *session;
+
+	nodes_connect(&machine_fixture, a, b);
+	session = nm_sessions_find(sessions_of(a), &b->address.who);
+	NM_CHECK(session != NULL);
+	for (unsigned int i = 0; i < 4; i++) {
+		poke_part(1, i % 2 ? NM_VMSEG_RUN : NM_VMSEG_QUIESCE);
+		while (atomic_load(&session->is_asked) != !(i % 2))
+			nm_test_sleep_ms(1);
+	}
+	node_destroy(a);
+	node_destroy(b);
+}
+
 /* Each hangup has a number of its own. The exchange ends all the same, so the machine may leave. */
 NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
 {
