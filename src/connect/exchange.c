@@ -262,6 +262,9 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 		exchange->answer_ns = now_ns;
 	if (!head->sequence || head->sequence > exchange->heard + 1)
 		return;
+	/* Nothing follows a hangup: a second one would keep this exchange. */
+	if (exchange->closing_ns && head->sequence > exchange->heard)
+		return;
 	if (head->sequence <= exchange->heard) {
 		exchange->answer_ns = now_ns;
 		return;

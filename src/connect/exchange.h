@@ -47,6 +47,7 @@ struct nm_exchange {
 	uint64_t probe_ns;   /* when to ask the peer if it still knows this exchange */
 	uint64_t asked_ns;   /* when the unanswered question was sent; 0: no question is open */
 	uint64_t closing_ns; /* when the peer's hangup arrived; 0: it has not hung up */
+	uint64_t tell_ns; /* when its session may be told again that a machine is asked to leave */
 	struct nm_vmseg_lease lease;
 };
 

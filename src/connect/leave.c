@@ -3,6 +3,11 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
+
+/* A machine may ask at any rate, and each report wakes the program. */
+#define TELL_NS NM_NS_PER_S
+
 static bool asks(const struct nm_vmseg_wire *wire, uint32_t part)
 {
 	return nm_vmseg_part_state(wire->segment, part) != NM_VMSEG_RUN;
@@ -48,35 +53,53 @@ void nm_leave_follow(struct nm_sessions *sessions)
 	}
 }
 
-static void report(struct nm_sessions *sessions, const struct nm_exchange *exchange, bool is_asked)
+static void report(struct nm_sessions *sessions, struct nm_exchange *exchange, bool is_asked,
+		   uint64_t now_ns)
 {
 	struct nm_session *session = exchange->handshake ? exchange->handshake->session : NULL;
 
-	if (!session || __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
+	if (!session || now_ns < exchange->tell_ns ||
+	    __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
 	    atomic_load_explicit(&session->is_asked, memory_order_relaxed) == is_asked)
 		return;
+	exchange->tell_ns = now_ns + TELL_NS;
 	atomic_store_explicit(&session->is_asked, is_asked, memory_order_relaxed);
 	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
+}
+
+/* True if a session stands here, and its peer's window shows that the peer ended it. */
+static bool is_ended(const struct nm_sessions *sessions, const struct nm_exchange *exchange)
+{
+	return exchange->handshake && exchange->handshake->state == NM_HANDSHAKE_UP &&
+	       nm_handshake_step(sessions, exchange->handshake) & NM_LANE_ENDED;
 }
 
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		   enum nm_vmseg_state state, uint64_t now_ns)
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	/* Until it is welcomed, this side can give up, and the other one loses nothing. */
+	bool may_end =
+		exchange->handshake && exchange->handshake->state == NM_HANDSHAKE_AWAIT_WELCOME;
 	struct nm_reason why;
-	bool is_asked = nm_leave_check(wire, exchange->peer.address.part, &why) != 0;
+	bool is_asked =
+		nm_leave_check(wire, exchange->peer.address.part, may_end ? &why : NULL) != 0;
 
+	if (state == NM_VMSEG_FROZEN && is_ended(sessions, exchange)) {
+		/* While this machine stood still. The peer hears nothing, so no question helps. */
+		nm_exchange_end(sessions, exchange, false,
+				"it gave up this connection before its machine left the segment");
+		return true;
+	}
 	if (state == NM_VMSEG_FROZEN) {
 		exchange->asked_ns = 0;
 		exchange->probe_ns = now_ns + wire->lease_ns;
 	}
-	/* Until it is welcomed, this side can give up, and the other one loses nothing. */
-	if (is_asked && exchange->handshake &&
-	    exchange->handshake->state == NM_HANDSHAKE_AWAIT_WELCOME) {
+	if (is_asked && may_end) {
 		/* A peer that did not take the hello has no exchange to hang up. */
 		nm_exchange_end(sessions, exchange, exchange->said > 1, why.text);
 		return true;
 	}
-	report(sessions, exchange, is_asked);
+	report(sessions, exchange, is_asked, now_ns);
 	return false;
 }

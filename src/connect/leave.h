@@ -28,7 +28,8 @@ bool nm_leave_is_away(const struct nm_vmseg_wire *wire);
 void nm_leave_follow(struct nm_sessions *sessions);
 /*
  * Look at the two machines of EXCHANGE, whose peer's slot is in STATE. Reports a change to the
- * endpoint. Asks a peer in FROZEN nothing. Ends a call that the peer did not answer yet: then true.
+ * endpoint, at most once a second. Asks a peer in FROZEN nothing. Ends a call that the peer did not
+ * answer yet, and a session that a peer in FROZEN has ended: then true.
  */
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		   enum nm_vmseg_state state, uint64_t now_ns);

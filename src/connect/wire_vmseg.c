@@ -470,8 +470,11 @@ static uint64_t segment_turn(struct nm_sessions *sessions, uint64_t now_ns)
 	knocked = nm_vmseg_knocked(wire->inbox);
 	if (knocked || now_ns >= wire->look_ns)
 		nm_leave_follow(sessions);
-	if (nm_leave_is_away(wire))
+	if (nm_leave_is_away(wire)) {
+		/* This machine does not stand still meanwhile. */
+		wire->looked_ns = 0;
 		return IDLE_WAIT_NS;
+	}
 	if (now_ns >= wire->beat_ns) {
 		nm_vmseg_beat(wire->claim);
 		wire->beat_ns = now_ns + NM_VMSEG_BEAT_MS * NM_NS_PER_MS;

@@ -119,7 +119,11 @@ int nm_vmseg_ask(struct nm_vmseg *segment, enum nm_vmseg_state state, struct nm_
 
 uint32_t nm_vmseg_own_state(const struct nm_vmseg_claim *claim)
 {
-	return nm_vmseg_state_of(nm_vmseg_control_of(claim->slot));
+	uint64_t control = nm_vmseg_control_of(claim->slot);
+
+	return nm_vmseg_generation_of(control) == claim->address.generation ?
+		       nm_vmseg_state_of(control) :
+		       NM_VMSEG_GONE;
 }
 
 void nm_vmseg_leave(struct nm_vmseg_claim *claim)
@@ -141,6 +145,8 @@ int nm_vmseg_return(struct nm_vmseg_claim *claim)
 	if (err)
 		return -EBUSY;
 	err = stays(segment) ? 0 : -EBUSY;
+	if (nm_vmseg_own_state(claim) == NM_VMSEG_GONE)
+		err = -ESTALE;
 	if (!err) {
 		NM_FAULT("slot-return-before");
 		/* A neighbour that sees the state sees a heartbeat that went on. */

@@ -146,10 +146,13 @@ int nm_vmseg_claim(struct nm_vmseg *segment, const uint8_t id[6], uint64_t windo
 int nm_vmseg_open(struct nm_vmseg_claim *claim, const struct nm_geometry *geometry,
 		  struct nm_window *ret_window, struct nm_reason *ret_reason);
 const struct nm_vmseg_address *nm_vmseg_own_address(const struct nm_vmseg_claim *claim);
-/* Advance the heartbeat, except in FROZEN. Call it about every NM_VMSEG_BEAT_MS. */
+/* Advance the heartbeat, except in FROZEN and GONE. Call it about every NM_VMSEG_BEAT_MS. */
 void nm_vmseg_beat(struct nm_vmseg_claim *claim);
 void nm_vmseg_set_state(struct nm_vmseg_claim *claim, enum nm_vmseg_state state);
-/* The state of the own slot, as it is stored: any number, if a process overwrote the table. */
+/*
+ * The state of the own slot, as it is stored: any number, if a process overwrote the table. GONE if
+ * the slot has another owner now.
+ */
 uint32_t nm_vmseg_own_state(const struct nm_vmseg_claim *claim);
 /*
  * The endpoint writes no packet and no message from now on: set state FROZEN. Its window and its
@@ -158,7 +161,8 @@ uint32_t nm_vmseg_own_state(const struct nm_vmseg_claim *claim);
 void nm_vmseg_leave(struct nm_vmseg_claim *claim);
 /*
  * After nm_vmseg_leave(), if the machine stays after all: set state RUN. 0; -EBUSY: it is still, or
- * again, asked to leave, or the lock file is held: try later. Never blocks.
+ * again, asked to leave, or the lock file is held: try later; -ESTALE: the slot is GONE. Never
+ * blocks.
  */
 int nm_vmseg_return(struct nm_vmseg_claim *claim);
 /*

@@ -408,7 +408,9 @@ const struct nm_vmseg_address *nm_vmseg_own_address(const struct nm_vmseg_claim 
 
 void nm_vmseg_beat(struct nm_vmseg_claim *claim)
 {
-	if (nm_vmseg_own_state(claim) == NM_VMSEG_FROZEN)
+	uint32_t state = nm_vmseg_own_state(claim);
+
+	if (state == NM_VMSEG_FROZEN || state == NM_VMSEG_GONE)
 		return;
 	NM_FAULT("slot-beat");
 	atomic_fetch_add_explicit(&claim->slot->heartbeat, 1, memory_order_relaxed);

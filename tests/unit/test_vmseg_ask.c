@@ -142,6 +142,40 @@ NM_TEST(a_boot_takes_the_request_back)
 	nm_vmseg_detach(a);
 }
 
+/* A container with a lock file of its own made the part anew: the slot belongs to another one. */
+NM_TEST(who_lost_its_slot_leaves_it_alone)
+{
+	struct nm_vmseg_claim *claim, *other;
+	struct nm_vmseg_peer before, after;
+	struct nm_vmseg *a, *b;
+	struct nm_reason why;
+
+	segment_file(1, PART);
+	a = segment_attach(0);
+	claim = segment_open(a, 'a', NULL);
+	NM_CHECK_EQ(nm_vmseg_ask(a, NM_VMSEG_QUIESCE, &why), 0);
+	nm_vmseg_leave(claim);
+	NM_CHECK_EQ(unlink(segment_config(0).lock), 0);
+	b = segment_attach(0);
+	other = segment_open(b, 'b', NULL);
+	NM_CHECK_EQ(nm_vmseg_own_address(other)->slot, nm_vmseg_own_address(claim)->slot);
+	before = look(b, other);
+	NM_CHECK_EQ(before.state, NM_VMSEG_RUN);
+	nm_vmseg_beat(claim);
+	nm_vmseg_leave(claim);
+	NM_CHECK_EQ(nm_vmseg_return(claim), -ESTALE);
+	after = look(b, other);
+	NM_CHECK_EQ(after.state, NM_VMSEG_RUN);
+	NM_CHECK_EQ(after.heartbeat, before.heartbeat);
+	nm_vmseg_leave(other);
+	NM_CHECK_EQ(nm_vmseg_return(claim), -ESTALE);
+	NM_CHECK_EQ(look(b, other).state, NM_VMSEG_FROZEN);
+	nm_vmseg_release(claim);
+	nm_vmseg_release(other);
+	nm_vmseg_detach(a);
+	nm_vmseg_detach(b);
+}
+
 static void live_until_killed(void *arg)
 {
 	(void)arg;

@@ -8,10 +8,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "connect/exchange.h"
+#include "transport/shm/shm_private.h"
 #include "vmseg_nodes.h"
 
 static int ask(uint32_t part, enum nm_vmseg_state state)
@@ -72,6 +75,13 @@ static void poke_part(uint32_t part, uint32_t state)
 	segment_poke(segment_part_offset(part, MACHINE_SIZE) +
 			     offsetof(struct nm_vmseg_part, state),
 		     &state, sizeof(state));
+}
+
+static void poke_knock(uint32_t part, uint64_t knock)
+{
+	segment_poke(segment_part_offset(part, MACHINE_SIZE) +
+			     offsetof(struct nm_vmseg_part, knock),
+		     &knock, sizeof(knock));
 }
 
 NM_TEST_WITHIN(sessions_stand_and_nothing_begins, 60)
@@ -216,10 +226,7 @@ static void flap(void *arg)
 		uint64_t roll = nm_test_random(&random);
 
 		poke_part(1, states[roll % NM_ARRAY_SIZE(states)]);
-		knock++;
-		segment_poke(segment_part_offset(1, MACHINE_SIZE) +
-				     offsetof(struct nm_vmseg_part, knock),
-			     &knock, sizeof(knock));
+		poke_knock(1, ++knock);
 		node_progress(node);
 	}
 }
@@ -375,4 +382,155 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	NODE_UNTIL(a, a->nr_down);
 	NM_CHECK_EQ(a->down_err, 0);
 	node_destroy(a);
+}
+
+/* A correct endpoint in FROZEN has no sessions: who was stopped meanwhile sees that it is alone. */
+NM_TEST_WITHIN(who_was_given_up_learns_it_from_a_frozen_slot, 60)
+{
+	struct nm_reason why;
+	struct far_end far;
+	struct node *node;
+	pid_t pid;
+	int err;
+
+	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
+	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
+	pid = far_end_start(&far, 1);
+	node = far_end_meet(&far, 0);
+	kill(pid, SIGSTOP);
+	NODE_UNTIL(node, node->nr_down);
+	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	ask_until_done(0, NM_VMSEG_FROZEN);
+	kill(pid, SIGCONT);
+	far_end_hear(far.to_parent[0], &err, sizeof(err));
+	far_end_hear(far.to_parent[0], &why, sizeof(why));
+	NM_CHECK_EQ(err, -ECONNRESET);
+	NM_CHECK_HAS(why.text, "it gave up this connection before its machine left the segment");
+	nm_test_join(pid, 0);
+	far_end_close(&far);
+	node_destroy(node);
+}
+
+static struct nm_sessions *sessions_of(const struct node *node)
+{
+	return nm_shm_of(node->transport)->sessions;
+}
+
+/* Each report wakes a program that sleeps, and takes the lock of its sessions. */
+NM_TEST_WITHIN(a_state_that_flaps_is_rarely_reported, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	const _Atomic uint32_t *doorbell;
+	uint64_t start, now, knock = UINT64_C(1) << 40;
+	uint32_t before, rings;
+
+	nodes_connect(&machine_fixture, a, b);
+	nodes_exchange(a, b, 1);
+	doorbell = nm_sessions_event_doorbell(sessions_of(a));
+	before = atomic_load(doorbell);
+	start = now = nm_clock_ns();
+	for (uint32_t i = 0; now - start < 2 * NM_NS_PER_S; i++) {
+		poke_part(1, i % 2 ? NM_VMSEG_RUN : NM_VMSEG_QUIESCE);
+		poke_knock(1, ++knock);
+		nm_test_sleep_ms(3);
+		now = nm_clock_ns();
+	}
+	rings = atomic_load(doorbell) - before;
+	NM_CHECK(rings > 0);
+	/* Two exchanges, each at most once a second. */
+	NM_CHECK(rings <= 2 * ((now - start) / NM_NS_PER_S + 2));
+	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
+	node_destroy(a);
+	node_destroy(b);
+}
+
+/* The last report is the present state all the same. */
+NM_TEST_WITHIN(the_last_change_is_reported_too, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	struct nm_session *session;
+
+	nodes_connect(&machine_fixture, a, b);
+	session = nm_sessions_find(sessions_of(a), &b->address.who);
+	NM_CHECK(session != NULL);
+	for (unsigned int i = 0; i < 4; i++) {
+		poke_part(1, i % 2 ? NM_VMSEG_RUN : NM_VMSEG_QUIESCE);
+		while (atomic_load(&session->is_asked) != !(i % 2))
+			nm_test_sleep_ms(1);
+	}
+	node_destroy(a);
+	node_destroy(b);
+}
+
+/* Each hangup has a number of its own. The exchange ends all the same, so the machine may leave. */
+NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
+{
+	enum { NR_KEPT = 4 };
+	struct node *a = machine_node(0);
+	struct nm_vmseg *segment = segment_attach(1);
+	struct nm_vmseg_claim *claim = segment_open(segment, 'f', NULL);
+	const struct nm_vmseg_address to = slot_on(0).address;
+	uint8_t bytes[sizeof(struct nm_letter_head) + 1] = {0};
+	uint32_t cells[NR_KEPT];
+	uint64_t start = 0;
+	int err = -EBUSY;
+
+	for (uint32_t sequence = 1; err == -EBUSY; sequence++) {
+		struct nm_letter_head head = {
+			.magic = NM_LETTER_MAGIC,
+			.flags = NM_LETTER_CALLER | NM_LETTER_HANGUP,
+			.len = 1,
+			.number = 7,
+			.sequence = sequence,
+		};
+
+		if (sequence > NR_KEPT)
+			nm_vmseg_retract(claim, cells[sequence % NR_KEPT]);
+		memcpy(bytes, &head, sizeof(head));
+		NM_CHECK_EQ(
+			nm_vmseg_post(claim, &to, bytes, sizeof(bytes), &cells[sequence % NR_KEPT]),
+			0);
+		nm_test_sleep_ms(20);
+		if (sequence == 10) {
+			start = nm_clock_ns();
+			NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+		}
+		if (sequence > 10)
+			err = ask(0, NM_VMSEG_FROZEN);
+		NM_CHECK(!start || nm_clock_ns() - start < 10 * NM_NS_PER_S);
+	}
+	NM_CHECK_EQ(err, 0);
+	nm_vmseg_release(claim);
+	nm_vmseg_detach(segment);
+	node_destroy(a);
+}
+
+/* Time in FROZEN is no time in which this machine stood still. */
+NM_TEST_WITHIN(an_absence_prolongs_no_limit, 60)
+{
+	struct node *a = machine_node(0), *b = machine_node(1);
+	struct nm_sessions *sessions = sessions_of(a);
+	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	const struct nm_vmseg_peer peer = slot_on(1);
+	struct nm_exchange *exchange;
+	uint64_t now, limit;
+	int ends[2];
+
+	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	ask_until_done(0, NM_VMSEG_FROZEN);
+	nm_test_sleep_ms(2000);
+	pthread_mutex_lock(&sessions->lock);
+	NM_CHECK_EQ(ask(0, NM_VMSEG_RUN), 0);
+	NM_CHECK_EQ(nm_vmseg_return(wire->claim), 0);
+	NM_CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+	exchange = nm_exchange_create(sessions, &peer, ends[1], 7, true);
+	NM_CHECK(exchange != NULL);
+	now = nm_clock_ns();
+	exchange->say_by_ns = limit = now + NM_NS_PER_S;
+	sessions->wire->ops->turn(sessions, now);
+	NM_CHECK_EQ(exchange->say_by_ns, limit);
+	pthread_mutex_unlock(&sessions->lock);
+	close(ends[0]);
+	node_destroy(a);
+	node_destroy(b);
 }
