@@ -52,7 +52,8 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
     lines = [f"cluster {plan.cluster}: nothing to do"] if plan.empty else as_lines(plan)
     if args.out is not None:
         save_plan(args.out, spec, args.spec, plan, cluster.store.digest(spec.name))
-        lines.append(f"written: {args.out}; now `nearmetal up {args.out}`")
+        replace = "--replace " if plan.rewrites else ""
+        lines.append(f"written: {args.out}; now `nearmetal up {replace}{args.out}`")
     _show_plan(plan, lines, view)
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
 

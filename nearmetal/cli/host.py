@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentTypeError
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -144,9 +145,15 @@ def _add_writing(parser: VerbParser, show: str) -> None:
     parser.option(
         "--reboot-timeout SECONDS",
         f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
-        type=int,
+        type=_reboot_seconds,
         default=DEFAULT_REBOOT_S,
     )
+
+
+def _reboot_seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_S:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number of seconds from 1 to {_MOST_S}")
+    return int(text)
 
 
 def apply_options(parser: VerbParser) -> None:

@@ -32,7 +32,7 @@ class PlanFileError(NearmetalError):
 
 
 def write(path: Path, kind: str, content: dict[str, Any]) -> None:
-    """Write a plan into a new file for its owner. `kind`: "hosts" or "cluster"."""
+    """Write a plan into a new file for its owner, or leave none. `kind`: "hosts" or "cluster"."""
     document = {
         MARK: VERSION,
         "kind": kind,
@@ -46,8 +46,12 @@ def write(path: Path, kind: str, content: dict[str, Any]) -> None:
     except FileExistsError as error:
         hint = "remove it, or give another name"
         raise UsageError(f"{path} exists", hint) from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, kind: str) -> dict[str, Any] | None:

@@ -60,6 +60,18 @@ def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
     assert "damaged, or edited by hand" in capsys.readouterr().err
 
 
+def test_the_next_command_says_replace_where_that_is_necessary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, path = load_spec(TWO_NODES), tmp_path / "plan"
+    cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
+    up(cluster, spec)
+    other = parse_spec(TWO_NODES.read_text().replace("slots: 1", "slots: 2"), "other")
+    monkeypatch.setattr("nearmetal.cli.cluster.open_target", lambda _: (cluster, other))
+    assert main(["plan", "other.yaml", "--out", str(path)]) == 3
+    assert f"now `nearmetal up --replace {path}`" in capsys.readouterr().out
+
+
 def saved_for(path: Path, plan: Plan, record: str = "") -> Any:
     save_plan(path, load_spec(TWO_NODES), "two.yaml", plan, record)
     return open_plan(path)

@@ -339,6 +339,31 @@ def test_an_edit_by_hand_is_found(lab: Lab) -> None:
         lab.apply(lab.saved)
 
 
+def test_texts_of_a_plan_file_forge_no_line_and_no_command(lab: Lab) -> None:
+    lab.plan(out=lab.saved)
+    edited(lab.saved, set_in("content", "source", "a; rm -r b\nc"))
+    CHANGES["it has booted"](lab.hosts["kvm1"])
+    with pytest.raises(HostError) as caught:
+        lab.apply(lab.saved)
+    assert caught.value.hint.endswith("nearmetal host plan 'a; rm -r b\\nc' --out FILE")
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="no /dev/full")
+def test_a_plan_that_cannot_be_written_whole_leaves_no_file(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = os.open
+
+    def full(path: Any, *rest: Any) -> int:
+        os.close(opened(path, *rest))
+        return opened("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(plan_file.os, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        plan_file.write(lab.saved, "hosts", {})
+    assert not lab.saved.exists()
+
+
 def test_steps_in_a_plan_file_are_compared_and_never_executed(lab: Lab) -> None:
     lab.plan(out=lab.saved)
     phase = {"steps": [{"step": "x", "text": "x", "action": "WriteFile"}], "reboot": False}
@@ -459,3 +484,13 @@ def test_the_command_line_refuses_shortened_options_and_knows_the_new_ones(
     assert main(["host", "apply", str(lab.file), "--ye"]) == 2
     assert main(["host", "apply", str(lab.file), "--limit", "kvm9"]) == 2
     assert "kvm9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["-5", "0", "86401", "9" * 5000, "1e3", "nan", "²"])
+def test_a_limit_of_a_reboot_that_no_host_can_keep_is_refused(
+    lab: Lab, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("apply", "rollback"):
+        assert main(["host", verb, str(lab.file), "--yes", f"--reboot-timeout={limit}"]) == 2
+        assert "is not a number of seconds from 1 to 86400" in capsys.readouterr().err
+    assert lab.writes == [0, 0, 0]
