@@ -10,6 +10,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -71,7 +72,7 @@ def _open_closed_streams() -> None:
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - stays open
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
             os.set_inheritable(stream.fileno(), True)
             setattr(sys, name, stream)
 

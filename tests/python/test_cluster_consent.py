@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nearmetal.cli.cluster import as_lines
+from nearmetal.cli.cluster import as_lines, written
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
 from nearmetal.cluster.diff import Plan, make_plan
@@ -60,16 +60,13 @@ def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
     assert "damaged, or edited by hand" in capsys.readouterr().err
 
 
-def test_the_next_command_says_replace_where_that_is_necessary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec, path = load_spec(TWO_NODES), tmp_path / "plan"
+def test_the_next_command_says_replace_where_that_is_necessary(tmp_path: Path) -> None:
+    spec = load_spec(TWO_NODES)
     cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
     up(cluster, spec)
     other = parse_spec(TWO_NODES.read_text().replace("slots: 1", "slots: 2"), "other")
-    monkeypatch.setattr("nearmetal.cli.cluster.open_target", lambda _: (cluster, other))
-    assert main(["plan", "other.yaml", "--out", str(path)]) == 3
-    assert f"now `nearmetal up --replace {path}`" in capsys.readouterr().out
+    assert "now `nearmetal up p`" in written(Path("p"), plan_up(cluster, spec))
+    assert "now `nearmetal up --replace p`" in written(Path("p"), plan_up(cluster, other))
 
 
 def saved_for(path: Path, plan: Plan, record: str = "") -> Any:

@@ -348,22 +348,6 @@ def test_texts_of_a_plan_file_forge_no_line_and_no_command(lab: Lab) -> None:
     assert caught.value.hint.endswith("nearmetal host plan 'a; rm -r b\\nc' --out FILE")
 
 
-@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="no /dev/full")
-def test_a_plan_that_cannot_be_written_whole_leaves_no_file(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = os.open
-
-    def full(path: Any, *rest: Any) -> int:
-        os.close(opened(path, *rest))
-        return opened("/dev/full", os.O_WRONLY)
-
-    monkeypatch.setattr(plan_file.os, "open", full)
-    with pytest.raises(OSError, match="No space left"):
-        plan_file.write(lab.saved, "hosts", {})
-    assert not lab.saved.exists()
-
-
 def test_steps_in_a_plan_file_are_compared_and_never_executed(lab: Lab) -> None:
     lab.plan(out=lab.saved)
     phase = {"steps": [{"step": "x", "text": "x", "action": "WriteFile"}], "reboot": False}

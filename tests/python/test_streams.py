@@ -17,7 +17,8 @@ FULL = "error: [Errno 28] No space left on device\n  hint: a full disk or a miss
 
 def shell(line: str, tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a line of bash in which $N is nearmetal, with output that waits in a buffer."""
-    own = {"N": f"{sys.executable} -m nearmetal", "PYTHONPATH": str(ROOT)}
+    # No compiled file: with a limit on the size of files, it would be a damaged one.
+    own = {"N": f"{sys.executable} -B -m nearmetal", "PYTHONPATH": str(ROOT)}
     own |= {"PATH": os.environ["PATH"], "NEARMETAL_STATE_DIR": str(tmp_path / "state")}
     return subprocess.run(
         ["bash", "-c", line],
@@ -38,6 +39,14 @@ def test_a_full_disk_is_an_error(words: str, buffer: str, tmp_path: Path) -> Non
     assert done.returncode == 1
     # Without a buffer, the document of the error meets the full disk again.
     assert done.stderr in (FULL, FULL * 2) if buffer else done.stderr == FULL
+
+
+def test_a_plan_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path) -> None:
+    spec = ROOT / "nearmetal/share/examples/two-nodes.yaml"
+    done = shell(f"ulimit -f 1; $N plan {spec} --out plan", tmp_path)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert not (tmp_path / "plan").exists()
 
 
 @pytest.mark.parametrize("words", ["status", "status --json", "--help"])
