@@ -94,9 +94,12 @@ def show_plan(
 
 def _load(path: Path, limit: str | None) -> HostsFile:
     """Return a hosts file, with only the hosts of `limit`."""
+    from nearmetal.config import plan_file
     from nearmetal.host.hosts_file import load_hosts
     from nearmetal.host.names import limited
+    from nearmetal.host.saved import KIND
 
+    plan_file.refuse(path, KIND)
     file = load_hosts(path)
     return file if limit is None else limited(file, limit)
 

@@ -55,6 +55,11 @@ def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
     assert main(["plan", str(TWO_NODES), "--out", str(path)]) == 2
     assert main(["host", "apply", str(path), "--yes"]) == 1
     assert "it is for `nearmetal up`" in capsys.readouterr().err
+    for verb in ("plan", "status", "down"):
+        assert main([verb, str(path)]) == 1
+        assert capsys.readouterr().err == (
+            f"error: {path}: a saved plan\n  hint: it is for `nearmetal up`\n"
+        )
     path.write_text(path.read_text().replace('"create"', '"delete"'))
     assert main(["up", str(path)]) == 1
     assert "damaged, or edited by hand" in capsys.readouterr().err

@@ -332,6 +332,15 @@ def test_a_damaged_plan_file_is_an_error(lab: Lab, text: str) -> None:
         lab.apply(lab.saved)
 
 
+def test_a_plan_in_place_of_its_hosts_file_is_told(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.plan(out=lab.saved)
+    for verb in ("plan", "status", "rollback"):
+        assert main(["host", verb, str(lab.saved)]) == 1
+        assert "a saved plan\n  hint: it is for `nearmetal host apply`" in capsys.readouterr().err
+
+
 def test_an_edit_by_hand_is_found(lab: Lab) -> None:
     lab.plan(out=lab.saved)
     edited(lab.saved, set_in("content", "source", "/other"), signed=False)
