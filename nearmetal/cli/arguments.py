@@ -53,8 +53,10 @@ def add_yes(parser: VerbParser) -> None:
 
 def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
     """Return the cluster and its spec: the file's, or the recorded one for a name."""
+    from nearmetal.cluster.saved import KIND
     from nearmetal.cluster.spec import load_spec
     from nearmetal.cluster.store import Store, state_directory
+    from nearmetal.config import plan_file
 
     store = Store(state_directory())
     recorded = None
@@ -65,6 +67,8 @@ def open_target(text: str) -> tuple[Cluster, ClusterSpec]:
                 f"cluster {text}: the record of its spec is not readable",
                 "give the spec file instead of the name",
             )
+    if recorded is None:
+        plan_file.refuse(Path(text), KIND)
     return open_cluster(recorded or load_spec(Path(text)))
 
 

@@ -52,9 +52,14 @@ def on_plan(args: argparse.Namespace, view: View) -> int:
     lines = [f"cluster {plan.cluster}: nothing to do"] if plan.empty else as_lines(plan)
     if args.out is not None:
         save_plan(args.out, spec, args.spec, plan, cluster.store.digest(spec.name))
-        lines.append(f"written: {args.out}; now `nearmetal up {args.out}`")
+        lines.append(written(args.out, plan))
     _show_plan(plan, lines, view)
     return ExitCode.DONE if plan.empty else ExitCode.CHANGES
+
+
+def written(path: Path, plan: Plan) -> str:
+    """Return the line about a saved plan, with the command that carries it out."""
+    return f"written: {path}; now `nearmetal up {'--replace ' if plan.rewrites else ''}{path}`"
 
 
 def _show_plan(plan: Plan, lines: list[str], view: View) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentTypeError
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -93,9 +94,12 @@ def show_plan(
 
 def _load(path: Path, limit: str | None) -> HostsFile:
     """Return a hosts file, with only the hosts of `limit`."""
+    from nearmetal.config import plan_file
     from nearmetal.host.hosts_file import load_hosts
     from nearmetal.host.names import limited
+    from nearmetal.host.saved import KIND
 
+    plan_file.refuse(path, KIND)
     file = load_hosts(path)
     return file if limit is None else limited(file, limit)
 
@@ -144,9 +148,15 @@ def _add_writing(parser: VerbParser, show: str) -> None:
     parser.option(
         "--reboot-timeout SECONDS",
         f"seconds after which a rebooting host counts as lost (default: {DEFAULT_REBOOT_S})",
-        type=int,
+        type=_reboot_seconds,
         default=DEFAULT_REBOOT_S,
     )
+
+
+def _reboot_seconds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _MOST_S:
+        raise ArgumentTypeError(f"{text[:40]!r} is not a number of seconds from 1 to {_MOST_S}")
+    return int(text)
 
 
 def apply_options(parser: VerbParser) -> None:

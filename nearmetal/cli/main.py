@@ -10,6 +10,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -43,9 +44,51 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
     """Make the parser, parse, and run the handler; returns the exit code."""
+    _open_closed_streams()
     words = list(argv)
     options = words[: words.index("--")] if "--" in words else words
     view = View(as_json="--json" in options)
+    try:
+        try:
+            return _run(words, make_parser, view)
+        finally:
+            # Here and not at exit, where a full disk is no error that this program can tell.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left, for example `| head`.
+        _discard_output()
+    except OSError as error:
+        # Standard output takes nothing, not even the document of an error.
+        _discard_output()
+        with contextlib.suppress(OSError):
+            view.error(_of_system(error))
+    return ExitCode.ERROR
+
+
+def _open_closed_streams() -> None:
+    """Open the null device where the caller has closed a standard stream.
+
+    Otherwise the next file that is opened gets the number of the stream, and its writes.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
+def _discard_output() -> None:
+    """Let standard output end without a further error, also at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+def _of_system(error: OSError) -> NearmetalError:
+    return NearmetalError(str(error), "a full disk or a missing permission?")
+
+
+def _run(words: list[str], make_parser: Callable[[], ArgumentParser], view: View) -> int:
     records = contextlib.ExitStack()
     # No work is under way while modules are loaded: a signal simply ends the process.
     before = {name: signal.signal(name, signal.SIG_DFL) for name in _ENDING}
@@ -64,11 +107,9 @@ def run(argv: Sequence[str], make_parser: Callable[[], ArgumentParser]) -> int:
         view.error(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has left, for example `| head`: later output has no reader, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.ERROR
+        raise
     except OSError as error:
-        view.error(NearmetalError(str(error), "a full disk or a missing permission?"))
+        view.error(_of_system(error))
         return ExitCode.ERROR
     except Exception as error:
         interrupted = _interruption(error)

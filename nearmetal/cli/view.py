@@ -91,8 +91,14 @@ class View:
                 f"nothing was changed: this would {question}, and there is no terminal to ask at",
                 "look at the plan, and add --yes to agree to it",
             )
-        print(printable(f"{question}? [yes/no] "), end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline().strip().lower()
+        answer = ""
+        try:
+            print(printable(f"{question}? [yes/no] "), end="", file=sys.stderr, flush=True)
+            answer = sys.stdin.readline()
+        finally:
+            if not answer.endswith("\n"):
+                print(file=sys.stderr)  # after Ctrl-C or Ctrl-D, the next line is one of its own
+        answer = answer.strip().lower()
         log.told(f"{question}? {answer}")
         if answer not in ("y", "yes"):
             raise NearmetalError("nothing was changed: the answer was not yes")

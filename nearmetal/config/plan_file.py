@@ -24,6 +24,7 @@ MARK = "nearmetal-plan"
 VERSION = 1
 
 _KEYS = {MARK, "kind", "made", "release", "content", "sha256"}
+_VERBS = {"hosts": "nearmetal host apply", "cluster": "nearmetal up"}
 _MAX_DEPTH = 32
 
 
@@ -32,7 +33,7 @@ class PlanFileError(NearmetalError):
 
 
 def write(path: Path, kind: str, content: dict[str, Any]) -> None:
-    """Write a plan into a new file for its owner. `kind`: "hosts" or "cluster"."""
+    """Write a plan into a new file for its owner, or leave none. `kind`: "hosts" or "cluster"."""
     document = {
         MARK: VERSION,
         "kind": kind,
@@ -46,8 +47,12 @@ def write(path: Path, kind: str, content: dict[str, Any]) -> None:
     except FileExistsError as error:
         hint = "remove it, or give another name"
         raise UsageError(f"{path} exists", hint) from error
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path, kind: str) -> dict[str, Any] | None:
@@ -65,9 +70,7 @@ def read(path: Path, kind: str) -> dict[str, Any] | None:
             "make a new plan with this release",
         )
     if document.get("kind") != kind:
-        verb = {"hosts": "nearmetal host apply", "cluster": "nearmetal up"}.get(
-            str(document.get("kind")), "another release"
-        )
+        verb = _VERBS.get(str(document.get("kind")), "another release")
         raise PlanFileError(f"{path}: not a plan for this command", f"it is for `{verb}`")
     content = document.get("content")
     if set(document) != _KEYS or not isinstance(content, dict) or not _shallow(content):
@@ -75,6 +78,12 @@ def read(path: Path, kind: str) -> dict[str, Any] | None:
     if digest(content) != document["sha256"]:
         _damaged(path)
     return content
+
+
+def refuse(path: Path, kind: str) -> None:
+    """Raise PlanFileError for a plan file, where the command wants what plans are made from."""
+    if read(path, kind) is not None:
+        raise PlanFileError(f"{path}: a saved plan", f"it is for `{_VERBS[kind]}`")
 
 
 def damaged(path: Path, why: str) -> PlanFileError:

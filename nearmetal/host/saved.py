@@ -8,6 +8,7 @@ holds no secret: a hosts file names the places of passwords.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from nearmetal.config import plan_file
 from nearmetal.core.errors import NearmetalError
 from nearmetal.core.files import read_tables, remove_file, replace_tables
+from nearmetal.core.text import printable
 from nearmetal.host.hosts_file import HostsFile, parse_hosts
 from nearmetal.host.model import PlatformFacts
 from nearmetal.host.names import failure
@@ -57,7 +59,8 @@ class SavedHostsPlan:
         `begun`: hosts that an interrupted run of this plan has changed; they may have fewer steps.
         """
         now = _steps(plan)
-        hint = f"make a new plan and look at it: nearmetal host plan {self.source} --out FILE"
+        source = shlex.quote(printable(self.source))
+        hint = f"make a new plan and look at it: nearmetal host plan {source} --out FILE"
         faults = []
         for name, steps in now.items():
             if name in begun:

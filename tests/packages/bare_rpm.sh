@@ -43,7 +43,8 @@ quietly rpm --verify --nodeps --all
 passed "use changes no file"
 
 rm -rf results .local/state/nearmetal .cache/nearmetal
-quietly rpm --erase --nodeps nearmetal nearmetal-study nearmetal-guest libnearmetal-fi
+quietly rpm --erase --nodeps nearmetal nearmetal-study
+quietly rpm --erase --nodeps nearmetal-guest libnearmetal-fi
 [ -z "$(rpm --query --all)" ]
 echo "$before" >/tmp/before
 files | diff /tmp/before -

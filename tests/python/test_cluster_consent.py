@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nearmetal.cli.cluster import as_lines
+from nearmetal.cli.cluster import as_lines, written
 from nearmetal.cli.main import main
 from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
 from nearmetal.cluster.diff import Plan, make_plan
@@ -55,9 +55,23 @@ def test_the_command_line_saves_a_plan_and_refuses_a_wrong_one(
     assert main(["plan", str(TWO_NODES), "--out", str(path)]) == 2
     assert main(["host", "apply", str(path), "--yes"]) == 1
     assert "it is for `nearmetal up`" in capsys.readouterr().err
+    for verb in ("plan", "status", "down"):
+        assert main([verb, str(path)]) == 1
+        assert capsys.readouterr().err == (
+            f"error: {path}: a saved plan\n  hint: it is for `nearmetal up`\n"
+        )
     path.write_text(path.read_text().replace('"create"', '"delete"'))
     assert main(["up", str(path)]) == 1
     assert "damaged, or edited by hand" in capsys.readouterr().err
+
+
+def test_the_next_command_says_replace_where_that_is_necessary(tmp_path: Path) -> None:
+    spec = load_spec(TWO_NODES)
+    cluster = Cluster(spec.name, FakeBackend(), Store(tmp_path / "state"))
+    up(cluster, spec)
+    other = parse_spec(TWO_NODES.read_text().replace("slots: 1", "slots: 2"), "other")
+    assert "now `nearmetal up p`" in written(Path("p"), plan_up(cluster, spec))
+    assert "now `nearmetal up --replace p`" in written(Path("p"), plan_up(cluster, other))
 
 
 def saved_for(path: Path, plan: Plan, record: str = "") -> Any:

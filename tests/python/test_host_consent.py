@@ -332,11 +332,29 @@ def test_a_damaged_plan_file_is_an_error(lab: Lab, text: str) -> None:
         lab.apply(lab.saved)
 
 
+def test_a_plan_in_place_of_its_hosts_file_is_told(
+    lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab.plan(out=lab.saved)
+    for verb in ("plan", "status", "rollback"):
+        assert main(["host", verb, str(lab.saved)]) == 1
+        assert "a saved plan\n  hint: it is for `nearmetal host apply`" in capsys.readouterr().err
+
+
 def test_an_edit_by_hand_is_found(lab: Lab) -> None:
     lab.plan(out=lab.saved)
     edited(lab.saved, set_in("content", "source", "/other"), signed=False)
     with pytest.raises(PlanFileError, match="its content and its checksum differ"):
         lab.apply(lab.saved)
+
+
+def test_texts_of_a_plan_file_forge_no_line_and_no_command(lab: Lab) -> None:
+    lab.plan(out=lab.saved)
+    edited(lab.saved, set_in("content", "source", "a; rm -r b\nc"))
+    CHANGES["it has booted"](lab.hosts["kvm1"])
+    with pytest.raises(HostError) as caught:
+        lab.apply(lab.saved)
+    assert caught.value.hint.endswith("nearmetal host plan 'a; rm -r b\\nc' --out FILE")
 
 
 def test_steps_in_a_plan_file_are_compared_and_never_executed(lab: Lab) -> None:
@@ -459,3 +477,13 @@ def test_the_command_line_refuses_shortened_options_and_knows_the_new_ones(
     assert main(["host", "apply", str(lab.file), "--ye"]) == 2
     assert main(["host", "apply", str(lab.file), "--limit", "kvm9"]) == 2
     assert "kvm9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["-5", "0", "86401", "9" * 5000, "1e3", "nan", "²"])
+def test_a_limit_of_a_reboot_that_no_host_can_keep_is_refused(
+    lab: Lab, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("apply", "rollback"):
+        assert main(["host", verb, str(lab.file), "--yes", f"--reboot-timeout={limit}"]) == 2
+        assert "is not a number of seconds from 1 to 86400" in capsys.readouterr().err
+    assert lab.writes == [0, 0, 0]

@@ -436,6 +436,28 @@ def test_a_host_refuses_what_a_shell_would_split(
         container_words("lxc", "openmpi5", None, LocalRunner())
 
 
+@pytest.mark.parametrize("what", ["link", "open", pytest.param("foreign", marks=pytest.mark.root)])
+def test_a_meeting_place_that_another_may_have_made_is_refused(
+    what: str, tmp_path: Path, provider: Path
+) -> None:
+    assert provider.exists()
+    place = Path(f"/dev/shm/nearmetal-test-{os.getpid()}-{what}")
+    try:
+        if what == "link":
+            place.symlink_to(tmp_path)
+        else:
+            place.mkdir(mode=0o700)
+            place.chmod(0o777 if what == "open" else 0o700)
+            os.chown(place, 1234 if what == "foreign" else -1, -1)
+        with pytest.raises(LaunchError, match="not a directory to which only user"):
+            container_words("podman", "openmpi5", place, LocalRunner())
+    finally:
+        if place.is_symlink():
+            place.unlink()
+        else:
+            place.rmdir()
+
+
 def test_the_verb_prints_the_options(
     meeting: str, provider: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$root/nearmetal/__init__.py"
 [[ -z $(git -C "$root" status --porcelain) ]] || fail "the tree has changes: commit or remove them"
 git -C "$root" tag --points-at HEAD | grep -Fqx "v$version" ||
 	fail "HEAD has no tag v$version: git tag --sign v$version"
-grep -Fq "## $version" "$root/CHANGELOG.md" || fail "CHANGELOG.md has no section '## $version'"
+grep -Eq "^## ${version//./[.]}( |\$)" "$root/CHANGELOG.md" || fail "CHANGELOG.md has no section '## $version'"
 grep -Fxq "version: $version" "$root/CITATION.cff" || fail "CITATION.cff has another version than $version"
 [[ ! -e $1 ]] || fail "$1 exists: give a new folder"
 

@@ -19,12 +19,25 @@ import wheels
 
 _NONE = "NOASSERTION"
 _LICENCE = re.compile(r"[A-Za-z0-9.+-]+( (OR|AND|WITH) [A-Za-z0-9.+-]+)*")
+_WORDS = {
+    "MIT": "MIT",
+    "MIT License": "MIT",
+    "MPL-2.0": "MPL-2.0",
+    "LGPL-2.1-only": "LGPL-2.1-only",
+    "Apache Software License": "Apache-2.0",
+}
+"""Licences in the fields of old form that have one expression; "BSD License" has several."""
 
 
 def _declared(name: str) -> str:
     """Return the licence as an expression of SPDX; packages of old form only have words."""
-    found = metadata.metadata(name).get("License-Expression", "") or ""
-    return found if _LICENCE.fullmatch(found) else _NONE
+    said = metadata.metadata(name)
+    found = said.get("License-Expression", "") or ""
+    if _LICENCE.fullmatch(found):
+        return found
+    old = [said.get("License", "") or "", *(said.get_all("Classifier") or [])]
+    words = {_WORDS.get(text.rpartition(":: ")[2], "") for text in old} - {""}
+    return words.pop() if len(words) == 1 else _NONE
 
 
 def _package(name: str, pin: str) -> dict[str, Any]:

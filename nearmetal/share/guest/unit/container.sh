@@ -122,6 +122,9 @@ container_meeting_place() {
 	esac
 	[ -d "$1" ] || install -d -m 0700 ${owner:+-o "$owner" -g "$owner"} "$1" ||
 		fail_options "cannot make $1"
+	# Anyone may have made it, as everyone can write to /dev/shm; ranks do not meet in such a place.
+	[ "$(find "$1" -prune -type d -user "${owner:-$(id -u)}" ! -perm /022)" ] ||
+		fail_options "$1: not a directory to which only user ${owner:-$(id -un)} can write: remove it"
 }
 
 fail_options() {

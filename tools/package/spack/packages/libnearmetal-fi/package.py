@@ -25,6 +25,7 @@ class LibnearmetalFi(Package):
     depends_on("pkgconfig", type="build")
     depends_on("libfabric@1.14:")
 
+    requires("target=x86_64:", msg="its C code is for x86-64 only")
     conflicts("platform=darwin")
     conflicts("platform=windows")
 

@@ -46,6 +46,7 @@ class Nearmetal(PythonPackage):
     depends_on("py-rich", type=("build", "run"))
     depends_on("py-shtab@1.12:", type=("build", "run"))
 
+    requires("target=x86_64:", msg="its C code is for x86-64 only")
     conflicts("platform=darwin")
     conflicts("platform=windows")
 
