@@ -297,11 +297,12 @@ NM_TEST(containers_with_lock_files_of_their_own_are_told)
 	pid_t child;
 
 	segment_file(1, PART);
-	child = nm_test_fork(beat_until_killed, NULL);
 	config = segment_config(0);
 	/* what another container sees that does not share /run/nearmetal */
 	strcat(config.lock, "-other");
+	/* First, because no lock keeps apart the two that try out the part. */
 	NM_CHECK_EQ(nm_vmseg_attach(&config, &a, &why), 0);
+	child = nm_test_fork(beat_until_killed, NULL);
 	await(a, 'k');
 	NM_CHECK_EQ(nm_vmseg_claim(a, id_of('a'), segment_geometry(a).size, &claim, &why), -EBUSY);
 	NM_CHECK_HAS(why.text, "into every container of this machine");
