@@ -81,6 +81,7 @@ def processes(place: Site) -> list[Process]:
     """Every process of the site's jobs and their supervisors, in any namespace."""
     found = []
     home = f"HOME={place.directory}".encode()
+    shown = f'"{place.directory}"'  # in the supervisor's CONFIG; other sites may have jobs, too
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if not entry.name.isdigit():
@@ -88,7 +89,8 @@ def processes(place: Site) -> list[Process]:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
             environ = (entry / "environ").read_bytes().split(b"\0")
             own = home in environ and any(e.startswith(b"NEARMETAL_JOB=job-") for e in environ)
-            if own or any(word.endswith("/local/job.py") for word in words):
+            supervises = any(word.endswith("/local/job.py") for word in words)
+            if own or (supervises and any(shown in word for word in words)):
                 found.append(Process(int(entry.name), tuple(words)))
     return found
 
