@@ -62,15 +62,6 @@ void segment_format_token(const uint8_t token[NM_VMSEG_TOKEN_LEN],
 		sprintf(ret_text + (size_t)2 * i, "%02x", token[i]);
 }
 
-static const struct {
-	const char *verb;
-	enum nm_vmseg_state state;
-} orders[] = {
-	{"quiesce", NM_VMSEG_QUIESCE},
-	{"freeze", NM_VMSEG_FROZEN},
-	{"run", NM_VMSEG_RUN},
-};
-
 static int usage_error(const char *what)
 {
 	fprintf(stderr, "nearmetal-segment: %s\ntry: nearmetal-segment --help\n", what);
@@ -119,9 +110,18 @@ static int take_options(int argc, char **argv, struct segment_order *order, bool
 /* The state that VERB sets; FREE: none. */
 static enum nm_vmseg_state state_of(const char *verb)
 {
-	for (size_t i = 0; i < NM_ARRAY_SIZE(orders); i++)
-		if (!strcmp(verb, orders[i].verb))
-			return orders[i].state;
+	static const struct {
+		const char *verb;
+		enum nm_vmseg_state state;
+	} states[] = {
+		{"quiesce", NM_VMSEG_QUIESCE},
+		{"freeze", NM_VMSEG_FROZEN},
+		{"run", NM_VMSEG_RUN},
+	};
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(states); i++)
+		if (!strcmp(verb, states[i].verb))
+			return states[i].state;
 	return NM_VMSEG_FREE;
 }
 

@@ -2,7 +2,6 @@
 /* The states of the own part for a machine that is to be moved (docs/design/migration.md). */
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "tools/segment_tool.h"
 #include "vmseg/attach.h"
@@ -30,9 +29,8 @@ int segment_ask(const char *config_path, enum nm_vmseg_state state)
 	int err;
 
 	if (nm_vmseg_config_load(config_path, &config, &why))
-		return segment_failed("in a guest, give /run/nearmetal/segment.conf", "%s%s%s",
-				      strstr(why.text, config_path) ? "" : config_path,
-				      strstr(why.text, config_path) ? "" : ": ", why.text);
+		return segment_failed("in a guest, give /run/nearmetal/segment.conf", "%s",
+				      why.text);
 	err = nm_vmseg_attach(&config, &segment, &why);
 	if (err)
 		return segment_failed(NULL, "%s", why.text);

@@ -104,8 +104,7 @@ struct nm_vmseg_part {
 	/* line 0: written by the first endpoint after a boot, `generation` last */
 	uint64_t magic;
 	uint32_t version;
-	uint32_t
-		features; /* NM_VMSEG_FEATURES; bits that a neighbour must know to read this part */
+	uint32_t features;	     /* NM_VMSEG_FEATURES; a neighbour must know each bit */
 	_Atomic uint64_t generation; /* random; a new value after each boot of the VM */
 	uint32_t index;
 	uint32_t nr_slots;

@@ -144,17 +144,15 @@ NM_TEST_WITHIN(who_dies_alone_on_its_machine_is_missed_by_its_lease, 60)
 {
 	struct far_end far;
 	struct node *node;
-	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
-	kill(pid, SIGKILL);
+	node = far_end_start(&far, 1);
+	kill(far.pid, SIGKILL);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
 	NM_CHECK_HAS(node->down_why.text, "lease expired");
 	NM_CHECK_EQ(node_send(node, 1, 8), -EPIPE);
-	nm_test_join(pid, SIGKILL);
+	nm_test_join(far.pid, SIGKILL);
 	far_end_close(&far);
 	node_destroy(node);
 	expect_sound(1, 0);
@@ -164,19 +162,15 @@ NM_TEST_WITHIN(who_dies_among_siblings_is_missed_at_once, 60)
 {
 	struct node *node, *sibling;
 	struct far_end far;
-	pid_t pid;
 
 	/* No lease would expire within the time of the case. */
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "600000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
+	node = far_end_start(&far, 1);
 	sibling = machine_node(1);
-	kill(pid, SIGKILL);
-	nm_test_join(pid, SIGKILL);
+	far_end_kill(&far);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
 	NM_CHECK_HAS(node->down_why.text, "its machine reports");
-	far_end_close(&far);
 	node_destroy(sibling);
 	node_destroy(node);
 }
@@ -186,23 +180,16 @@ NM_TEST_WITHIN(who_stood_still_for_longer_than_its_lease_is_a_stranger, 60)
 	struct far_end far;
 	struct nm_reason why;
 	struct node *node;
-	int err;
-	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
-	kill(pid, SIGSTOP);
+	node = far_end_start(&far, 1);
+	kill(far.pid, SIGSTOP);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_HAS(node->down_why.text, "lease expired");
 	/* It comes back, and is told that it was given up: by what waits for it, or by asking. */
-	kill(pid, SIGCONT);
-	far_end_hear(far.to_parent[0], &err, sizeof(err));
-	far_end_hear(far.to_parent[0], &why, sizeof(why));
-	NM_CHECK_EQ(err, -ECONNRESET);
+	kill(far.pid, SIGCONT);
+	NM_CHECK_EQ(far_end_join(&far, &why), -ECONNRESET);
 	NM_CHECK_EQ(node->nr_down, 1);
-	nm_test_join(pid, 0);
-	far_end_close(&far);
 	node_destroy(node);
 }
 
@@ -211,20 +198,16 @@ NM_TEST_WITHIN(who_stood_still_for_a_moment_is_not_given_up, 60)
 	struct far_end far;
 	struct node *node;
 	uint64_t before;
-	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "20000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
-	kill(pid, SIGSTOP);
+	node = far_end_start(&far, 1);
+	kill(far.pid, SIGSTOP);
 	nm_test_sleep_ms(1500);
 	before = node->nr_packets;
-	kill(pid, SIGCONT);
+	kill(far.pid, SIGCONT);
 	NODE_UNTIL(node, node->nr_packets > before + 10000);
 	NM_CHECK_EQ(node->nr_down, 0);
-	kill(pid, SIGKILL);
-	nm_test_join(pid, SIGKILL);
-	far_end_close(&far);
+	far_end_kill(&far);
 	node_destroy(node);
 }
 
@@ -321,13 +304,12 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 	uint64_t rounds = 0, end;
 	struct node *a, *b, *c;
 	struct far_end far;
-	pid_t victim, scribbler;
+	pid_t scribbler;
 
 	nm_log_set_sink(count_line);
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "2000", 1);
 	/* One with whom a sound connection stood before. */
-	victim = far_end_start(&far, 2);
-	c = far_end_meet(&far, 0);
+	c = far_end_start(&far, 2);
 	scribbler = nm_test_fork(scribble, NULL);
 	a = machine_node(0);
 	b = machine_node(1);
@@ -346,9 +328,9 @@ NM_TEST_WITHIN(who_writes_all_over_its_part_spoils_only_its_own, 110)
 	/* Whatever it did, it is worth a few lines. */
 	NM_CHECK(__atomic_load_n(&nr_lines, __ATOMIC_RELAXED) < 50);
 	kill(scribbler, SIGKILL);
-	kill(victim, SIGKILL);
+	kill(far.pid, SIGKILL);
 	nm_test_join(scribbler, SIGKILL);
-	waitpid(victim, NULL, 0);
+	waitpid(far.pid, NULL, 0);
 	far_end_close(&far);
 	node_destroy(a);
 	node_destroy(b);

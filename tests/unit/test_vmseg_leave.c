@@ -159,8 +159,7 @@ static void be_there(void *arg)
 	struct far_end *far = arg;
 	struct node *node = machine_node(far->machine);
 
-	NM_CHECK_EQ(write(far->to_parent[1], &node->address, sizeof(node->address)),
-		    sizeof(node->address));
+	far_end_tell(far->to_parent[1], &node->address, sizeof(node->address));
 	for (;;)
 		node_progress(node);
 }
@@ -220,8 +219,7 @@ static void flap(void *arg)
 	uint64_t random = 11, knock = UINT64_C(1) << 40;
 	struct node *node = machine_node(1);
 
-	NM_CHECK_EQ(write(*(const int *)arg, &node->address, sizeof(node->address)),
-		    sizeof(node->address));
+	far_end_tell(*(const int *)arg, &node->address, sizeof(node->address));
 	for (;;) {
 		uint64_t roll = nm_test_random(&random);
 
@@ -270,6 +268,7 @@ NM_TEST_WITHIN(a_machine_whose_state_flaps_disturbs_nobody, 90)
 	close(pipes[1]);
 	ask(1, NM_VMSEG_RUN);
 	/* A session with one that flaps stands, too. */
+	nr_asked = nr_stays = 0;
 	b = machine_node(1);
 	c->nr_up = 0;
 	NM_CHECK_EQ(reach(b, c, &why), 0);
@@ -290,6 +289,7 @@ NM_TEST_WITHIN(a_machine_whose_state_flaps_disturbs_nobody, 90)
 	NM_CHECK_EQ(nr_reached, 0);
 	NM_CHECK_EQ(b->nr_down + c->nr_down, 0);
 	NM_CHECK(nr_asked > 0 && nr_stays > 0);
+	/* Four lines for each side of the session. */
 	NM_CHECK(nr_asked + nr_stays <= 8);
 	node_destroy(a);
 	node_destroy(b);
@@ -304,14 +304,12 @@ NM_TEST_WITHIN(a_frozen_slot_has_another_limit, 90)
 	struct far_end far;
 	struct node *node;
 	uint64_t start;
-	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
 	setenv("NEARMETAL_MOVE_MS", "3000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
+	node = far_end_start(&far, 1);
 	slot = slot_on(1);
-	kill(pid, SIGSTOP);
+	kill(far.pid, SIGSTOP);
 	poke_slot(&slot, NM_VMSEG_FROZEN);
 	start = nm_clock_ns();
 	while (nm_clock_ns() - start < 1500 * NM_NS_PER_MS) {
@@ -323,9 +321,7 @@ NM_TEST_WITHIN(a_frozen_slot_has_another_limit, 90)
 	NM_CHECK_EQ(node->down_err, -ECONNRESET);
 	NM_CHECK_HAS(node->down_why.text, "did not come back within 3000 ms");
 	NM_CHECK_HAS(node->down_why.text, "NEARMETAL_MOVE_MS");
-	kill(pid, SIGKILL);
-	nm_test_join(pid, SIGKILL);
-	far_end_close(&far);
+	far_end_kill(&far);
 	node_destroy(node);
 }
 
@@ -334,13 +330,11 @@ NM_TEST_WITHIN(who_is_frozen_no_more_has_its_lease, 90)
 	struct nm_vmseg_peer slot;
 	struct far_end far;
 	struct node *node;
-	pid_t pid;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
+	node = far_end_start(&far, 1);
 	slot = slot_on(1);
-	kill(pid, SIGSTOP);
+	kill(far.pid, SIGSTOP);
 	poke_slot(&slot, NM_VMSEG_FROZEN);
 	nm_test_sleep_ms(1000);
 	node_progress(node);
@@ -348,9 +342,7 @@ NM_TEST_WITHIN(who_is_frozen_no_more_has_its_lease, 90)
 	poke_slot(&slot, NM_VMSEG_RUN);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_HAS(node->down_why.text, "its lease expired");
-	kill(pid, SIGKILL);
-	nm_test_join(pid, SIGKILL);
-	far_end_close(&far);
+	far_end_kill(&far);
 	node_destroy(node);
 }
 
@@ -390,24 +382,17 @@ NM_TEST_WITHIN(who_was_given_up_learns_it_from_a_frozen_slot, 60)
 	struct nm_reason why;
 	struct far_end far;
 	struct node *node;
-	pid_t pid;
-	int err;
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
 	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
-	pid = far_end_start(&far, 1);
-	node = far_end_meet(&far, 0);
-	kill(pid, SIGSTOP);
+	node = far_end_start(&far, 1);
+	kill(far.pid, SIGSTOP);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
 	ask_until_done(0, NM_VMSEG_FROZEN);
-	kill(pid, SIGCONT);
-	far_end_hear(far.to_parent[0], &err, sizeof(err));
-	far_end_hear(far.to_parent[0], &why, sizeof(why));
-	NM_CHECK_EQ(err, -ECONNRESET);
+	kill(far.pid, SIGCONT);
+	NM_CHECK_EQ(far_end_join(&far, &why), -ECONNRESET);
 	NM_CHECK_HAS(why.text, "it gave up this connection before its machine left the segment");
-	nm_test_join(pid, 0);
-	far_end_close(&far);
 	node_destroy(node);
 }
 

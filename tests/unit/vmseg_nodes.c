@@ -2,6 +2,7 @@
 #include "vmseg_nodes.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 static uint32_t wanted_machine;
@@ -46,7 +47,7 @@ void nodes_exchange(struct node *a, struct node *b, uint64_t seed)
 	NM_CHECK(bytes_match(a->payload, 8, seed + 1));
 }
 
-static void tell(int fd, const void *bytes, size_t len)
+void far_end_tell(int fd, const void *bytes, size_t len)
 {
 	NM_CHECK_EQ(write(fd, bytes, len), len);
 }
@@ -64,7 +65,7 @@ static void live(void *arg)
 	struct nm_address address;
 	uint64_t sent = 0;
 
-	tell(far->to_parent[1], &node->address, sizeof(node->address));
+	far_end_tell(far->to_parent[1], &node->address, sizeof(node->address));
 	far_end_hear(far->to_child[0], &address, sizeof(address));
 	NM_CHECK_EQ(
 		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
@@ -73,32 +74,47 @@ static void live(void *arg)
 		sent += !node_send(node, sent, 100);
 		node_progress(node);
 	}
-	tell(far->to_parent[1], &node->down_err, sizeof(node->down_err));
-	tell(far->to_parent[1], &node->down_why, sizeof(node->down_why));
+	far_end_tell(far->to_parent[1], &node->down_err, sizeof(node->down_err));
+	far_end_tell(far->to_parent[1], &node->down_why, sizeof(node->down_why));
 	node_destroy(node);
 }
 
-pid_t far_end_start(struct far_end *far, uint32_t machine)
+struct node *far_end_start(struct far_end *far, uint32_t machine)
 {
+	struct nm_address address;
+	struct nm_reason why;
+	struct node *node;
+
 	far->machine = machine;
 	NM_CHECK_EQ(pipe2(far->to_child, O_CLOEXEC), 0);
 	NM_CHECK_EQ(pipe2(far->to_parent, O_CLOEXEC), 0);
-	return nm_test_fork(live, far);
-}
-
-struct node *far_end_meet(struct far_end *far, uint32_t machine)
-{
-	struct node *node = machine_node(machine);
-	struct nm_address address;
-	struct nm_reason why;
-
+	far->pid = nm_test_fork(live, far);
+	node = machine_node(0);
 	far_end_hear(far->to_parent[0], &address, sizeof(address));
-	tell(far->to_child[1], &node->address, sizeof(node->address));
+	far_end_tell(far->to_child[1], &node->address, sizeof(node->address));
 	NM_CHECK_EQ(
 		node_reach(node->transport, &address, (struct nm_peer *)node, &node->link, &why),
 		0);
 	NODE_UNTIL(node, node->nr_packets > 1000);
 	return node;
+}
+
+int far_end_join(struct far_end *far, struct nm_reason *ret_why)
+{
+	int err;
+
+	far_end_hear(far->to_parent[0], &err, sizeof(err));
+	far_end_hear(far->to_parent[0], ret_why, sizeof(*ret_why));
+	nm_test_join(far->pid, 0);
+	far_end_close(far);
+	return err;
+}
+
+void far_end_kill(struct far_end *far)
+{
+	kill(far->pid, SIGKILL);
+	nm_test_join(far->pid, SIGKILL);
+	far_end_close(far);
 }
 
 void far_end_close(struct far_end *far)

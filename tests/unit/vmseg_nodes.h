@@ -17,17 +17,21 @@ void nodes_exchange(struct node *a, struct node *b, uint64_t seed);
 
 /*
  * A process on another machine. It meets who it is told to, both ways, and sends packets until that
- * one is down; then it says with which error and why.
+ * one is down; then it says with which error and why, and ends.
  */
 struct far_end {
-	int to_child[2], to_parent[2];
+	pid_t pid;
 	uint32_t machine;
+	int to_child[2], to_parent[2];
 };
 
-pid_t far_end_start(struct far_end *far, uint32_t machine);
-/* A node on MACHINE that has its packets. */
-struct node *far_end_meet(struct far_end *far, uint32_t machine);
-void far_end_hear(int fd, void *bytes, size_t len);
+/* Start FAR on MACHINE. Returns a node on machine 0 that has its packets. */
+struct node *far_end_start(struct far_end *far, uint32_t machine);
+/* Wait until FAR has ended. Returns the error that ended its connection. */
+int far_end_join(struct far_end *far, struct nm_reason *ret_why);
+void far_end_kill(struct far_end *far);
 void far_end_close(struct far_end *far);
+void far_end_tell(int fd, const void *bytes, size_t len);
+void far_end_hear(int fd, void *bytes, size_t len);
 
 #endif

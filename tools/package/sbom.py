@@ -19,7 +19,7 @@ import wheels
 
 _NONE = "NOASSERTION"
 _LICENCE = re.compile(r"[A-Za-z0-9.+-]+( (OR|AND|WITH) [A-Za-z0-9.+-]+)*")
-_WORDS = {
+_EXPRESSIONS = {
     "MIT": "MIT",
     "MIT License": "MIT",
     "MPL-2.0": "MPL-2.0",
@@ -36,7 +36,7 @@ def _declared(name: str) -> str:
     if _LICENCE.fullmatch(found):
         return found
     old = [said.get("License", "") or "", *(said.get_all("Classifier") or [])]
-    words = {_WORDS.get(text.rpartition(":: ")[2], "") for text in old} - {""}
+    words = {_EXPRESSIONS.get(text.rpartition(":: ")[2], "") for text in old} - {""}
     return words.pop() if len(words) == 1 else _NONE
 
 
