@@ -14,7 +14,6 @@ pytest.importorskip("openstack")
 
 from openstack import exceptions as faults
 
-from nearmetal.cluster.backends.openstack import work
 from nearmetal.cluster.backends.openstack.driver import OpenstackBackend
 from nearmetal.cluster.backends.openstack.marks import ClusterMark, make_mark
 from nearmetal.cluster.backends.openstack.plan import Router
@@ -307,10 +306,7 @@ def test_a_network_that_a_user_has_put_on_the_router_stays_there() -> None:
     assert changes == [("remove_interface_from_router", "r", None, "net")]
 
 
-def test_a_question_without_an_answer_is_asked_again_until_the_time_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(work, "_LOOK_S", 0)
+def test_a_question_without_an_answer_is_asked_again_until_the_time_is_over() -> None:
     spec = spec_of("", MADE, ONE)
     session = NoCloud(servers=[refusal(503)])
     work_of(spec, World(), session).remove_servers([server(name="n1")])
