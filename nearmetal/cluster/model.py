@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -12,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from nearmetal.config.model import AbsolutePath, Model, Name
+from nearmetal.core.errors import BackendError
 
 MAX_NAMED = 3
 """Nodes that a line names; it counts the rest."""
@@ -20,11 +22,16 @@ RESERVED_NAMES = ("launcher", "localhost")
 """Names that the local backend uses itself."""
 
 
-def _subnet(value: str) -> str:
+def read_subnet(value: str) -> ipaddress.IPv4Network:
+    """Return the subnet of a text; raises the ValueError of a validator, "why|hint"."""
     try:
-        network = ipaddress.IPv4Network(value)
+        return ipaddress.IPv4Network(value)
     except ValueError as error:
         raise ValueError(f"is not an IPv4 subnet: {error}|use for example 10.77.0.0/24") from None
+
+
+def _subnet(value: str) -> str:
+    network = read_subnet(value)
     if not network.is_private or not 16 <= network.prefixlen <= 29:  # noqa: PLR2004 - a prefix
         raise ValueError("is not a private subnet from /16 to /29|use for example 10.77.0.0/24")
     return str(network)
@@ -74,6 +81,23 @@ class Finding:
     def sentence(self) -> str:
         """The fault with its reason and its fix."""
         return "; ".join(filter(None, (": ".join(filter(None, (self.text, self.why))), self.hint)))
+
+
+def merged_findings(found: Iterable[Finding]) -> list[Finding]:
+    """Return each finding once, with all nodes that have it."""
+    alike: dict[tuple[SpecPath, str, str, str], list[str]] = defaultdict(list)
+    for one in found:
+        alike[one.path, one.what, one.why, one.hint] += one.nodes
+    return [Finding(*key, tuple(dict.fromkeys(nodes))) for key, nodes in alike.items()]
+
+
+def refuse(cluster: str, found: Iterable[Finding], hint: str) -> None:
+    """Raise the BackendError of a plan that the infrastructure cannot carry out, if any is found."""
+    lines = "".join(f"\n  {finding.sentence}" for finding in merged_findings(found))
+    if lines:
+        raise BackendError(
+            f"cluster {cluster} cannot be made as planned, and nothing was changed:{lines}", hint
+        )
 
 
 NodeName = Annotated[Name, AfterValidator(_not_reserved)]

@@ -76,6 +76,31 @@ def test_a_version_of_backports_is_replaced_by_one_of_backports(tmp_path: Path) 
     assert (status, output) == (0, "q=2~bpo12+2\nq=1-1\n")
 
 
+FETCH = """
+apt-get() { [[ $2 == "$there" ]] && echo bytes >"${2%%=*}_1.deb"; }
+apt-cache() { echo '  Candidate: 2-1'; }
+cd "$scratch"
+fetch_package machine_apt q=1-1 "$sum" 3>&1
+"""
+SUM = "95cc8e8ec552664096b998c62dfd5dfd0a41c96154de6814d918d1ca34bfc225"
+
+
+@pytest.mark.parametrize(
+    ("there", "digest", "code", "words"),
+    [
+        ("q=1-1", SUM, 0, "q_1.deb: OK"),
+        ("q=1-1", SUM.replace("9", "0"), 1, "q_1.deb: FAILED"),
+        ("q", SUM, 0, "q=1-1 is gone from the mirror, taking 2-1"),
+    ],
+)
+def test_a_package_has_the_listed_bytes_or_is_named_as_another(
+    there: str, digest: str, code: int, words: str, tmp_path: Path
+) -> None:
+    status, output = bash(tmp_path, f"there={there} sum={digest}\n{FETCH}")
+    assert status == code
+    assert words in output
+
+
 @pytest.mark.parametrize(
     "name", ["apt", "vm", "vsphere", "openstack", "study", "slurm", "apps", "containers", "build"]
 )

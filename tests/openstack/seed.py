@@ -68,11 +68,10 @@ def content(place: Place, check: Callable[[], None], timeout_s: float) -> None:
     """Wait for the hypervisors, and make an image, a flavor and the operator's networks."""
     cloud = _connected(place)
     end = time.monotonic() + timeout_s
-    while True:
+    while not {found.name for found in cloud.compute.hypervisors()} >= set(HOSTS):
         check()
-        names = {found.name for found in cloud.compute.hypervisors()}
-        if names >= set(HOSTS) or time.monotonic() > end:
-            break
+        if time.monotonic() > end:
+            raise TimeoutError("Nova does not list its hypervisors")
         time.sleep(0.5)
     cloud.image.create_image(
         "hpc",

@@ -128,7 +128,7 @@ class Place:
             "my_ip": "127.0.0.1",
             "compute_driver": "fake_compute.FakeHypervisor",
             "state_path": self.state / "nova",
-            # Nobody plugs the ports of machines that do not run.
+            # No agent plugs the ports of machines that do not run.
             "vif_plugging_is_fatal": False,
             "vif_plugging_timeout": 0,
             "report_interval": 10,

@@ -21,7 +21,7 @@ from nearmetal.cluster.backends.openstack.session import CloudSession
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.stock import needs_of, quotas_of
 from nearmetal.cluster.backends.openstack.work import CloudWork
-from nearmetal.cluster.backends.openstack.world import World, read_world
+from nearmetal.cluster.backends.openstack.world import Catalog, World, read_world
 from nearmetal.cluster.diff import Plan, make_plan
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts, Key, Kind
@@ -109,6 +109,17 @@ class Flavors(Known):
         return super().get(kind, "small") if kind == "flavor" and name else None
 
 
+class Given(Catalog):
+    """A catalog of objects that a test makes."""
+
+    def __init__(self, **objects: Any) -> None:
+        self._objects = objects
+
+    def _found(self, kind: str, name: str) -> list[Any]:
+        del name
+        return [self._objects[kind]]
+
+
 def backend_of(spec: OpenstackSpec, world: World, directory: Path, **ids: str) -> GivenBackend:
     """Return the backend of a cluster that has been made."""
     store = Store(directory)
@@ -174,6 +185,32 @@ def test_a_state_that_nothing_ends_is_told(tmp_path: Path) -> None:
     world = world_of(servers={"n1": server(status="UNKNOWN")}, ports={("n1", "mpi"): port("s1")})
     backend = backend_of(spec_of("", MADE, ONE), world, tmp_path)
     assert planned(backend).notes == ("node n1 is in state UNKNOWN, which only you can end",)
+
+
+@pytest.mark.parametrize(
+    ("status", "health"),
+    [("ACTIVE", "running"), ("VERIFY_RESIZE", "running"), ("SHUTOFF", "shutoff")],
+)
+def test_a_server_that_works_is_shown_as_one_that_runs(
+    status: str, health: str, tmp_path: Path
+) -> None:
+    world = world_of(servers={"n1": server(status=status)})
+    (shown,) = backend_of(spec_of("", MADE, ONE), world, tmp_path).status()
+    assert (shown.health, shown.healthy) == (health, health == "running")
+
+
+def test_an_image_too_large_for_a_flavor_is_told_once_with_its_nodes(tmp_path: Path) -> None:
+    spec = spec_of("", MADE, ONE.replace("{name: n1}", "{name: n1}, {name: n2}"))
+    backend = backend_of(spec, World(), tmp_path)
+    backend._catalog = Given(
+        image=item("hpc", status="active", min_ram=4096, min_disk=0),
+        flavor=item("small", vcpus=1, ram=2048, disk=10),
+    )
+    backend._session = NoCloud(get_limits=[refusal(403)], get_quota=[refusal(403)])
+    with pytest.raises(BackendError) as caught:
+        backend.check(planned(backend))
+    _, line = caught.value.message.splitlines()
+    assert line.startswith("  nodes n1, n2: flavor small: image hpc needs 4096 MiB of memory, ")
 
 
 def test_a_flavor_may_be_written_as_its_id(tmp_path: Path) -> None:
@@ -270,13 +307,14 @@ def test_a_network_that_a_user_has_put_on_the_router_stays_there() -> None:
 
 
 def test_a_question_without_an_answer_is_asked_again_until_the_time_is_over() -> None:
-    spec = spec_of("", MADE, ONE).model_copy(update={"timeout": 2})
-    busy = [refusal(503) for _ in range(9)]
-    session = NoCloud(servers=busy[:1])
+    spec = spec_of("", MADE, ONE)
+    session = NoCloud(servers=[refusal(503)])
     work_of(spec, World(), session).remove_servers([server(name="n1")])
     assert [words[0] for words in session.requests] == ["delete_server", "servers", "servers"]
+    at_once = spec.model_copy(update={"timeout": 0})
+    session = NoCloud(servers=[refusal(503), refusal(503)])
     with pytest.raises(BackendError, match=r"reading the servers: busy"):
-        work_of(spec, World(), NoCloud(servers=busy)).wait_for({"s1": "n1"})
+        work_of(at_once, World(), session).wait_for({"s1": "n1"})
 
 
 def test_a_server_in_a_state_that_does_not_work_is_not_taken_for_one_that_runs() -> None:
@@ -298,10 +336,6 @@ def test_the_reason_of_nova_is_one_bounded_line() -> None:
 
 
 # What is there
-
-
-def listed(**lists: list[Any]) -> NoCloud:
-    return NoCloud(**lists)
 
 
 def twice() -> NoCloud:
@@ -327,7 +361,11 @@ def twice() -> NoCloud:
         )
         for name, device in (("p0", ""), ("p1", "s1"))
     ]
-    return listed(networks=networks, subnets=subnets, servers=servers, ports=ports)
+    return NoCloud(networks=networks, subnets=subnets, servers=servers, ports=ports)
+
+
+def port_with(addresses: list[Any]) -> SimpleNamespace:
+    return item("p", network_id="n", device_id="", device_owner="", fixed_ips=addresses)
 
 
 def test_of_two_the_one_in_use_is_used_and_both_are_removed() -> None:
@@ -352,24 +390,30 @@ def test_of_two_the_one_in_use_is_used_and_both_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "one"),
+    ("kind", "one", "words"),
     [
-        ("servers", server(name="n1", fault=None, metadata=["x"])),
-        ("servers", server(name="n1", fault=None, id=None)),
-        ("servers", server(name="n1", fault=None, flavor="small")),
-        ("servers", server(name="n1", fault="broken")),
-        ("server_groups", item("g", member_ids=[{}], policies=None)),
-        ("networks", item("n", id=7)),
-        ("subnets", item("s", network_id="n", cidr=None)),
-        ("routers", item("r", external_gateway_info="out")),
-        ("ports", item("p", network_id="n", device_id="", device_owner="", fixed_ips=[{}])),
-        ("ports", item("p", network_id="n", device_id="", device_owner="", fixed_ips=["x"])),
-        ("ips", item("f", floating_network_id="n", port_id=3)),
+        ("servers", server(name="n1", fault=None, metadata=["x"]), "server: its metadata is"),
+        ("servers", server(name="n1", fault=None, id=None), "server: its id is"),
+        ("servers", server(name="n1", fault=None, flavor="small"), "server: its flavor is"),
+        ("servers", server(name="n1", fault="broken"), "server: its fault is"),
+        (
+            "server_groups",
+            item("g", member_ids=[{}], policies=None),
+            "server group: its members have",
+        ),
+        ("networks", item("n", id=7), "network: its id is"),
+        ("subnets", item("s", network_id="n", cidr=None), "subnet: its cidr is"),
+        ("routers", item("r", external_gateway_info="out"), "router: its external_gateway_info is"),
+        ("ports", port_with([{}]), "port: its addresses have"),
+        ("ports", port_with(["x"]), "port: its addresses have"),
+        ("ips", item("f", floating_network_id="n", port_id=3), "floating: its port_id is"),
     ],
 )
-def test_an_answer_of_another_form_is_an_error_of_the_service(kind: str, one: Any) -> None:
-    with pytest.raises(BackendError, match="the answer is not one of OpenStack"):
-        read_world(listed(**{kind: [one]}), OURS)
+def test_an_answer_of_another_form_is_an_error_of_the_service(
+    kind: str, one: Any, words: str
+) -> None:
+    with pytest.raises(BackendError, match=f"{words} .*the answer is not one of OpenStack"):
+        read_world(NoCloud(**{kind: [one]}), OURS)
 
 
 @pytest.mark.parametrize("error", [ValueError("Expecting value"), TypeError(), KeyError("id")])
@@ -411,4 +455,4 @@ def test_the_ports_of_the_router_count(tmp_path: Path) -> None:
     spec = spec_of("outside: out\n", MADE, ONE)
     backend = backend_of(spec, World(), tmp_path)
     needs = needs_of(spec, planned(backend), World(), Known())
-    assert needs.amounts["ports"] == 2
+    assert needs["ports"] == 2

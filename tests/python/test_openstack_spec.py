@@ -12,7 +12,7 @@ import pytest
 
 from nearmetal.cluster.backends.openstack.plan import Server
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
-from nearmetal.cluster.backends.openstack.stock import CloudNeeds, Quota, shortages
+from nearmetal.cluster.backends.openstack.stock import Quota, shortages
 from nearmetal.cluster.diff import Action, make_plan
 from nearmetal.cluster.registration import desired, from_canonical
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
@@ -194,7 +194,7 @@ def test_a_difference_is_seen_and_costs_what_it_must(
 
 def test_shortages_are_told_with_numbers() -> None:
     spec = spec_of(networks=NETWORKS.replace("vfs: 8", "vfs: 2"))
-    needs = CloudNeeds({"instances": 3, "cores": 6, "ports": 6}, {"rdma": 3})
+    needs = {"instances": 3, "cores": 6, "ports": 6}
     quotas = {"instances": Quota(10, 8), "cores": Quota(-1, 90), "ports": Quota(6, 0)}
     told = [finding.sentence for finding in shortages(spec, needs, quotas)]
     first, second = told
@@ -206,46 +206,43 @@ def test_shortages_are_told_with_numbers() -> None:
     )
 
 
-WITHOUT_SDK = """
-import sys
-sys.modules["openstack"] = None
+PLAN = """
 from nearmetal.cli.main import main
 sys.exit(main(["plan", sys.argv[1]]))
 """
 
 
-def plan_without(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def planned(directory: Path, prepare: str = "") -> subprocess.CompletedProcess[str]:
+    """Plan the example in a process of its own, after some lines of Python."""
     env = {
         **os.environ,
         "NEARMETAL_STATE_DIR": str(directory / "state"),
         "OS_CLIENT_CONFIG_FILE": str(directory / "clouds.yaml"),
         "HOME": str(directory),
     }
-    words = [sys.executable, "-c", script, str(EXAMPLE)]
+    words = [sys.executable, "-c", f"import sys\n{prepare}{PLAN}", str(EXAMPLE)]
     return subprocess.run(
         words, check=False, capture_output=True, text=True, env=env, cwd=directory
     )
 
 
 def test_a_missing_sdk_is_an_error_with_its_package(tmp_path: Path) -> None:
-    done = plan_without(WITHOUT_SDK, tmp_path)
+    done = planned(tmp_path, 'sys.modules["openstack"] = None')
     assert done.returncode == 1
     assert "backend openstack needs a Python package that is missing" in done.stderr
     assert "pip install 'nearmetal[openstack]'" in done.stderr
 
 
 NOT_YAML = """
-import openstack, sys, yaml
-from nearmetal.cli.main import main
+import openstack, yaml
 openstack.connect = lambda **_: yaml.safe_load("password: *tell-nobody")
-sys.exit(main(["plan", sys.argv[1]]))
 """
 
 
 def test_a_release_of_openstacksdk_that_shows_clouds_yaml_in_its_fault_is_silenced(
     tmp_path: Path,
 ) -> None:
-    done = plan_without(NOT_YAML, tmp_path)
+    done = planned(tmp_path, NOT_YAML)
     assert done.returncode == 1
     assert "error: cloud lab: clouds.yaml is not YAML" in done.stderr
     assert "tell-nobody" not in done.stdout + done.stderr
@@ -273,7 +270,7 @@ def test_a_cloud_that_cannot_be_used_is_an_error_without_its_values(
     text: str, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "clouds.yaml").write_text(f"clouds:\n{text}")
-    done = plan_without(WITHOUT_SDK.replace('sys.modules["openstack"] = None', ""), tmp_path)
+    done = planned(tmp_path)
     assert done.returncode == 1
     assert "error: cloud lab: " in done.stderr
     assert words in done.stderr

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import yaml
 
 from nearmetal.cluster.apply import Cluster, checked_plan, down, up
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "build" / "openstack"
 
-VFS = 8
-"""Virtual functions of the cloud: four on each of its two hypervisors."""
-
 
 @dataclass(frozen=True)
 class RealCloud:
-    """A cloud that runs. `clouds`: the path of its clouds.yaml, and what it contains."""
+    """A cloud that runs. `content`: the entries of its clouds.yaml."""
 
-    clouds: Path
     content: Mapping[str, Any]
     _connections: dict[str, Any] = field(default_factory=dict)
 
@@ -50,12 +46,17 @@ class RealCloud:
             self._connections[user] = openstack.connect(region_name="RegionOne", **auth)
         return self._connections[user]
 
-    def spec(self, name: str, text: str, cloud: str = "member") -> OpenstackSpec:
+    def spec(self, name: str, text: str) -> OpenstackSpec:
         """Return a spec of this cloud."""
-        head = f"version: 1\nname: {name}\nbackend: openstack\ncloud: {cloud}\n"
-        spec = parse_spec(f"{head}image: hpc\nflavor: hpc.small\n{text}")
+        spec = parse_spec(spec_text(name, text))
         assert isinstance(spec, OpenstackSpec)
         return spec
+
+
+def spec_text(name: str, text: str) -> str:
+    """Return the text of a spec: what all specs have in common, and a text."""
+    head = f"version: 1\nname: {name}\nbackend: openstack\ncloud: member\n"
+    return f"{head}image: hpc\nflavor: hpc.small\n{text}"
 
 
 @contextmanager
@@ -95,14 +96,9 @@ def running_cloud(directory: Path) -> Iterator[RealCloud]:
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
-        before = os.environ.get("OS_CLIENT_CONFIG_FILE")
-        os.environ["OS_CLIENT_CONFIG_FILE"] = str(clouds)
-        try:
-            yield RealCloud(clouds, said["clouds"])
-        finally:
-            os.environ.pop("OS_CLIENT_CONFIG_FILE")
-            if before is not None:
-                os.environ["OS_CLIENT_CONFIG_FILE"] = before
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
+            yield RealCloud(said["clouds"])
 
 
 def opened(spec: OpenstackSpec, directory: Path) -> Cluster:

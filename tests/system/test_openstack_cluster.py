@@ -17,14 +17,15 @@ from keystoneauth1.session import Session
 
 from nearmetal.cli.main import main
 from nearmetal.core.errors import BackendError, StateError
+from tests.openstack.settings import VFS
 from tests.system.openstack_cloud import (
-    VFS,
     RealCloud,
     gone,
     opened,
     plan_of,
     raised,
     running_cloud,
+    spec_text,
 )
 
 pytestmark = [
@@ -98,10 +99,7 @@ def test_a_cluster_is_made_repaired_and_removed_without_touching_others(
     before = objects(cloud)
     spec = cloud.spec("demo", TWO)
     path = tmp_path / "demo.yaml"
-    path.write_text(
-        "version: 1\nname: demo\nbackend: openstack\ncloud: member\n"
-        f"image: hpc\nflavor: hpc.small\n{TWO}"
-    )
+    path.write_text(spec_text("demo", TWO))
     assert main(["up", str(path)]) == 0
     assert main(["plan", str(path)]) == 0
     first = servers(cloud)
@@ -114,12 +112,12 @@ def test_a_cluster_is_made_repaired_and_removed_without_touching_others(
     (address,) = sdk.network.ips()
     shown = {node.name: node for node in opened(spec, tmp_path).backend.status()}
     assert all(node.healthy for node in shown.values())
+    assert shown["n1"].address == address.floating_ip_address
     # No record has anything of clouds.yaml.
     password = cloud.content["member"]["auth"]["password"].encode()
     records = [one for one in (tmp_path / "state").rglob("*") if one.is_file()]
     assert records
     assert not any(password in record.read_bytes() for record in records)
-    assert shown["n1"].address == address.floating_ip_address
 
     # Drift: each difference is found, and only what is lost is made again.
     sdk.network.delete_ip(address)
@@ -309,13 +307,13 @@ def test_virtual_functions_run_out_with_an_error_that_says_so(
     cloud: RealCloud, tmp_path: Path
 ) -> None:
     before = objects(cloud)
-    nodes = ", ".join(f"{{name: n{i}}}" for i in range(VFS // 2 + 1))
+    nodes = ", ".join(f"{{name: n{i}}}" for i in range(VFS + 1))
     text = f"{NETWORKS}hosts: [{{name: h, nodes: [{nodes}]}}]\n"
     spec = cloud.spec("full", text)
     assert any(
         "how many virtual functions are free" in note for note in plan_of(spec, tmp_path).notes
     )
-    with pytest.raises(BackendError, match=rf"node n{VFS // 2}: ") as caught:
+    with pytest.raises(BackendError, match=rf"node n{VFS}: ") as caught:
         raised(spec, tmp_path)
     assert "virtual functions of the direct networks" in caught.value.hint
     gone(spec, tmp_path)

@@ -77,6 +77,30 @@ install_packages() {
 	report_other_versions "$list"
 }
 
+# fetch_package APT NAME=VERSION SHA256: downloads into the current directory. APT is a function as
+# machine_apt.
+fetch_package() {
+	local apt=$1 entry=$2 sum=$3 name=${2%%=*} candidate
+	if "$apt" apt-get download "$entry"; then
+		echo "$sum  $(echo "$name"_*.deb)" | sha256sum --check --strict -
+		return
+	fi
+	candidate=$("$apt" apt-cache policy "$name" | sed -n 's/^  Candidate: //p')
+	loud "$entry is gone from the mirror, taking $candidate (checked by its signed index only)"
+	"$apt" apt-get download "$name"
+}
+
+# unpack_package NAME=VERSION SHA256 DIR: the files of a package that would start a server if it were
+# installed.
+unpack_package() {
+	local deb=$scratch/deb.${1%%=*}
+	mkdir -p "$deb"
+	cd "$deb"
+	fetch_package machine_apt "$1" "$2"
+	cd "$root"
+	dpkg-deb --extract "$deb"/*.deb "$3"
+}
+
 is_root() { ((EUID == 0)); }
 
 # packages_step NAME TITLE LIST INSTALLER: a step that installs what is missing of a list.

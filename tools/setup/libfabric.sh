@@ -27,18 +27,6 @@ private_apt() {
 		-o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false "$@"
 }
 
-# fetch_package NAME=VERSION SHA256: downloads into the current directory.
-fetch_package() {
-	local entry=$1 sum=$2 name=${1%%=*} candidate
-	if private_apt apt-get download "$entry"; then
-		echo "$sum  $(echo "$name"_*.deb)" | sha256sum --check --strict -
-		return
-	fi
-	candidate=$(private_apt apt-cache policy "$name" | sed -n 's/^  Candidate: //p')
-	loud "$entry is gone from the mirror, taking $candidate (checked by its signed index only)"
-	private_apt apt-get download "$name"
-}
-
 write_runner() {
 	cat >"$1" <<'RUNNER'
 #!/bin/sh
@@ -65,7 +53,7 @@ make_libfabric() {
 	cd "$apt_dir/deb"
 	entries "$here/libfabric-2.1.txt" >"$apt_dir/wanted"
 	while read -r entry sum; do
-		fetch_package "$entry" "$sum"
+		fetch_package private_apt "$entry" "$sum"
 	done <"$apt_dir/wanted"
 	for deb in *.deb; do
 		dpkg-deb --extract "$deb" "$fresh"

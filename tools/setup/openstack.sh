@@ -26,18 +26,8 @@ install_services() {
 }
 
 install_broker() {
-	local fresh=$scratch/rabbitmq
-	mkdir -p "$fresh"
-	cd "$fresh"
-	if apt-get download "$broker_package"; then
-		echo "$broker_sum  $(echo rabbitmq-server_*.deb)" | sha256sum --check --strict -
-	else
-		loud "$broker_package is gone from the mirror, taking its successor (checked by apt only)"
-		apt-get download rabbitmq-server
-	fi
-	dpkg-deb --extract rabbitmq-server_*.deb root
-	cd "$root"
-	replace_dir "$fresh/root" "$openstack/rabbitmq"
+	unpack_package "$broker_package" "$broker_sum" "$scratch/rabbitmq"
+	replace_dir "$scratch/rabbitmq" "$openstack/rabbitmq"
 }
 
 make_tables() {
@@ -50,13 +40,13 @@ make_tables() {
 }
 
 openstack_steps() {
-	local list=$here/requirements-openstack.txt settings=$root/tests/openstack
+	local list=$here/requirements-openstack.txt services=$root/tests/openstack
 	packages_step openstack "Packages for OpenStack" "$here/openstack-packages.txt" install_packages
 	step openstack-services "OpenStack services" "$openstack/venv/bin/python" \
 		"$(hash_of "$list" "$here/openstack.sh" "$stamps/python")" install_services
 	step openstack-broker "Message broker" "$openstack/rabbitmq" \
 		"$(hash_of "$broker_package" "$broker_sum")" install_broker
 	step openstack-database "Database of OpenStack" "$openstack/database" \
-		"$(hash_of "$stamps/openstack-services" "$settings"/{database,settings,seed,cloud}.py)" \
+		"$(hash_of "$stamps/openstack-services" "$services"/{database,settings,seed,cloud}.py)" \
 		make_tables
 }

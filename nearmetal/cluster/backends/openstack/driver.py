@@ -12,8 +12,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.openstack.answers import checked, number
@@ -28,8 +26,8 @@ from nearmetal.cluster.backends.openstack.plan import (
     Router,
     Server,
     ServerGroup,
-    openstack_servers,
     part_of,
+    project_of,
 )
 from nearmetal.cluster.backends.openstack.session import CloudSession
 from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, OpenstackSpec
@@ -50,7 +48,7 @@ from nearmetal.cluster.backends.openstack.world import (
     why_unfinished,
 )
 from nearmetal.cluster.diff import Plan
-from nearmetal.cluster.model import ClusterSpec
+from nearmetal.cluster.model import ClusterSpec, refuse
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
@@ -78,11 +76,6 @@ class OpenstackBackend(SshBackend):
         """Nodes whose servers are made or started, by the IDs of the servers."""
         self._members: dict[str, str] = {}
         """The server of each group that was begun last."""
-
-    @cached_property
-    def _desired(self) -> dict[Key, Resource]:
-        made = openstack_servers(self.spec, Facts(), Observed()).resources
-        return {item.key: item for item in made}
 
     def _mark(self) -> ClusterMark:
         return make_mark(self._directory, self._session.home)
@@ -123,7 +116,7 @@ class OpenstackBackend(SshBackend):
             begun = self._directory.exists()
             return Observed(broken=frozenset({Key(Kind.CLUSTER, self.name)} if begun else ()))
         world = self._world = self._read(mark)
-        parts = [part_of(self.spec, Kind.CLUSTER, self.name, self._desired_cluster())]
+        parts = [part_of(self.spec, Kind.CLUSTER, self.name, project_of(self.spec))]
         unfinished: dict[Key, str] = {}
         broken: set[Key] = set()
         halted: dict[Key, str] = {}
@@ -175,24 +168,18 @@ class OpenstackBackend(SshBackend):
             more |= {Key(Kind.NETWORK, name) for name in world.networks}
         return replace(item, needs=(*item.needs, *sorted(more - {*item.needs}, key=str)))
 
-    def _desired_cluster(self) -> Any:
-        return self._desired[Key(Kind.CLUSTER, self.name)].values
-
     def check(self, plan: Plan) -> None:
         """Look up names, quotas and virtual functions; see Backend."""
         if not plan.coming:
             return
         self._refuse_other_record()
-        found = list(missing(self.spec, plan, self._catalog))
         needs = needs_of(self.spec, plan, self._world, self._catalog)
-        if needs.amounts or needs.direct:
-            found += shortages(self.spec, needs, quotas_of(self._session))
-        if found:
-            lines = "".join(f"\n  {finding.sentence}" for finding in found)
-            raise BackendError(
-                f"cluster {self.name} cannot be made as planned, and nothing was changed:{lines}",
-                "correct the spec, or change the cloud; then repeat the command",
-            )
+        quotas = quotas_of(self._session) if needs else {}
+        found = [
+            *missing(self.spec, plan, self._catalog),
+            *shortages(self.spec, needs, quotas),
+        ]
+        refuse(self.name, found, "correct the spec, or change the cloud; then repeat the command")
 
     def _refuse_other_record(self) -> None:
         """Refuse a cluster whose name another record has in this project."""
@@ -276,7 +263,7 @@ class OpenstackBackend(SshBackend):
         if server is None:
             health = "not there"
         else:
-            health = "running" if server.status == "ACTIVE" else str(server.status).lower()
+            health = "running" if server.status in RUNS else str(server.status).lower()
         return NodeStatus(
             name=node.name,
             host=host,

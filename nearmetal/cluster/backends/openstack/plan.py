@@ -96,6 +96,11 @@ def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode) -> Server:
     )
 
 
+def project_of(spec: OpenstackSpec) -> CloudProject:
+    """Return the cluster as a whole as it should be."""
+    return CloudProject(backend=spec.backend, cloud=spec.cloud)
+
+
 def network_of(network: CloudNetwork) -> MadeNetwork:
     """Return a network as it should be."""
     assert network.subnet is not None  # noqa: S101 - a finding otherwise
@@ -124,8 +129,7 @@ def part_of(spec: OpenstackSpec, kind: Kind, name: str, values: Values) -> Resou
 
 def openstack_servers(spec: OpenstackSpec, _facts: Facts, _observed: Observed) -> Desired:
     """Return the servers of a spec, with their networks and server groups."""
-    project = CloudProject(backend=spec.backend, cloud=spec.cloud)
-    parts: list[tuple[Kind, str, Values]] = [(Kind.CLUSTER, spec.name, project)]
+    parts: list[tuple[Kind, str, Values]] = [(Kind.CLUSTER, spec.name, project_of(spec))]
     parts += [(Kind.NETWORK, network.name, network_of(network)) for network in spec.made]
     if spec.outside is not None:
         router = Router(outside=spec.outside, routes=tuple(n.name for n in spec.routed))

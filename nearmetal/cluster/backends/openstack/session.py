@@ -22,13 +22,13 @@ for _library in ("keystoneauth", "openstack", "stevedore", "urllib3"):
     # Without a handler, Python would write their warnings, with addresses, to standard error.
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
-ANSWER_S = 120.0
+_ANSWER_S = 120.0
 """Seconds that a service has for one answer."""
 
-MAX_REASON = 500
+_MAX_REASON = 500
 """Characters of a reason that a service gives."""
 
-FORBIDDEN, CONFLICT, TOO_LARGE = 403, 409, 413
+_FORBIDDEN, _CONFLICT, _TOO_LARGE = 403, 409, 413
 
 _BUSY = (429, 500, 502, 503, 504)
 
@@ -69,7 +69,7 @@ class CloudSession:
     def _connected(self) -> Any:
         """Return a connection; the fault of a file that openstacksdk cannot read has none of its text."""
         try:
-            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
+            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=_ANSWER_S)
         except yaml.YAMLError:
             # Some releases of openstacksdk do not catch it, and it has words of the file.
             what = "is not YAML"
@@ -117,7 +117,7 @@ class CloudSession:
             text = f"{where}: {_reason(error)}"
             if error.status_code in _BUSY:
                 raise BusyError(text, _LATER) from error
-            kind = DeniedError if error.status_code == FORBIDDEN else BackendError
+            kind = DeniedError if error.status_code == _FORBIDDEN else BackendError
             raise kind(text, _hint(error)) from error
         except (auth_faults.ConnectionError, auth_faults.HttpServerError) as error:
             raise BusyError(f"{where}: {_reason(error)}", _LATER) from error
@@ -133,21 +133,24 @@ def strange(what: str) -> BackendError:
     return BackendError(f"{what}: the answer is not one of OpenStack", hint)
 
 
-def _reason(error: Exception) -> str:
+def reason_line(reason: object) -> str:
     """Return the reason that a service gave, bounded and in one line."""
+    return printable(masked(" ".join(str(reason).split())))[:_MAX_REASON]
+
+
+def _reason(error: Exception) -> str:
     detail = getattr(error, "details", None) or getattr(error, "message", None) or str(error)
-    return printable(masked(" ".join(str(detail).split())))[:MAX_REASON]
+    return reason_line(detail)
 
 
 def _hint(error: faults.HttpException) -> str:
-    code = getattr(error, "status_code", None)
-    text = _reason(error).lower()
-    if "quota" in text or code == TOO_LARGE:
+    code = error.status_code
+    if "quota" in _reason(error).lower() or code == _TOO_LARGE:
         return "remove what is not needed, or ask for a larger quota"
-    if code == FORBIDDEN:
+    if code == _FORBIDDEN:
         return (
             "the user of clouds.yaml lacks the right; `physical` and `vlan` need an administrator"
         )
-    if code == CONFLICT:
+    if code == _CONFLICT:
         return "something that is not of this cluster uses it; remove that, and repeat the command"
     return ""

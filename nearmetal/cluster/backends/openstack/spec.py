@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node
+from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node, read_subnet
 from nearmetal.config.model import Model, Name, shaped
 
 MAX_SERVERS = 1000
-"""Nodes of one cluster: far above the quotas of projects."""
+"""Nodes of one host."""
 
 MAX_NAME = 255
 
@@ -31,10 +31,7 @@ CloudName = Annotated[
 
 
 def _cidr(value: str) -> str:
-    try:
-        network = ipaddress.IPv4Network(value)
-    except ValueError as error:
-        raise ValueError(f"is not an IPv4 subnet: {error}|use for example 10.77.0.0/24") from None
+    network = read_subnet(value)
     if network.prefixlen > 29:  # noqa: PLR2004 - a prefix
         raise ValueError("is too small|use a prefix of at most /29")
     return str(network)
@@ -113,8 +110,6 @@ class OpenstackSpec(ClusterSpec):
         default=600, description="seconds that Nova has to make, start or remove a server"
     )
 
-    mixed: ClassVar = {}
-
     @property
     def nodes(self) -> list[tuple[CloudHost, CloudNode]]:
         """All nodes with their hosts, in the order of the spec."""
@@ -168,7 +163,7 @@ class OpenstackSpec(ClusterSpec):
                 yield Finding(
                     (*path, "name"), f"network {network.name!r}", why, "change one of them"
                 )
-        yield from self._overlaps()
+        yield from self._subnets()
         floating = [node.name for _, node in self.nodes if node.floating]
         if floating and self.outside is None:
             what, why = "floating addresses", "need an external network"
@@ -178,24 +173,23 @@ class OpenstackSpec(ClusterSpec):
             hint = "write a normal network first"
             yield Finding(("networks", 0), "floating addresses", why, hint, tuple(floating))
 
-    def _overlaps(self) -> Iterator[Finding]:
-        """A router connects subnets that do not overlap, and so does a node."""
+    def _subnets(self) -> Iterator[Finding]:
+        """A router and a node connect subnets that do not overlap; a subnet has room for all nodes."""
         seen: list[tuple[str, ipaddress.IPv4Network]] = []
         for i, network in enumerate(self.networks):
             if network.existing is not None or network.subnet is None:
                 continue
+            path = ("networks", i, "subnet")
             subnet = ipaddress.IPv4Network(network.subnet)
             for other, taken in seen:
                 if subnet.overlaps(taken):
                     why = f"overlaps that of network {other}, {taken}"
-                    path = ("networks", i, "subnet")
                     yield Finding(path, f"subnet {subnet}", why, "use another subnet")
             seen.append((network.name, subnet))
             # Not for nodes: the first and the last, the router's, and that of Neutron's DHCP.
             room = subnet.num_addresses - 4
             if room < len(self.nodes):
                 why = f"has room for {room} nodes"
-                path = ("networks", i, "subnet")
                 yield Finding(path, f"subnet {subnet}", why, "use a larger subnet")
 
     def _places(self) -> Iterator[Finding]:

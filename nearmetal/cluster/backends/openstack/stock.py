@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import number
 from nearmetal.cluster.backends.openstack.plan import Router, Server
 from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError, GoneError
-from nearmetal.cluster.backends.openstack.spec import ROUTER, OpenstackSpec
+from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import Finding, some
@@ -38,17 +38,6 @@ class Quota:
 
     limit: int
     used: int
-
-
-@dataclass(frozen=True)
-class CloudNeeds:
-    """How much of each kind a plan adds; what it removes first is subtracted.
-
-    `direct`: by network, the ports for virtual functions that its nodes have in the end.
-    """
-
-    amounts: Mapping[str, int]
-    direct: Mapping[str, int] = field(default_factory=dict)
 
 
 class _Count:
@@ -119,8 +108,8 @@ class _Count:
             self.need["subnets"] += amount
 
 
-def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) -> CloudNeeds:
-    """Return what a plan needs."""
+def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) -> dict[str, int]:
+    """Return how much of each kind a plan adds; what it removes first is subtracted."""
     count = _Count(spec, world, catalog)
     for change in plan.coming:
         if change.in_place:
@@ -133,8 +122,7 @@ def needs_of(spec: OpenstackSpec, plan: Plan, world: World, catalog: Catalog) ->
     need = {name: amount for name, amount in count.need.items() if amount > 0}
     if plan.fresh and sizes:
         need["server_group_members"] = max(sizes.values())
-    direct = [n.name for n in spec.networks if n.kind == "direct" and n.vfs is not None]
-    return CloudNeeds(need, dict.fromkeys(direct, len(spec.nodes)))
+    return need
 
 
 def quotas_of(session: CloudSession) -> dict[str, Quota]:
@@ -173,10 +161,10 @@ def _of_neutron(network: Any) -> dict[str, Quota]:
 
 
 def shortages(
-    spec: OpenstackSpec, needs: CloudNeeds, quotas: Mapping[str, Quota]
+    spec: OpenstackSpec, needs: Mapping[str, int], quotas: Mapping[str, Quota]
 ) -> Iterator[Finding]:
     """Say what the plan needs beyond the quotas and the virtual functions. Pure."""
-    for name, amount in sorted(needs.amounts.items()):
+    for name, amount in sorted(needs.items()):
         quota = quotas.get(name)
         if quota is None or quota.limit < 0 or quota.used + amount <= quota.limit:
             continue
@@ -184,19 +172,24 @@ def shortages(
         why = f"the quota of the project leaves {free} ({quota.used} of {quota.limit} in use)"
         hint = "use less, or ask for a larger quota"
         yield Finding((), f"{amount} {_WORDS[name]} are needed", why, hint)
+    wanted = len(spec.nodes)
     for network in spec.networks:
-        wanted = needs.direct.get(network.name, 0)
         if network.vfs is not None and wanted > network.vfs:
             what = f"network {network.name}: {wanted} virtual functions are needed"
             hint = "use fewer nodes, or correct `vfs` if the cloud has more"
             yield Finding((), what, f"the spec says that there are {network.vfs}", hint)
 
 
+def _fresh(spec: OpenstackSpec, plan: Plan) -> list[CloudNode]:
+    """Return the nodes whose servers the plan makes."""
+    fresh = plan.fresh
+    return [node for _, node in spec.nodes if node.name in fresh]
+
+
 def _names(spec: OpenstackSpec, plan: Plan) -> dict[tuple[str, str], list[str]]:
     """Return the kinds and names of all that a plan takes from the cloud, with the nodes."""
-    fresh = [node for _, node in spec.nodes if node.name in plan.fresh]
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for node in fresh:
+    for node in _fresh(spec, plan):
         names["image", spec.image_of(node)].append(node.name)
         names["flavor", spec.flavor_of(node)].append(node.name)
         if spec.key is not None:
@@ -214,10 +207,10 @@ def missing(spec: OpenstackSpec, plan: Plan, catalog: Catalog) -> Iterator[Findi
         finding = _lacking(catalog, kind, name, tuple(nodes))
         if finding is not None:
             yield finding
-    for _, node in spec.nodes:
+    for node in _fresh(spec, plan):
         image = catalog.get("image", spec.image_of(node))
         flavor = catalog.get("flavor", spec.flavor_of(node))
-        if node.name in plan.fresh and image is not None and flavor is not None:
+        if image is not None and flavor is not None:
             yield from _too_small(image, flavor, node.name)
 
 

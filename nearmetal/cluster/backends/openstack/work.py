@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
@@ -20,19 +21,29 @@ from nearmetal.cluster.backends.openstack.marks import (
 )
 from nearmetal.cluster.backends.openstack.plan import Router, Server
 from nearmetal.cluster.backends.openstack.session import (
-    MAX_REASON,
     BusyError,
     CloudSession,
     GoneError,
+    reason_line,
 )
 from nearmetal.cluster.backends.openstack.spec import CloudNetwork, OpenstackSpec
-from nearmetal.cluster.backends.openstack.world import BUSY, GONE, OFF, RUNS, Catalog, World
+from nearmetal.cluster.backends.openstack.world import (
+    BUSY,
+    GONE,
+    OFF,
+    RUNS,
+    Catalog,
+    World,
+    is_interface,
+)
 from nearmetal.core.errors import BackendError
-from nearmetal.core.text import printable
 
 _LOOK_S = 1.0
 
-_NO_HOST = "no valid host"
+_NO_ROOM = (
+    "no hypervisor has the room: virtual functions of the direct networks, processors, memory, "
+    "or hypervisors apart; use fewer nodes or another flavor"
+)
 
 _AGAIN = "run `nearmetal up` again: it makes these nodes again, and keeps the others"
 
@@ -112,15 +123,12 @@ class CloudWork:
         self._world.subnets.pop(name, None)
         if network is not None:
             self._detach(network.id)
-            self._gone(f"removing network {name}", self._network.delete_network, network)
+            self._remove(f"removing network {name}", self._network.delete_network, network)
 
-    def _gone(self, what: str, remove: Callable[[Any], Any], item: Any) -> None:
+    def _remove(self, what: str, remove: Callable[[Any], Any], item: Any) -> None:
         """Remove something that may be gone."""
-        try:
-            with self._session.asking(what):
-                remove(item)
-        except GoneError:
-            return
+        with suppress(GoneError), self._session.asking(what):
+            remove(item)
 
     def _detach(self, network: str) -> None:
         if network not in self._world.routes:
@@ -134,13 +142,13 @@ class CloudWork:
     def _interfaces(self, router: Any) -> list[Any]:
         with self._session.asking("reading the ports of the router"):
             ports = list(self._network.ports(device_id=router.id))
-        return [p for p in ports if str(p.device_owner).startswith("network:router_interface")]
+        return [port for port in ports if is_interface(port)]
 
     def _unplug(self, router: Any, port: Any) -> None:
         def remove(one: Any) -> None:
             self._network.remove_interface_from_router(router, None, one.id)
 
-        self._gone("taking a network from the router", remove, port)
+        self._remove("taking a network from the router", remove, port)
 
     def settle_router(self, wanted: Router) -> None:
         """Make the router, and connect exactly the networks of the spec."""
@@ -185,7 +193,7 @@ class CloudWork:
         for router in self._world.routers:
             for port in self._interfaces(router):
                 self._unplug(router, port)
-            self._gone("removing the router", self._network.delete_router, router)
+            self._remove("removing the router", self._network.delete_router, router)
         self._world.routers.clear()
         self._world.routes.clear()
 
@@ -200,7 +208,7 @@ class CloudWork:
     def remove_group(self, name: str) -> None:
         """Remove a server group, not its members."""
         for group in self._world.groups.pop(name, ()):
-            self._gone(f"removing server group {name}", self._compute.delete_server_group, group)
+            self._remove(f"removing server group {name}", self._compute.delete_server_group, group)
 
     # Servers
 
@@ -250,7 +258,7 @@ class CloudWork:
         if found is not None and not found.device_id and _fits(found, home, network):
             return found
         if found is not None:
-            self._gone(f"removing a port of node {node}", self._network.delete_port, found)
+            self._remove(f"removing a port of node {node}", self._network.delete_port, found)
         # An unfiltered port has no security groups.
         groups: dict[str, Any] = {"security_groups": []} if network.port_security is False else {}
         with self._session.asking(f"making the port of node {node} in network {network.name}"):
@@ -290,7 +298,7 @@ class CloudWork:
                 kept.append(address)
                 continue
             what = f"removing the floating address of node {node}"
-            self._gone(what, self._network.delete_ip, address)
+            self._remove(what, self._network.delete_ip, address)
         if kept:
             self._world.floating[node] = kept
 
@@ -334,15 +342,15 @@ class CloudWork:
         self._unfloat(node)
         if server is not None:
             self.remove_servers([server])
-        for owner, network in [place for place in self._world.ports if place[0] == node]:
-            port = self._world.ports.pop((owner, network))
-            self._gone(f"removing a port of node {node}", self._network.delete_port, port)
+        for place in [place for place in self._world.ports if place[0] == node]:
+            port = self._world.ports.pop(place)
+            self._remove(f"removing a port of node {node}", self._network.delete_port, port)
 
     def remove_servers(self, servers: Iterable[Any]) -> None:
         """Remove servers, and wait until they are gone."""
         left = {server.id: server.name for server in servers}
         for server, name in left.items():
-            self._gone(f"removing server {name}", self._compute.delete_server, server)
+            self._remove(f"removing server {name}", self._compute.delete_server, server)
 
         def all_gone() -> bool:
             with self._session.asking("reading the servers"):
@@ -371,13 +379,8 @@ class CloudWork:
         self._wait(settled, lambda: f"nodes {', '.join(left.values())} do not run")
         if failed:
             lines = "".join(f"\n  node {node}: {reason}" for node, reason in failed.items())
-            no_host = any(_NO_HOST in reason.lower() for reason in failed.values())
-            hint = _AGAIN
-            if no_host:
-                hint = (
-                    "no hypervisor has the room: virtual functions of the direct networks, "
-                    "processors, memory, or hypervisors apart; use fewer nodes or another flavor"
-                )
+            no_room = any("no valid host" in reason.lower() for reason in failed.values())
+            hint = _NO_ROOM if no_room else _AGAIN
             raise BackendError(f"Nova could not make all servers:{lines}", hint)
 
     def _wait(self, done: Callable[[], bool], late: Callable[[], str]) -> None:
@@ -406,12 +409,12 @@ class CloudWork:
             self._unfloat(node)
         self.remove_servers([*world.servers.values(), *world.extra])
         for port in (*world.ports.values(), *world.loose):
-            self._gone("removing a port", self._network.delete_port, port)
+            self._remove("removing a port", self._network.delete_port, port)
         self.remove_router()
         for name in [*world.networks]:
             self.remove_network(name)
         for network in world.spare:
-            self._gone(f"removing network {network.name}", self._network.delete_network, network)
+            self._remove(f"removing network {network.name}", self._network.delete_network, network)
         for name in [*world.groups]:
             self.remove_group(name)
 
@@ -437,5 +440,4 @@ def _fault(server: Any) -> str:
     """Return why a server failed, as Nova says it."""
     if server is None:
         return "it was removed meanwhile"
-    message = str((server.fault or {}).get("message") or "ERROR without a reason")
-    return printable(" ".join(message.split()))[:MAX_REASON]
+    return reason_line((server.fault or {}).get("message") or "ERROR without a reason")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -128,8 +129,7 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
         servers = [checked("server", one) for one in sdk.compute.servers(details=True)]
         groups = [checked("server group", one) for one in sdk.compute.server_groups()]
     # Of two, that which runs is used, and then the older one.
-    order = {server.id: (never_ran(server), str(server.created_at)) for server in servers}
-    for server in sorted(servers, key=lambda one: (order[one.id], one.id)):
+    for server in sorted(servers, key=lambda s: (never_ran(s), str(s.created_at), s.id)):
         if server.status in GONE:
             continue
         node = mark.node(server)
@@ -141,19 +141,23 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
         name = mark.group_name(group)
         if name is not None:
             world.groups[name].append(group)
+    lists = {
+        "network": sdk.network.networks,
+        "subnet": sdk.network.subnets,
+        "router": sdk.network.routers,
+        "port": sdk.network.ports,
+        "floating": sdk.network.ips,
+    }
     with session.asking("reading the networks"):
-        network = sdk.network
         found = [
-            *(("network", one) for one in network.networks(project_id=project)),
-            *(("subnet", one) for one in network.subnets(project_id=project)),
-            *(("router", one) for one in network.routers(project_id=project)),
-            *(("port", one) for one in network.ports(project_id=project)),
-            *(("floating", one) for one in network.ips(project_id=project)),
+            (kind, checked(kind, one))
+            for kind, ask in lists.items()
+            for one in ask(project_id=project)
         ]
-    subnets = {checked("subnet", one).network_id for kind, one in found if kind == "subnet"}
+    subnets = {one.network_id for kind, one in found if kind == "subnet"}
 
     def rank(place: tuple[str, Any]) -> tuple[bool, bool, str, str]:
-        kind, one = place[0], checked(*place)
+        kind, one = place
         unused = not one.device_id if kind == "port" else one.id not in subnets
         return kind != "network", unused, str(one.created_at), one.id
 
@@ -166,11 +170,14 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
     world.routes = {
         one.network_id
         for kind, one in found
-        if kind == "port"
-        and one.device_id in routers
-        and str(one.device_owner).startswith("network:router_interface")
+        if kind == "port" and one.device_id in routers and is_interface(one)
     }
     return world
+
+
+def is_interface(port: Any) -> bool:
+    """Whether a port connects a router with a network."""
+    return str(port.device_owner).startswith("network:router_interface")
 
 
 def _sort_in(world: World, kind: str, words: tuple[str, ...], one: Any) -> None:
@@ -199,13 +206,13 @@ def network_values(spec: OpenstackSpec, world: World, name: str) -> MadeNetwork:
     """Return the values of a network as it is; its provider is compared where the spec says one."""
     network, subnet = world.networks[name], world.subnets.get(name)
     wanted = next((one for one in spec.made if one.name == name), None)
-    says = wanted is not None and wanted.physical is not None
-    # Only administrators see these two.
-    visible = says and network.provider_network_type is not None
-    physical = network.provider_physical_network if visible else None
-    vlan = network.provider_segmentation_id if visible else None
-    if wanted is not None and says and not visible:
+    physical = vlan = None
+    if wanted is not None and wanted.physical is not None:
         physical, vlan = wanted.physical, wanted.vlan
+        # Only administrators see these.
+        if network.provider_network_type is not None:
+            physical = network.provider_physical_network
+            vlan = network.provider_segmentation_id
     return MadeNetwork(
         subnet=str(subnet.cidr) if subnet is not None else "",
         physical=physical,
@@ -225,10 +232,14 @@ def router_values(spec: OpenstackSpec, world: World, catalog: Catalog) -> Router
     wanted = catalog.get("network", spec.outside) if spec.outside else None
     if wanted is not None and wanted.id == outside:
         outside = str(spec.outside)
-    names = [name for name, one in world.networks.items() if one.id in world.routes]
+    routes = _in_order(spec, (n for n, one in world.networks.items() if one.id in world.routes))
+    return Router(outside=outside, routes=tuple(routes))
+
+
+def _in_order(spec: OpenstackSpec, networks: Iterable[str]) -> list[str]:
+    """Return names of networks in the order of the spec, and those that it has no longer last."""
     order = [network.name for network in spec.networks]
-    names.sort(key=lambda name: (order.index(name) if name in order else len(order), name))
-    return Router(outside=outside, routes=tuple(names))
+    return sorted(networks, key=lambda n: (order.index(n) if n in order else len(order), n))
 
 
 def group_values(group: Any) -> ServerGroup:
@@ -275,17 +286,15 @@ def _image(server: Any, catalog: Catalog, wanted: str | None) -> str:
 
 def _ports(spec: OpenstackSpec, world: World, catalog: Catalog, node: str) -> list[str]:
     server = world.servers[node]
-    order = {network.name: network for network in spec.networks}
-    names = [name for owner, name in world.ports if owner == node]
-    names.sort(key=lambda name: (list(order).index(name) if name in order else len(order), name))
+    networks = {network.name: network for network in spec.networks}
     found = []
-    for name in names:
+    for name in _in_order(spec, (name for owner, name in world.ports if owner == node)):
         port = world.ports[node, name]
         # Nova takes the ports of a new server some time after the request.
         comes = server.status == "BUILD" and not port.device_id
         if port.device_id != server.id and not comes:
             continue
-        wanted = order.get(name)
+        wanted = networks.get(name)
         says = wanted is not None and wanted.port_security is not None
         filtered = bool(port.is_port_security_enabled) if says else None
         text = port_text(name, str(port.binding_vnic_type or "normal"), filtered=filtered)

@@ -45,13 +45,13 @@ from nearmetal.cluster.backends.vsphere.rights import lacking
 from nearmetal.cluster.backends.vsphere.rules import rule_changes, rules_by_machine
 from nearmetal.cluster.backends.vsphere.settings import INSTANT
 from nearmetal.cluster.backends.vsphere.spec import DrsRule, VsphereNode, VsphereSpec
-from nearmetal.cluster.backends.vsphere.stock import merged_findings, needs_of, shortages
+from nearmetal.cluster.backends.vsphere.stock import needs_of, shortages
 from nearmetal.cluster.backends.vsphere.switches import Switches
 from nearmetal.cluster.backends.vsphere.tasks import wait_for_tasks
 from nearmetal.cluster.backends.vsphere.work import MachineWork
 from nearmetal.cluster.backends.vsphere.workers import Workers
 from nearmetal.cluster.diff import Plan
-from nearmetal.cluster.model import ClusterSpec, Finding
+from nearmetal.cluster.model import ClusterSpec, Finding, refuse
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
@@ -181,12 +181,8 @@ class VsphereBackend(SshBackend):
         return [*found, *lacking(self._session.content, self.spec.vcenter.user, rights)]
 
     def _refuse(self, found: Sequence[Finding]) -> None:
-        if found:
-            lines = "".join(f"\n  {finding.sentence}" for finding in merged_findings(found))
-            msg = f"cluster {self.name} cannot be made as planned, and nothing was changed:{lines}"
-            raise BackendError(
-                msg, "correct the spec, or add it in vCenter; then repeat the command"
-            )
+        hint = "correct the spec, or add it in vCenter; then repeat the command"
+        refuse(self.name, found, hint)
 
     @property
     def _tools(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from nearmetal.cluster.backends.vsphere.settings import (
     NETWORK_KINDS,
     OF_THE_SOURCE,
 )
-from nearmetal.cluster.model import Finding, SpecPath
+from nearmetal.cluster.model import Finding, SpecPath, merged_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,10 +83,7 @@ def findings(spec: VsphereSpec) -> list[Finding]:
         found.append(Finding(("post",), "scripts", "no way into the machines is given", hint))
     found += [*_devices(placed), *_names(placed), *_addresses(spec, placed)]
     found += [*_switches(spec), *_uplinks(spec), *_reach(spec, placed), *_drs(spec)]
-    alike: dict[tuple[SpecPath, str, str, str], list[str]] = {}
-    for each in found:
-        alike.setdefault((each.path, each.what, each.why, each.hint), []).extend(each.nodes)
-    return [Finding(*key, tuple(dict.fromkeys(nodes))) for key, nodes in alike.items()]
+    return merged_findings(found)
 
 
 def _doubles(items: Iterable[tuple[str, _T]]) -> Iterator[tuple[str, _T, _T]]:

@@ -14,7 +14,7 @@ from nearmetal.cluster.backends.vsphere.settings import (
     VmAdapter,
 )
 from nearmetal.cluster.backends.vsphere.spec import VsphereSpec
-from nearmetal.cluster.model import Finding
+from nearmetal.cluster.model import Finding, merged_findings
 from nearmetal.config.size import format_size
 
 HOST_STEPS = "`nearmetal host plan` shows how to make them"
@@ -158,14 +158,6 @@ def shortages(needs: Iterable[Need], stock: Stock) -> list[Finding]:
     found = [f for need in every if need.touched for f in _of_one(need, stock)]
     found += [*_devices(every, stock), *_capacity(every, stock)]
     return merged_findings(found)
-
-
-def merged_findings(found: Iterable[Finding]) -> list[Finding]:
-    """Return each finding once, with all nodes that have it."""
-    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for one in found:
-        alike[one.what, one.why, one.hint] += one.nodes
-    return [Finding((), *key, tuple(dict.fromkeys(nodes))) for key, nodes in alike.items()]
 
 
 def _of_one(need: Need, stock: Stock) -> Iterator[Finding]:
