@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from nearmetal.check.collect import Gathered
-from nearmetal.check.measure import measure_cluster
+from nearmetal.check.measure import Agents, measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run, unanswered
 from nearmetal.check.performance.run import (
@@ -113,8 +113,8 @@ def test_agents_that_ignore_the_signal_to_end_are_ended_together() -> None:
 
 def test_a_signal_while_an_agent_is_given_up_leaves_it_to_the_end_of_all() -> None:
     ends: list[float] = []
-    hostile = Here(odd={"n2": odd(memory="no JSON")})
-    with pytest.raises(KeyboardInterrupt), agents(hostile) as running:
+
+    def interrupt(running: Agents) -> None:
         dialogue = running._running["n2"].dialogue
         finish = dialogue.finish
 
@@ -126,6 +126,10 @@ def test_a_signal_while_an_agent_is_given_up_leaves_it_to_the_end_of_all() -> No
 
         dialogue.finish = interrupted  # type: ignore[method-assign]
         running.ask(Order("memory", (("n1",), ("n2",))))
+
+    confused = Here(odd={"n2": odd(memory="no JSON")})
+    with pytest.raises(KeyboardInterrupt), agents(confused) as running:
+        interrupt(running)
     assert ends == [0.0, 0.0]
 
 

@@ -27,7 +27,9 @@ def word(name: str) -> str:
 
 def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
     """Return the command for the packages of a node."""
-    rpm = node.text("system", "os", "id") in _RED_HAT or "rpm" in node.unseen.get("packages", "")
+    rpm = node.text("system", "os", "id") in _RED_HAT or _NEVER_READ in node.unseen.get(
+        "packages", ""
+    )
     return red_hat if rpm else debian
 
 
