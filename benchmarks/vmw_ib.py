@@ -5,7 +5,7 @@
 
 The study validates 16 virtual machines in three steps: two programs of ibverbs between two of them
 against the line rate (3.1), Intel Cluster Checker (3.2), and OSU (3.3). Each step is a verb of
-nearmetal here. DIR gets the unchanged output of each, and `report.md` with the figures of the study
+nearmetal here. The directory gets the unchanged output of each, and `report.md` with the figures of the study
 beside those of the cluster. A step that cannot run says why. The figures of the study are those of
 ConnectX-5 with 100 Gbit/s: another cluster is not expected to reach them.
 """
@@ -38,6 +38,7 @@ PROFILES = {
 """Our profiles, and the definitions of Intel Cluster Checker that the study passed."""
 
 OSU = {"osu_mbw_mr": "Figure 24", "osu_alltoall": "Figure 25"}
+_GRADES = ("fault", "warning", "note")
 ENDED = (ExitCode.DONE, ExitCode.CHECKS_FAILED)
 """Exit codes of verbs that got to their end."""
 
@@ -121,14 +122,11 @@ def checks(run: Run, spec: str) -> Iterator[Line]:
             continue
         found = data["findings"]
         counts = {grade: sum(f["severity"] == grade for f in found) for grade in _GRADES}
-        words_ = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
-        yield Line("3.2", name, study, words_, fails=done.code != 0)
+        counted = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
+        yield Line("3.2", name, study, counted, fails=done.code != 0)
     for test in ("DGEMM", "HPCG 4-node", "HPCG 1-node", "HPL 4-node", "STREAM"):
         metric = "bandwidth" if test == "STREAM" else "rate"
         yield Line("3.2", test, printed(test, metric), "not run: not a part of `check`")
-
-
-_GRADES = ("fault", "warning", "note")
 
 
 def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:

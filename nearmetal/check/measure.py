@@ -123,7 +123,6 @@ class Agents:
     limit_s: float = LIMIT_S
     _unmeasured: Unmeasured = field(init=False)
     _running: dict[str, _Agent] = field(default_factory=dict)
-    _open: list[Dialogue] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _quantity: str = ""
     _marker: str = field(default_factory=lambda: new_name("check"))
@@ -203,7 +202,6 @@ class Agents:
             command = self.backend.on_node(name, python_argv("-c", _LOADER), env=env)
             words = self._stack.enter_context(first_words(_MOST_WORDS))
             dialogue = self.runner.converse(command, stderr=words.stream)
-            self._open.append(dialogue)
             agent = self._running[name] = _Agent(dialogue, words, self.at[name])
             text = share("check", "measure.py").read_text(encoding="utf-8")
             dialogue.send(str(len(text.encode())), self.limit_s)
@@ -286,10 +284,11 @@ class Agents:
 
     def _give_up(self, name: str, why: str) -> None:
         """End the agent of a node, and keep the reason."""
-        agent = self._running.pop(name, None)
+        agent = self._running.get(name)
         if agent is not None:
+            # After its end and not before: a signal in between leaves it to _close().
             agent.dialogue.finish(0.0)
-            self._open.remove(agent.dialogue)
+            del self._running[name]
             said = agent.words.text().splitlines()
             why = said[-1] if said else why
         self._unmeasured.give_up(name, why)
@@ -299,9 +298,8 @@ class Agents:
         try:
             # Together: an agent that ignores the signal to end takes a while to be killed.
             with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(lambda dialogue: dialogue.finish(0.0), self._open))
+                list(pool.map(lambda agent: agent.dialogue.finish(0.0), self._running.values()))
         finally:
-            self._open.clear()
             self._running.clear()
             self._stack.close()
             if broken:

@@ -304,7 +304,7 @@ def run_job(
     # Open MPI may report success although a daemon was killed together with its ranks.
     lost = ""
     if failure is not None and (code != 0 or failure.lost) and not completed.timed_out:
-        code, lost = failure.code, failure.words if failure.lost else ""
+        code, lost = failure.code, failure.lost
     return JobResult(
         job=prepared.job,
         mpi=prepared.installation.mpi.value,

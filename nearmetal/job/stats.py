@@ -54,16 +54,13 @@ class Failure:
     node: str = ""
 
     @property
-    def lost(self) -> bool:
-        """Whether its end was not reported to the launcher, which may take the job for a success."""
-        return bool(self.node) or self.when == _UNKNOWN
-
-    @property
-    def words(self) -> str:
-        """What ended, if it is lost."""
+    def lost(self) -> str:
+        """What ended without a report to the launcher, which may take the job for a success."""
         if self.node:
             return f"the MPI's own process on node {self.node} ended with exit code {self.code}"
-        return "a rank was killed together with the shell that watched it"
+        if self.when == _UNKNOWN:
+            return "a rank was killed together with the shell that watched it"
+        return ""
 
 
 @dataclass(frozen=True)

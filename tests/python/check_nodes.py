@@ -16,6 +16,9 @@ from nearmetal.check.snapshot import Snapshot, parse_snapshot
 
 TODAY = date(2026, 1, 15)
 
+DIFF = "nearmetal check diff GOOD BAD"
+"""The remedy of a finding that has no better one."""
+
 PORT = {
     "state": "ACTIVE",
     "phys_state": "LinkUp",

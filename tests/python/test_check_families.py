@@ -280,6 +280,7 @@ def test_a_rundir_is_judged_as_the_provider_does(
     [
         ("/a; $(x)", "mkdir -p -m 700 '/a; $(x)'"),
         ("/" + "d" * 200, "unset NEARMETAL_RUNDIR"),
+        ("/d\n", "unset NEARMETAL_RUNDIR"),
     ],
 )
 def test_a_rundir_of_a_hostile_node_is_quoted_and_never_cut(path: str, remedy: str) -> None:

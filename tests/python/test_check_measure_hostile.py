@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from nearmetal.check.collect import Gathered
-from nearmetal.check.measure import measure_cluster
+from nearmetal.check.measure import Agents, measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run, unanswered
 from nearmetal.check.performance.run import (
@@ -100,15 +100,37 @@ def test_an_answer_to_another_order_is_not_taken(number: str) -> None:
 def test_agents_that_ignore_the_signal_to_end_are_ended_together() -> None:
     together = threading.Barrier(len(NAMES))
     with agents(Here()) as running:
-        for dialogue in running._open:
-            finish = dialogue.finish
+        for agent in running._running.values():
+            finish = agent.dialogue.finish
 
             def ended(timeout_s: float, finish: Callable[[float], int] = finish) -> int:
                 together.wait(30)
                 return finish(timeout_s)
 
-            dialogue.finish = ended  # type: ignore[method-assign]
+            agent.dialogue.finish = ended  # type: ignore[method-assign]
     assert not together.broken
+
+
+def test_a_signal_while_an_agent_is_given_up_leaves_it_to_the_end_of_all() -> None:
+    ends: list[float] = []
+
+    def interrupt(running: Agents) -> None:
+        dialogue = running._running["n2"].dialogue
+        finish = dialogue.finish
+
+        def interrupted(timeout_s: float) -> int:
+            ends.append(timeout_s)
+            if len(ends) == 1:
+                raise KeyboardInterrupt
+            return finish(timeout_s)
+
+        dialogue.finish = interrupted  # type: ignore[method-assign]
+        running.ask(Order("memory", (("n1",), ("n2",))))
+
+    confused = Here(odd={"n2": odd(memory="no JSON")})
+    with pytest.raises(KeyboardInterrupt), agents(confused) as running:
+        interrupt(running)
+    assert ends == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("value", ["5e-324", "1e-13", "2e18", "0", "-1", "true", '"7"', "null"])

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from nearmetal.check.model import Gravity
-from tests.python.check_nodes import PORT, cluster, judged, named, node, only
+from tests.python.check_nodes import DIFF, PORT, cluster, judged, named, node, only
 
-DIFF = "nearmetal check diff GOOD BAD"
 ODD: list[tuple[str, str, Any, str]] = [
     ("uniformity.kernel", "system>boot_words", {"mitigations": "off"}, "system.boot_words"),
     ("uniformity.settings", "sysctl>vm.swappiness", "60", "sysctl[vm.swappiness]"),

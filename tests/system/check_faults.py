@@ -302,7 +302,7 @@ TREES: dict[str, TreeFault] = {
         why=FABRIC,
     ),
     "no subnet manager": TreeFault(
-        {"fabric.manager mlx5_0/1"}, {f"{PORT}/sm_lid": "0x0\n"}, FABRIC
+        {"fabric.manager mlx5_0/1"}, {f"{PORT}/sm_lid": "0x0\n"}, why=FABRIC
     ),
     "a partition key that is missing": TreeFault(
         {"uniformity.fabric fabric[mlx5_0/1].pkeys"}, {f"{PORT}/pkeys/1": None}, why=FABRIC

@@ -7,14 +7,13 @@ A `machine` has two sockets, an InfiniBand adapter with virtual functions, and a
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.python.test_check_dimms import device as memory_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 CPUS = 8
 CPU = "sys/devices/system/cpu"
@@ -219,9 +218,3 @@ def make_tree(tree: Path, kind: str, number: int) -> None:
     for name in ("home", "dev/shm"):
         (tree / name).mkdir(parents=True)
     (tree / "dev/shm").chmod(0o1777)
-
-
-def copied(tree: Path, to: Path) -> Path:
-    """Copy a tree to a place where none is."""
-    shutil.copytree(tree, to, symlinks=True)
-    return to

@@ -51,10 +51,6 @@ class Ward:
             timeout=30,
         )
 
-    def shell(self, text: str) -> None:
-        """Run a script in the node."""
-        self.place.ok("exec", self.spec, NODE, "--", "sh", "-c", text)
-
     def findings(self) -> list[dict[str, Any]]:
         """Return what a check finds, without what all nodes have from this machine."""
         done = self.place.run("check", self.spec, "--json")

@@ -13,7 +13,7 @@ import pytest
 
 from nearmetal.core.process import LocalRunner
 from nearmetal.image import machine_mirror
-from tests.python.test_check_agents_everywhere import READS, measure_all, trial
+from tests.python.test_check_agents_everywhere import measure_all, trial
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_both_agents_run_on_the_python_of_a_debian(
     for name in ("sys", "proc"):
         (root / name).mkdir(exist_ok=True)
     python = ["unshare", "-m", "--propagation", "private", "sh", "-ec", IN_ROOT, str(root)]
-    snapshot = json.loads(trial(python, READS))
+    snapshot = json.loads(trial(python))
     assert snapshot["facts"]["software"]["python"].startswith(f"{version}.")
     assert snapshot["facts"]["system"]["kernel"] == os.uname().release
     assert set(snapshot["unseen"]) <= {"names"}

@@ -21,7 +21,7 @@ from nearmetal.check.collect import collect, here
 from nearmetal.check.diff import compare
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
-from tests.python.check_nodes import judged
+from tests.python.check_nodes import DIFF, judged
 from tests.system.check_faults import AGENTS, NODES, TREES, Files, TreeFault
 from tests.system.check_tree import KINDS, change, make_tree
 from tests.system.check_ward import NODE, Ward, ward_of
@@ -68,10 +68,6 @@ exec(compile(sys.stdin.read(), "agent", "exec"))
 
 def test_the_table_is_long_enough() -> None:
     assert len(NODES) + len(AGENTS) + len(TREES) >= 30
-
-
-DIFF = "nearmetal check diff GOOD BAD"
-"""The remedy of a finding that has no better one."""
 
 
 SETS = re.compile(r"(echo [\w'-]+ >/|for \w in /sys/|sysctl -w |ip link set dev )")
@@ -189,16 +185,11 @@ def healthy(
     return found
 
 
-def profile(kind: str) -> str:
-    """Return the profile of the site; guests have no adapter and no such pages."""
-    return SITE if kind == "machine" else SITE.replace("  vfs: 16\n", "")
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_healthy_trees_have_no_finding(
     healthy: dict[str, tuple[Path, dict[str, Snapshot]]], kind: str
 ) -> None:
-    assert judged(healthy[kind][1].values(), profile(kind)).findings == []
+    assert judged(healthy[kind][1].values(), SITE).findings == []
 
 
 @contextlib.contextmanager
@@ -239,7 +230,7 @@ def test_a_fault_of_the_files_of_a_node(
     def findings() -> list[CheckFinding]:
         command = targets(options={ODD: f"--root={tree}"})[ODD]
         now = others | snapshots({ODD: command})
-        return judged(now.values(), profile(fault.kind)).findings
+        return judged(now.values(), SITE).findings
 
     with changed(tree, fault.kernel), changed(tree, fault.files):
         found = findings()

@@ -11,6 +11,7 @@ import pytest
 
 from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.process import LocalRunner
+from tests.python.check_nodes import DIFF
 from tests.system import hypervisors
 from tests.system.virtual_clusters import Place, places
 
@@ -31,9 +32,6 @@ NODE = "n2"
 """The machine that gets the faults."""
 
 EACH = ", ".join(f"{{name: {name}, memory: 768 MiB, cpus: none}}" for name in NAMES)
-DIFF = "nearmetal check diff GOOD BAD"
-"""The remedy of a finding that has no better one."""
-
 PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 CLOCK = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 
@@ -100,9 +98,9 @@ class Ward:
     spec: str
     nodes: Nodes
 
-    def findings(self, *options: str) -> list[dict[str, Any]]:
+    def findings(self) -> list[dict[str, Any]]:
         """Return what a check finds, without what all machines have from their image."""
-        with self.place.start("check", self.spec, "--root", "--json", *options) as process:
+        with self.place.start("check", self.spec, "--root", "--json") as process:
             out, err = process.communicate(timeout=900)
         assert process.returncode in (0, 4), err
         found: list[dict[str, Any]] = json.loads(out)["findings"]

@@ -27,7 +27,9 @@ def word(name: str) -> str:
 
 def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
     """Return the command for the packages of a node."""
-    rpm = node.text("system", "os", "id") in _RED_HAT or "rpm" in node.unseen.get("packages", "")
+    rpm = node.text("system", "os", "id") in _RED_HAT or _NEVER_READ in node.unseen.get(
+        "packages", ""
+    )
     return red_hat if rpm else debian
 
 
@@ -76,21 +78,15 @@ def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 
 def _privilege(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     hidden = sorted(s for s, why in node.unseen.items() if any(w in why for w in _PRIVILEGE))
-    if hidden and not node.root:
-        yield Spotted(
-            ", ".join(hidden),
-            "all sources",
-            "the agent ran as a user who may not read these sources",
-            "nearmetal check collect --root",
-        )
-    elif hidden:
+    if not hidden:
+        return
+    why = "the agent ran as a user who may not read these sources"
+    remedy = "nearmetal check collect --root"
+    if node.root:
+        why = "the agent ran as root, and the kernel or a container hides these sources"
         unmounted = any("debugfs" in node.unseen[source] for source in hidden)
-        yield Spotted(
-            ", ".join(hidden),
-            "all sources",
-            "the agent ran as root, and the kernel or a container hides these sources",
-            "mount -t debugfs debugfs /sys/kernel/debug" if unmounted else "uname -r; id",
-        )
+        remedy = "mount -t debugfs debugfs /sys/kernel/debug" if unmounted else "uname -r; id"
+    yield Spotted(", ".join(hidden), "all sources", why, remedy)
 
 
 def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:

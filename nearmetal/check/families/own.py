@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
@@ -15,14 +16,11 @@ from nearmetal.core.text import printable
 _SHM = "/dev/shm"  # noqa: S108 - the place that MPIs use
 _MOUNT = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs"
 _SEGMENT = "docs/design/segment.md"
-_PACKAGE = " libnearmetal-fi"
 _PROVIDER = "docs/design/provider.md"
 _FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
 _OTHERS = re.compile(r"[0-7]{0,2}(?:[0-7][2367][0-7]|[0-7]{2}[2367])")
 """Modes that let others write."""
-_LONGEST = 100
-"""Letters of a path that are not cut in a remedy."""
 
 
 def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
@@ -76,7 +74,8 @@ def _chosen(node: Snapshot, path: str) -> Iterator[Spotted]:
         found = "no absolute path"
     elif not node.flag(*place, "writable"):
         found = "not writable" if mode else "missing"
-        if not mode and len(path) <= _LONGEST:
+        # A path that is too long for a remedy, or not printable, would be another one there.
+        if not mode and word(path) == shlex.quote(path):
             remedy = f"mkdir -p -m 700 {word(path)}"
     elif _OTHERS.fullmatch(mode):
         found = f"writable by others (mode {mode})"
@@ -120,10 +119,11 @@ def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for place, state in sorted(node.table("nearmetal", "providers").items()):
         if state == "there":
             continue
-        # Only the environment asks for a place where nothing is; a package has none there.
+        # Places of packages are listed only if something is there: this one is of the environment.
         remedy = "unset FI_PROVIDER_PATH"
         if state != "missing":
-            remedy = by_system(node, "apt-get install --reinstall", "dnf reinstall") + _PACKAGE
+            again = by_system(node, "apt-get install --reinstall", "dnf reinstall")
+            remedy = f"{again} libnearmetal-fi"
         yield Spotted(
             printable(str(state))[:40],
             "the provider",

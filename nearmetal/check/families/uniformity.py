@@ -44,8 +44,6 @@ _OF_MEMORY = (
 Facts = Mapping[str, Any]
 
 _DIFF = "nearmetal check diff GOOD BAD"
-
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,79}")
 _VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+ -]{0,79}")
 """Names and values that are no option, no path and no words of a shell."""
@@ -116,10 +114,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "kernel"), remedy="systemctl reboot"),
         Subject(("system", "os")),
         Subject(("system", "architecture"), grade=Gravity.FAULT),
-        Subject(
-            ("system", "boot_words"),
-            whole="system",
-        ),
+        Subject(("system", "boot_words"), whole="system"),
         Subject(
             ("system", "selinux"), settings=_any("setenforce 1", "enforcing", of=("permissive",))
         ),
@@ -237,10 +232,7 @@ _FUNCTIONS = {
     "vfs": Setting("echo {usual} >/sys/class/infiniband/{above}/device/sriov_numvfs", of=("0",))
 }
 DERIVED = {
-    "uniformity.fabric": (
-        _fabric,
-        Subject(("fabric",), remedy="ibstat", settings=_FUNCTIONS),
-    ),
+    "uniformity.fabric": (_fabric, Subject(("fabric",), remedy="ibstat", settings=_FUNCTIONS)),
     "uniformity.interfaces": (_interfaces, Subject(("net",), settings=_LINK)),
     "uniformity.mounts": (_mounts, Subject(("storage",), remedy="mount -a")),
 }

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent of `nearmetal check`: facts of one node as one JSON document on standard output.
 
-One file, the standard library, Python 3.6 or later: it runs where nearmetal is not installed, from
-standard input (`python3 -I -B - <agent.py`), as any user. It changes nothing, opens no file to
-write, and loads no module of the kernel. Each source is read in a process of its own, with a limit
-of time and bytes: a file system that hangs costs its own facts and no others. A source that this
-user cannot see is named in `unseen`.
+One file, the standard library, Python 3.6 or later: it is sent whole to nodes where nearmetal is
+not installed, and runs from standard input (`python3 -I -B - <agent.py`), as any user. It changes
+nothing, opens no file to write, and loads no module of the kernel. Each source is read in a process
+of its own, with a limit of time and bytes: a file system that hangs costs its own facts and no
+others. A source that this user cannot see is named in `unseen`.
 """
 
 import json
@@ -767,13 +767,12 @@ def covered_mounts(rows: List[List[str]]) -> Set[str]:
 def mounts() -> Facts:
     """Mounted file systems, network ones last: these may hang, and then cost only themselves."""
     points = {}  # type: Dict[str, Tuple[bool, str, str, str, str]]
-    rows = [
-        (left.split(), right.split())
-        for left, _, right in (
-            t.partition(" - ") for t in whole("proc/self/mountinfo").splitlines()
-        )
-    ]
-    rows = [(front, back) for front, back in rows if len(front) >= 6 and len(back) >= 2]
+    rows = []
+    for text in whole("proc/self/mountinfo").splitlines():
+        left, _, right = text.partition(" - ")
+        front, back = left.split(), right.split()
+        if len(front) >= 6 and len(back) >= 2:
+            rows.append((front, back))
     covered = covered_mounts([front for front, _ in rows])
     for front, back in rows:
         if back[0] in KERNEL_FILES or front[0] in covered:
@@ -889,17 +888,17 @@ def providers() -> Facts:
         folders.append(place)
     found = {"/%s/libfabric/%s" % (folder, PROVIDER): "" for folder in folders}
     # Other libraries have providers of their own, and places for them.
-    words = [w for w in os.environ.get("FI_PROVIDER_PATH", "").split(":") if "nearmetal" in w]
-    chosen = [word.lstrip("+@") for word in words]
-    for folder in first(chosen, 64, "places of FI_PROVIDER_PATH"):
-        found[folder if folder.endswith(".so") else folder + "/" + PROVIDER] = "missing"
+    chosen = [w for w in os.environ.get("FI_PROVIDER_PATH", "").split(":") if "nearmetal" in w]
+    for word in first(chosen, 64, "places of FI_PROVIDER_PATH"):
+        name = word.lstrip("+@")
+        found[name if name.endswith(".so") else name + "/" + PROVIDER] = "missing"
     for name, absent in found.items():
-        if os.path.isfile(at(name.lstrip("/"))):
-            yield "nearmetal.providers." + key(name), "there"
-        elif os.path.islink(at(name.lstrip("/"))):
-            yield "nearmetal.providers." + key(name), "a link to nothing"
-        elif absent:
-            yield "nearmetal.providers." + key(name), absent
+        path = at(name.lstrip("/"))
+        state = "a link to nothing" if os.path.islink(path) else absent
+        if os.path.isfile(path):
+            state = "there"
+        if state:
+            yield "nearmetal.providers." + key(name), state
 
 
 def folder_of(name: str, *, maker: bool = False) -> Facts:
