@@ -221,12 +221,15 @@ def test_a_hidden_process_ends_with_the_supervisor(up: tuple[Site, str], mpi: Mp
     argv = ("run", spec, "--mpi", mpi.value, "--provider", "stock", "-n", "6")
     with place.start(*argv, "--", "/bin/sh", "-c", HIDDEN) as process:
         assert process.stdout is not None
-        for _ in range(6):
-            assert process.stdout.readline().startswith("rank "), f"ended: {process.poll()}"
-        # The processes 1 of the job are its children, and have the same words.
-        family = [one.pid for one in processes(place) if is_supervisor(one)]
-        os.kill(min(family, key=start_time), signal.SIGKILL)
-        process.communicate(timeout=END_S)
+        try:
+            for _ in range(6):
+                assert process.stdout.readline().startswith("rank "), f"ended: {process.poll()}"
+            # The processes 1 of the job are its children, and have the same words.
+            family = [one.pid for one in processes(place) if is_supervisor(one)]
+            os.kill(min(family, key=start_time), signal.SIGKILL)
+            process.communicate(timeout=END_S)
+        finally:
+            process.kill()
     deadline = time.monotonic() + END_S
     while is_running("sleep", "601"):
         assert time.monotonic() < deadline
