@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Heat templates on real OpenStack services: stacks are made, grow, shrink, fail and go."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("openstack")
+
+from nearmetal.core.resources import share
+from tests.openstack.settings import VFS
+from tests.system.openstack_cloud import SERVICES, RealCloud, objects, running_cloud
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.root,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+LEASE = "4129fe81-0582-43be-8a38-eeef96550885"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvXYu6YpJYmS1n5eV0bNmKk2UHR3Jd4O9mIAT8y3E8x me@here"
+SITE = {
+    "vm_image": "hpc",
+    "bare_metal_image": "hpc",
+    "host_image": "hpc",
+    "bare_metal_flavor": "hpc.small",
+    "outside": "outside",
+    "bare_metal_fabric": "direct",
+}
+
+
+class Stacks:
+    """A user of a cloud who types commands."""
+
+    def __init__(self, cloud: RealCloud, directory: Path) -> None:
+        self.cloud = cloud
+        self.site = directory / "site.yaml"
+        self.site.write_text(yaml.safe_dump({"parameter_defaults": SITE}))
+
+    def typed(self, *words: str) -> str:
+        """Type `openstack stack` and words; returns the output."""
+        python = SERVICES / "venv" / "bin" / "python"
+        done = subprocess.run(
+            [str(python), "-W", "ignore", str(python.with_name("openstack")), "stack", *words],
+            env={**os.environ, "OS_CLOUD": "member"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def change(self, verb: str, template: str, **parameters: object) -> None:
+        """Type `openstack stack create` or `update`; the stack has the name of its template."""
+        path = str(share("heat", f"{template}.yaml"))
+        words = [f"--parameter={name}={value}" for name, value in parameters.items()]
+        self.typed(verb, "-t", path, "-e", str(self.site), *words, template)
+
+    def ended(self, name: str) -> tuple[str, str]:
+        """Wait until the last command about a stack has ended; returns its state, and the reason."""
+        sdk = self.cloud.connected()
+        for _ in self.cloud.waiting(f"stack {name}"):
+            found = sdk.orchestration.find_stack(name, ignore_missing=False)
+            if not found.status.endswith("IN_PROGRESS"):
+                return found.status, found.status_reason
+        raise AssertionError
+
+    def made(self, verb: str, template: str, **parameters: object) -> dict[str, Any]:
+        """Do the same and wait; returns the outputs."""
+        self.change(verb, template, **parameters)
+        state, reason = self.ended(template)
+        assert state == f"{verb.upper()}_COMPLETE", reason
+        found = self.cloud.connected().orchestration.get_stack(template)
+        return {one["output_key"]: one["output_value"] for one in found.outputs}
+
+    def removed(self, name: str) -> None:
+        sdk = self.cloud.connected()
+        sdk.orchestration.delete_stack(name)
+        for _ in self.cloud.waiting(f"the end of stack {name}"):
+            found = sdk.orchestration.find_stack(name)
+            if found is None or found.status == "DELETE_COMPLETE":
+                return
+            assert found.status != "DELETE_FAILED", found.status_reason
+
+    def servers(self) -> dict[str, Any]:
+        sdk = self.cloud.connected()
+        return {server.name: server for server in sdk.compute.servers(details=True)}
+
+    def functions(self) -> list[tuple[str, str]]:
+        """Return the virtual functions that ports have."""
+        ports = self.cloud.connected("admin").network.ports()
+        return [
+            (port.binding_host_id, port.binding_profile["pci_slot"])
+            for port in ports
+            if port.binding_vnic_type == "direct" and port.binding_host_id
+        ]
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
+    directory = tmp_path_factory.mktemp("stacks")
+    with running_cloud(directory, heat=True) as cloud:
+        cloud.connected("admin").compute.create_flavor(name="hpc.1.2", ram=2048, vcpus=1, disk=1)
+        cloud.connected().compute.create_keypair(name="me", public_key=KEY)
+        yield Stacks(cloud, directory)
+
+
+def test_a_cluster_of_virtual_machines_grows_shrinks_runs_out_and_goes(stacks: Stacks) -> None:
+    name = "mpi-kvm-sr-iov"
+    before = objects(stacks.cloud)
+    same = {"key_name": "me", "vcpus_per_vm": 1, "memory_per_vm": 2, "total_nodes": 2}
+    outputs = stacks.made("create", name, total_vms=3, **same)
+    first = stacks.servers()
+    assert set(first) == {"mpi-instance-0", "mpi-instance-1", "mpi-instance-2"}
+    assert {server.status for server in first.values()} == {"ACTIVE"}
+    # Two groups: machines 0 and 2 are on one hypervisor.
+    assert first["mpi-instance-0"].host_id == first["mpi-instance-2"].host_id
+    assert len(set(stacks.functions())) == len(stacks.functions()) == 3
+    results = outputs["deployment_results"]
+    for machine, server in first.items():
+        found = {address["addr"] for ones in server.addresses.values() for address in ones}
+        assert {results[machine]["address"], results[machine]["fabric"]} <= found
+        assert server.key_name == "me"
+        # Each knows all.
+        assert server.metadata == {
+            "nearmetal": "vm",
+            **{f"nm-{n}": f"{one['address']} {one['fabric']}" for n, one in results.items()},
+        }
+    (floating,) = stacks.cloud.connected().network.ips()
+    shown = stacks.typed(
+        *("output", "show", name, "first_instance_ip", "-f", "value", "-c", "output_value")
+    )
+    assert shown.strip() == outputs["first_instance_ip"] == floating.floating_ip_address
+    assert floating.fixed_ip_address == results["mpi-instance-0"]["address"]
+    # What they boot with is our program, and no secret.
+    server = stacks.cloud.connected("admin").compute.get_server(first["mpi-instance-0"].id)
+    user_data = base64.b64decode(server.user_data).decode()
+    assert user_data.startswith("#cloud-config\n")
+    written = {one["path"]: one["content"] for one in yaml.safe_load(user_data)["write_files"]}
+    program = share("heat", "machines.py").read_text()
+    assert written["/usr/local/sbin/nearmetal-machines"] == program
+    assert "PRIVATE KEY" not in user_data
+
+    # More machines: the first stay, and learn of the new ones.
+    results = stacks.made("update", name, total_vms=4, **same)["deployment_results"]
+    second = stacks.servers()
+    assert {n: second[n].id for n in first} == {n: first[n].id for n in first}
+    assert set(second) - set(first) == {"mpi-instance-3"}
+    assert {f"nm-{n}" for n in results} < set(second["mpi-instance-0"].metadata)
+    assert len(set(stacks.functions())) == 4
+
+    # More than there are functions: an error names the machine and the reason.
+    stacks.change("update", name, total_vms=2 * VFS + 1, **same)
+    state, reason = stacks.ended(name)
+    assert state == "UPDATE_FAILED"
+    assert "resources.machines" in reason
+    assert "No valid host was found" in reason
+    assert len(set(stacks.functions())) <= 2 * VFS
+
+    # Fewer: the first machines are left, and the stack is sound again.
+    results = stacks.made("update", name, total_vms=2, **same)["deployment_results"]
+    third = stacks.servers()
+    assert {n: third[n].id for n in third} == {n: first[n].id for n in sorted(first)[:2]}
+    assert set(third["mpi-instance-0"].metadata) == {"nearmetal", *(f"nm-{n}" for n in results)}
+    assert len(set(stacks.functions())) == 2
+
+    stacks.removed(name)
+    assert objects(stacks.cloud) == before
+    assert stacks.functions() == []
+
+
+@pytest.mark.parametrize("name", ["mpi-bare-metal", "kvm-sr-iov-host"])
+def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
+    stacks: Stacks, name: str
+) -> None:
+    before = objects(stacks.cloud)
+    outputs = stacks.made("create", name, key_name="me", node_count=2, reservation_id=LEASE)
+    sdk = stacks.cloud.connected()
+    machines = stacks.servers()
+    assert set(outputs["deployment_results"]) == set(machines)
+    assert len(set(stacks.functions())) == len(machines) == 2
+    kind = "host" if name.startswith("kvm") else "bare-metal"
+    for server in machines.values():
+        assert server.metadata["nearmetal"] == kind
+        # Nova shows hints from this version on.
+        shown = sdk.compute.get(f"/servers/{server.id}", microversion="2.100").json()["server"]
+        assert shown["scheduler_hints"] == {"reservation": LEASE}
+    stacks.removed(name)
+    assert objects(stacks.cloud) == before
+
+
+def test_a_cloud_without_the_flavor_is_named_before_anything_is_made(stacks: Stacks) -> None:
+    before = objects(stacks.cloud)
+    stacks.change("create", "mpi-kvm-sr-iov", key_name="me", vcpus_per_vm=7)
+    state, reason = stacks.ended("mpi-kvm-sr-iov")
+    assert state == "CREATE_FAILED"
+    assert "hpc.7.4" in reason
+    assert objects(stacks.cloud) == before
+    stacks.removed("mpi-kvm-sr-iov")
