@@ -204,6 +204,8 @@ class Place:
             "num_engine_workers": 1,
             "region_name_for_services": REGION,
             "auth_encryption_key": self.passwords["stacks"],
+            # A server without a place is an error at once, and not after five more attempts.
+            "action_retry_limit": 0,
         }
         return {
             **sections,
