@@ -195,7 +195,7 @@ def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
         assert server.metadata["nearmetal"] == kind
         # Nova shows hints from this version on.
         shown = sdk.compute.get(f"/servers/{server.id}", microversion="2.100").json()["server"]
-        assert shown["scheduler_hints"] == {"reservation": LEASE}
+        assert shown["scheduler_hints"] == {"reservation": [LEASE]}
     stacks.removed(name)
     assert objects(stacks.cloud) == before
 
