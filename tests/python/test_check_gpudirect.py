@@ -17,7 +17,8 @@ import pytest
 from nearmetal.check.families.gpudirect import CHECKS
 from nearmetal.check.settings import settings_of, with_settings
 from nearmetal.check.snapshot import Snapshot, parse_snapshot
-from nearmetal.cluster.resource import Key, Kind, Observed, Resource, TextValues
+from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
+from nearmetal.cluster.resource import Key, Kind, Observed, Resource
 from nearmetal.core.errors import BackendError
 from tests.python.check_nodes import judged
 from tests.python.pci_tree import (
@@ -356,7 +357,14 @@ def test_hostile_regions(agent: Any, tmp_path: Path) -> None:
 
 
 def test_the_backend_says_what_a_machine_cannot_see() -> None:
-    values = TextValues(texts=(("mmio", "64 GiB"), ("p2p", "no"), ("vcpus", "4")))
+    values = VsphereMachine(
+        **dict.fromkeys(("host", "vm", "template", "clone", "latency"), "x"),
+        **dict.fromkeys(("cpu_reservation", "memory_reservation"), "none"),
+        **dict.fromkeys(("cpu_shares", "memory_shares", "power"), "on"),
+        slots=2,
+        p2p=False,
+        mmio=64 * GIB,
+    )
     observed = Observed((Resource(Key(Kind.NODE, "n1"), values), Resource(Key(Kind.CLUSTER, "c"))))
     settings, why = settings_of(SimpleNamespace(details=lambda: observed))
     assert (settings, why) == ({"n1": {"mmio": "64 GiB", "p2p": "no"}}, "")
