@@ -10,7 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from nearmetal.check.expect import OWN
-from nearmetal.check.families import CHECKS
+from nearmetal.check.families import CHECKS, RUNGS
 from nearmetal.check.families.base import ANSWER
 from nearmetal.check.model import (
     AcrossNodes,
@@ -161,8 +161,14 @@ class _Findings:
                     printable(seen.remedy),
                 )
             )
-        found.sort(key=lambda f: (-f.grade, f.check, f.about, f.nodes))
+        found.sort(key=lambda f: (-f.grade, *_place(f.check), f.about, f.nodes))
         return found
+
+
+def _place(check: str) -> tuple[str, int, str]:
+    """Return where findings of a check stand: its family, and the rung of a family that has rungs."""
+    family = check.partition(".")[0]
+    return family, RUNGS.get(check, 0), check
 
 
 def _muted(

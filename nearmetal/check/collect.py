@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nearmetal.check.collection import INDEX, Entry, index_text
+from nearmetal.check.settings import Settings, with_settings
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
 from nearmetal.core.errors import CommandError, LogError
 from nearmetal.core.files import new_directory
@@ -77,6 +78,11 @@ class Gathered:
             parse_snapshot(content, name, name, self.clocks[name])
             for name, content in self.contents.items()
         ]
+
+    def add_settings(self, settings: Settings) -> None:
+        """Add to each snapshot of a machine the settings that only its backend sees."""
+        for name in self.contents.keys() & settings.keys():
+            self.contents[name] = with_settings(self.contents[name], settings[name])
 
     def write(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         """Write a collection, and more files into it; raises OSError."""

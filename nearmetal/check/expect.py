@@ -87,6 +87,9 @@ KEYS: Mapping[str, Expected] = {
     "memory_per_core_gib": Expected(_number, None, "", "least memory for each core, in GiB"),
     "link_gbit": Expected(_number, None, "", "least rate of an active RDMA port, in Gbit/s"),
     "mtu": Expected(_number, None, "", "least MTU of interfaces of RDMA devices"),
+    "gpu_region": Expected(
+        _bytes, float(1 << 30), OWN, "least memory of a GPU that adapters reach at a time (BAR1)"
+    ),
     "vfs": Expected(
         _number, None, "", "least number of virtual functions of an adapter with SR-IOV"
     ),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.model import ClusterSpec
     from nearmetal.core.process import Command
 
@@ -227,17 +228,29 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     at_once = int(args.at_once)
     if at_once < 1:
         raise UsageError(f"--at-once {at_once}: more than 0")
-    targets, silent = _targets(args)
+    targets, silent, backend = _targets(args)
     with view.steps("check: collect") as steps:
         gathered = collect(
             targets, LocalRunner(), at_once=at_once, timeout_s=args.timeout, progress=steps
         )
     gathered.silent |= silent
+    if backend is not None:
+        from nearmetal.check.settings import settings_of
+
+        settings, why = settings_of(backend)
+        gathered.add_settings(settings)
+        if why:
+            view.note(f"the settings of the machines are not known: {why}")
     return gathered
 
 
-def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
-    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
+def _targets(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Command], dict[str, str], Backend | None]:
+    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason.
+
+    The backend: that of a cluster, if its machines have settings that they cannot see.
+    """
     from nearmetal.check.collect import here, over_ssh
     from nearmetal.check.collection import MAX_NODES
     from nearmetal.check.node_pattern import expand
@@ -246,16 +259,18 @@ def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, st
         raise UsageError("SPEC and --hosts contradict each other", "give one of them")
     if args.hosts is not None:
         try:
-            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}
+            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}, None
         except ValueError as error:
             why, _, hint = str(error).partition("|")
             raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
     if args.spec is None:
-        return here(os.uname().nodename), {}
+        return here(os.uname().nodename), {}, None
     from nearmetal.cli.arguments import open_target
 
     # A cluster with a dead node is not up as its spec says, and is just what a check is for.
-    return of_cluster(*open_target(args.spec), root=args.root)
+    cluster, spec = open_target(args.spec)
+    backend = cluster.backend if spec.backend == "vsphere" else None
+    return *of_cluster(cluster, spec, root=args.root), backend
 
 
 def of_cluster(

@@ -33,6 +33,16 @@ def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
     return red_hat if rpm else debian
 
 
+def iommu_remedy(node: Snapshot) -> str:
+    """Return the command that switches the IOMMU on, without translation for the host's devices."""
+    words, grub = "intel_iommu=on iommu=pt", "/etc/default/grub && update-grub"
+    return by_system(
+        node,
+        f"sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' {grub}",
+        f"grubby --update-kernel=ALL --args='{words}'",
+    )
+
+
 def was_cut(why: str) -> bool:
     """Whether the agent left out a part of a source because it was too much."""
     return why.startswith("cut: ")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import by_system, cpus_of, word
+from nearmetal.check.families.base import cpus_of, iommu_remedy, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
@@ -101,17 +101,11 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     functions = sorted(a for a in node.table("pci") if node.text("pci", a, "physical"))
     if functions and node.number("virtual", "iommu_groups") == 0:
-        words = "intel_iommu=on iommu=pt"
-        grub = "/etc/default/grub && update-grub"
         yield Spotted(
             "off",
             "on",
             "without an IOMMU no machine can have a virtual function",
-            by_system(
-                node,
-                f"sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' {grub}",
-                f"grubby --update-kernel=ALL --args='{words}'",
-            ),
+            iommu_remedy(node),
         )
     for address in functions:
         if node.count("pci", address, "group_size") > 1:

@@ -24,7 +24,7 @@ from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.job.run import JobRequest, JobResult, Output, run_job
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
-from nearmetal.study.runner.two_nodes import PairResult, run_pair
+from nearmetal.study.runner.two_nodes import PairResult, loader_path, pair_of, run_pair
 
 _WIRE_S = 20.0
 
@@ -74,6 +74,15 @@ def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[Nod
     """Return how each node reaches each other node."""
     meetings = measure_locality(backend, spec, runner)
     return tuple(NodePair(**{k: getattr(m, k) for k in NodePair.model_fields}) for m in meetings)
+
+
+def unreachable(arm: BenchArm, spec: ClusterSpec, pairs: Sequence[NodePair]) -> str:
+    """Return why the pair cannot have the channel that an arm forces; "" if it may have it."""
+    two = set(pair_of(spec)[1:])
+    found = {pair.channel for pair in pairs if {pair.node, pair.peer} == two}
+    if "segment" in (arm.channels or ()) and "segment" not in found:
+        return "the two nodes share no segment"
+    return ""
 
 
 @dataclass
@@ -165,6 +174,7 @@ class Collector:
 
     def _on_a_pair(self, program: Program, arm: BenchArm, path: Path, output: Output) -> Ended:
         argv = (str(path), *program.args)
+        first = pair_of(self.spec)[1]
         result = run_pair(
             self.backend,
             self.spec,
@@ -173,6 +183,8 @@ class Collector:
             channels=arm.channels,
             output=output,
             timeout_s=program.timeout_s,
+            nodes=(first, first) if arm.together else None,
+            more=dict(arm.env) | (loader_path() if program.gpu else {}),
         )
         return job_fields(result, 2)
 
