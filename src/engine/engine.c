@@ -214,6 +214,7 @@ void nm_engine_retire(struct nm_engine *engine)
 	engine->config.resolve = NULL;
 	engine->config.publish = NULL;
 	drop_streams(engine);
+	nm_stages_settle(engine, NULL);
 }
 
 void nm_engine_destroy(struct nm_engine *engine)

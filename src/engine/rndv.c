@@ -40,6 +40,7 @@ static NM_COLD void break_outgoing(struct nm_engine *engine, struct nm_request *
 	struct nm_peer *peer = r->peer;
 	uint64_t id = r->remote_id;
 
+	nm_stages_settle(engine, peer);
 	if (r->kind == NM_REQUEST_SERVE_READ)
 		nm_rma_serve_end(engine, r);
 	else
@@ -265,6 +266,7 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 /* The sender cannot read the rest of what it sends. */
 static NM_COLD void broken_incoming(struct nm_engine *engine, struct nm_request *r)
 {
+	nm_stages_settle(engine, r->peer);
 	r->accepted = r->done;
 	r->packet_flags &= (uint8_t)~NM_PKT_ACK; /* it waits for no answer */
 	nm_rndv_choice_end(engine, r);

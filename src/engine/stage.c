@@ -9,43 +9,78 @@
 #include "base/pages.h"
 #include "engine/internal.h"
 
-struct stage {
+/* Memory for one block. A copy from or to it may go on. */
+struct block {
 	char *bytes;
+	uint64_t begin, end; /* the bytes of the transfer that are here, or will be */
+	int64_t copy;	     /* that goes on; 0: none does */
+	const struct nm_device_ops *copies;
+	int err; /* of the last copy that went on, until the next one */
+};
+
+/* One block is filled while the other is emptied. */
+struct stage {
+	struct block blocks[2];
+	bool now;		    /* which one packets are taken from, or collected in */
 	struct nm_request *request; /* valid while its id is the one here */
 	uint64_t id;
-	uint64_t begin, end; /* the bytes of the transfer that are here */
 };
 
 struct nm_stages {
 	struct stage transfers[NM_NR_STAGES];
-	struct stage message; /* what nm_stage_message() and transfers without a stage use */
+	struct block message; /* what nm_stage_message() and transfers without a stage use */
 	const struct nm_device_ops *pinned_by;
+	size_t size; /* of a block */
 };
 
-static char *stage_bytes(struct nm_stages *stages, struct stage *stage)
+static bool block_init(struct nm_stages *stages, struct block *b)
 {
-	if (!stage->bytes) {
-		stage->bytes = nm_pages_alloc(NM_STAGE_SIZE);
-		if (stage->bytes && stages->pinned_by)
-			stages->pinned_by->pin(stage->bytes, NM_STAGE_SIZE);
+	if (!b->bytes) {
+		b->bytes = nm_pages_alloc(stages->size);
+		if (b->bytes && stages->pinned_by)
+			stages->pinned_by->pin(b->bytes, stages->size);
 	}
-	return stage->bytes;
+	return b->bytes;
 }
 
-static void stage_fini(struct nm_stages *stages, struct stage *stage)
+/* Wait for the copy of B, or only ask for it. 0; -EAGAIN: it goes on; -EFAULT, -EIO. */
+static int block_end_copy(struct block *b, bool waits)
 {
-	if (stage->bytes && stages->pinned_by)
-		stages->pinned_by->unpin(stage->bytes);
-	nm_pages_free(stage->bytes, NM_STAGE_SIZE);
+	int err = b->copy ? b->copies->end(b->copy, waits) : b->err;
+
+	if (err != -EAGAIN) {
+		b->copy = 0;
+		b->err = err;
+	}
+	return err;
+}
+
+static void block_fini(struct nm_stages *stages, struct block *b)
+{
+	block_end_copy(b, true);
+	if (b->bytes && stages->pinned_by)
+		stages->pinned_by->unpin(b->bytes);
+	nm_pages_free(b->bytes, stages->size);
+}
+
+/* 0, or the first error. */
+static int stage_wait(struct stage *s)
+{
+	int err = block_end_copy(&s->blocks[!s->now], true);
+	int last = block_end_copy(&s->blocks[s->now], true);
+
+	return err ? err : last;
 }
 
 void nm_stages_destroy(struct nm_stages *stages)
 {
 	if (!stages)
 		return;
-	for (unsigned int i = 0; i < NM_NR_STAGES; i++)
-		stage_fini(stages, &stages->transfers[i]);
-	stage_fini(stages, &stages->message);
+	for (unsigned int i = 0; i < NM_NR_STAGES; i++) {
+		block_fini(stages, &stages->transfers[i].blocks[0]);
+		block_fini(stages, &stages->transfers[i].blocks[1]);
+	}
+	block_fini(stages, &stages->message);
 	free(stages);
 }
 
@@ -64,8 +99,10 @@ static struct nm_stages *stages_of(struct nm_engine *engine, const struct iovec 
 
 	if (!stages) {
 		stages = engine->stages = calloc(1, sizeof(*stages));
-		if (stages)
+		if (stages) {
 			stages->pinned_by = device_of(iov, nr_iov);
+			stages->size = engine->params->device_block;
+		}
 	}
 	return stages;
 }
@@ -75,7 +112,7 @@ int nm_stage_message(struct nm_engine *engine, const struct iovec *iov, size_t n
 {
 	struct nm_stages *stages = stages_of(engine, iov, nr_iov);
 
-	if (!stages || !stage_bytes(stages, &stages->message))
+	if (!stages || !block_init(stages, &stages->message))
 		return -EAGAIN;
 	*ret_piece = (struct iovec){stages->message.bytes, len};
 	return nm_iov_gather(stages->message.bytes, iov, nr_iov, len);
@@ -97,6 +134,16 @@ bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r
 	return false;
 }
 
+void nm_stages_settle(struct nm_engine *engine, const struct nm_peer *peer)
+{
+	for (unsigned int i = 0; engine->stages && i < NM_NR_STAGES; i++) {
+		struct stage *s = &engine->stages->transfers[i];
+
+		if (!peer || (is_taken(s) && s->request->peer == peer))
+			stage_wait(s);
+	}
+}
+
 /* The stage of transfer R, which gets one if there is any left. NULL: there is none. */
 static struct stage *stage_of(struct nm_stages *stages, struct nm_request *r)
 {
@@ -110,11 +157,16 @@ static struct stage *stage_of(struct nm_stages *stages, struct nm_request *r)
 		else if (s->request == r)
 			return s;
 	}
-	if (!unused || !stage_bytes(stages, unused))
+	if (!unused || !block_init(stages, &unused->blocks[0]) ||
+	    !block_init(stages, &unused->blocks[1]))
 		return NULL;
+	stage_wait(unused);
 	unused->request = r;
 	unused->id = nm_request_id(r);
-	unused->begin = unused->end = r->done;
+	for (unsigned int i = 0; i < 2; i++) {
+		unused->blocks[i].begin = unused->blocks[i].end = r->done;
+		unused->blocks[i].err = 0;
+	}
 	return unused;
 }
 
@@ -134,13 +186,85 @@ static int pieces_of(struct nm_engine *engine, const struct nm_request *r, uint6
 	return (int)nm_cursor_take(&cursor, r->iov, r->nr_iov, len, ret_pieces);
 }
 
+/*
+ * Begin a copy of LEN bytes between PIECES and block B, if they lie in one piece of a device that
+ * copies so. False: there is none.
+ */
+static bool block_begin_copy(struct block *b, const struct iovec *pieces, int nr, uint64_t len,
+			     bool is_get)
+{
+	const struct nm_device_ops *ops = nr == 1 ? device_of(pieces, 1) : NULL;
+	int64_t copy;
+
+	if (!ops || !ops->begin)
+		return false;
+	copy = ops->begin(nm_device_address(pieces->iov_base), b->bytes, len, is_get);
+	if (copy < 0)
+		return false;
+	b->copy = copy;
+	b->copies = ops;
+	return true;
+}
+
+/*
+ * Copy the bytes of transfer R from FROM on into block B: as many packets as fit. IS_AHEAD: they
+ * are not needed yet, so only if the copy goes on by itself.
+ */
+static int fetch(struct nm_engine *engine, const struct nm_request *r, struct block *b,
+		 uint64_t from, bool is_ahead)
+{
+	const uint64_t max = r->peer->max_payload;
+	const uint64_t room = engine->stages->size / max * max, left = r->accepted - from;
+	const uint64_t len = left < room ? left : room;
+	struct iovec pieces[NM_RMA_SPAN_MAX];
+	int nr, err = 0;
+
+	b->begin = b->end = from;
+	b->err = 0;
+	nr = len > 0 ? pieces_of(engine, r, from, len, pieces) : 0;
+	if (nr <= 0)
+		return nr;
+	if (!block_begin_copy(b, pieces, nr, len, true)) {
+		if (is_ahead)
+			return 0;
+		err = nm_iov_gather(b->bytes, pieces, (size_t)nr, len);
+	}
+	if (!err)
+		b->end = from + len;
+	return err;
+}
+
+static bool has(const struct block *b, uint64_t from, uint64_t len)
+{
+	return from >= b->begin && from + len <= b->end;
+}
+
+/* The next LEN bytes of R come from the present block of S, and the other one is filled. */
+static int advance(struct nm_engine *engine, const struct nm_request *r, struct stage *s,
+		   uint64_t len)
+{
+	int err = 0;
+
+	if (has(&s->blocks[s->now], r->done, len))
+		return 0;
+	if (has(&s->blocks[!s->now], r->done, len)) {
+		s->now = !s->now;
+	} else {
+		/* The first one; or the size of packets has changed. */
+		stage_wait(s);
+		err = fetch(engine, r, &s->blocks[s->now], r->done, false);
+	}
+	if (!err)
+		fetch(engine, r, &s->blocks[!s->now], s->blocks[s->now].end, true);
+	return err;
+}
+
 int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
 		 struct iovec *ret_piece)
 {
 	struct iovec pieces[NM_RMA_SPAN_MAX];
 	struct nm_stages *stages;
 	struct stage *s;
-	uint64_t block;
 	int nr, err;
 
 	nr = pieces_of(engine, r, r->done, len, pieces);
@@ -152,39 +276,46 @@ int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
 	s = stage_of(stages, r);
 	if (!s)
 		return nm_stage_message(engine, pieces, (size_t)nr, len, ret_piece);
-	if (r->done < s->begin || r->done + len > s->end) {
-		block = r->accepted - r->done;
-		if (block > NM_STAGE_SIZE)
-			block = NM_STAGE_SIZE;
-		nr = pieces_of(engine, r, r->done, block, pieces);
-		err = nr < 0 ? nr : nm_iov_gather(s->bytes, pieces, (size_t)nr, block);
-		if (err < 0)
-			return err;
-		s->begin = r->done;
-		s->end = r->done + block;
+	err = advance(engine, r, s, len);
+	if (!err)
+		err = block_end_copy(&s->blocks[s->now], false);
+	if (err == -EAGAIN) {
+		/* The peer's other transfers have their turn meanwhile. */
+		nm_list_remove(&r->stream_node);
+		nm_list_append(&r->peer->streams, &r->stream_node);
+	} else if (err < 0) {
+		stage_wait(s);
 	}
-	*ret_piece = (struct iovec){s->bytes + (r->done - s->begin), len};
+	if (err < 0)
+		return err;
+	*ret_piece =
+		(struct iovec){s->blocks[s->now].bytes + (r->done - s->blocks[s->now].begin), len};
 	return 0;
 }
 
-/* Give the device what is here. */
+/* Give the device what is in the present block; the other one is free afterwards. */
 static int flush(struct nm_engine *engine, const struct nm_request *r, struct stage *s)
 {
+	struct block *b = &s->blocks[s->now];
 	struct iovec pieces[NM_RMA_SPAN_MAX];
-	uint64_t len = s->end - s->begin;
-	int nr = pieces_of(engine, r, s->begin, len, pieces);
+	uint64_t len = b->end - b->begin;
+	int nr = pieces_of(engine, r, b->begin, len, pieces), err = 0;
 
 	if (nr < 0)
 		return nr;
-	s->begin = s->end;
-	return nm_iov_scatter(pieces, (size_t)nr, s->bytes, len);
+	if (nr > 0 && !block_begin_copy(b, pieces, nr, len, false))
+		err = nm_iov_scatter(pieces, (size_t)nr, b->bytes, len);
+	s->now = !s->now;
+	s->blocks[s->now].begin = s->blocks[s->now].end = b->end;
+	return err ? err : block_end_copy(&s->blocks[s->now], true);
 }
 
 int nm_stage_in(struct nm_engine *engine, struct nm_request *r, const void *bytes, uint64_t len)
 {
 	struct iovec pieces[NM_RMA_SPAN_MAX];
-	int nr = pieces_of(engine, r, r->done, len, pieces), err = 0;
+	int nr = pieces_of(engine, r, r->done, len, pieces), err = 0, last = 0;
 	struct nm_stages *stages;
+	struct block *b;
 	struct stage *s;
 
 	if (nr < 0)
@@ -193,11 +324,18 @@ int nm_stage_in(struct nm_engine *engine, struct nm_request *r, const void *byte
 	s = stages ? stage_of(stages, r) : NULL;
 	if (!s)
 		return nm_iov_scatter(pieces, (size_t)nr, bytes, len);
-	if (s->end - s->begin + len > NM_STAGE_SIZE)
+	b = &s->blocks[s->now];
+	if (b->end - b->begin + len > stages->size)
 		err = flush(engine, r, s);
-	memcpy(s->bytes + (s->end - s->begin), bytes, len);
-	s->end += len;
-	if (!err && s->end == r->accepted)
+	b = &s->blocks[s->now];
+	if (!err) {
+		memcpy(b->bytes + (b->end - b->begin), bytes, len);
+		b->end += len;
+	}
+	if (!err && b->end == r->accepted)
 		err = flush(engine, r, s);
-	return err;
+	/* Nothing goes on when the transfer ends. */
+	if (err || r->done + len == r->accepted)
+		last = stage_wait(s);
+	return err ? err : last;
 }

@@ -2,7 +2,8 @@
 /*
  * Memory of the host in which bytes of a device (base/device.h) wait for their packets, or packets
  * for their device. A copy from or to a device costs microseconds however short it is, so a transfer
- * is copied in blocks of NM_STAGE_SIZE and not packet by packet.
+ * is copied in blocks of NEARMETAL_DEVICE_BLOCK and not packet by packet. It has two of them: while
+ * one is sent or filled, the device copies from or to the other.
  *
  * A transfer (a request in STREAMING or WAIT_DATA) owns a stage from its first block on until it
  * ends; the stages of an engine are few, and transfers that get none are copied by packets.
@@ -12,9 +13,9 @@
 
 #include "engine/engine.h"
 
+struct nm_peer;
 struct nm_request;
 
-#define NM_STAGE_SIZE (1u << 20)
 #define NM_NR_STAGES 4
 
 struct nm_stages;
@@ -29,7 +30,10 @@ void nm_stages_destroy(struct nm_stages *stages);
 int nm_stage_message(struct nm_engine *engine, const struct iovec *iov, size_t nr_iov, uint64_t len,
 		     struct iovec *ret_piece) NM_COLD;
 
-/* The next LEN bytes of transfer R, from r->done on, in *RET_PIECE until the next call. As above. */
+/*
+ * The next LEN bytes of transfer R, from r->done on, in *RET_PIECE until the next call. As above;
+ * -EAGAIN also: the device still copies them, and R is now the last of its peer's streams.
+ */
 int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
 		 struct iovec *ret_piece) NM_COLD;
 
@@ -42,5 +46,11 @@ bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r
  */
 int nm_stage_in(struct nm_engine *engine, struct nm_request *r, const void *bytes,
 		uint64_t len) NM_COLD;
+
+/*
+ * All copies from and to buffers of transfers with PEER are over; NULL: of all transfers. Before a
+ * transfer ends early.
+ */
+void nm_stages_settle(struct nm_engine *engine, const struct nm_peer *peer) NM_COLD;
 
 #endif

@@ -140,7 +140,7 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 	return 0;
 }
 
-static bool is_buffer(uint64_t address, uint64_t id)
+bool nm_cuda_is_buffer(uint64_t address, uint64_t id)
 {
 	uint64_t found = 0;
 
@@ -149,13 +149,13 @@ static bool is_buffer(uint64_t address, uint64_t id)
 
 bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu)
 {
-	return gpu->stream && is_buffer(gpu->witness, gpu->witness_id);
+	return gpu->stream && nm_cuda_is_buffer(gpu->witness, gpu->witness_id);
 }
 
 bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b)
 {
 	/* Memory of a pool or a mapping may outlive a context. */
-	return is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
+	return nm_cuda_is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
 }
 
 static void leave_context(struct nm_cuda_gpu *gpu)
@@ -166,6 +166,7 @@ static void leave_context(struct nm_cuda_gpu *gpu)
 	nm_cuda_close_opened(gpu, is_there);
 	/* If the program has destroyed the context, all of it has gone. */
 	if (is_there && nm_cuda.push(gpu->context) == 0) {
+		nm_cuda_end_copies(gpu);
 		nm_cuda.stream_destroy(gpu->stream);
 		nm_cuda.free(gpu->witness);
 		nm_cuda.pop(&popped);
@@ -281,6 +282,7 @@ static void cuda_detach(void *handle)
 
 	pthread_rwlock_wrlock(&nm_cuda_lock);
 	if (--b->nr_attached == 0) {
+		nm_cuda_wait_copies(b->gpu, b->start);
 		unlist(b);
 		/* The stream stays: the next buffer is probably of the same context. */
 		b->gpu->nr_buffers--;
@@ -428,6 +430,8 @@ const struct nm_device_ops nm_cuda_ops = {
 	.is_there = cuda_is_there,
 	.get = cuda_get,
 	.put = cuda_put,
+	.begin = nm_cuda_begin,
+	.end = nm_cuda_end,
 	.share = nm_cuda_share,
 	.pull = nm_cuda_pull,
 	.pin = cuda_pin,

@@ -44,8 +44,7 @@ void freed_buffers(struct matrix *m)
 {
 	const bool is_origin = m->job.rank == 0;
 	const fi_addr_t other = m->job.main.peers[1];
-	const char *channels = getenv("NEARMETAL_CHANNELS");
-	const bool by_handle = channels && !strcmp(channels, "shm") && !getenv("NEARMETAL_CMA");
+	const bool by_handle = is_by_handle(m);
 	const size_t len = 1 << 20;
 	struct fid_ep *ep = m->job.main.ep;
 	struct fi_cq_tagged_entry entry;

@@ -48,6 +48,39 @@ static int file_put(uint64_t to, const void *from, size_t len)
 	return 0;
 }
 
+/* Copies that go on: made when they are waited for or asked for the second time. */
+static struct going {
+	void *host;
+	uint64_t address;
+	size_t len;
+	bool is_get, was_asked;
+} going[64];
+static unsigned int nr_going;
+
+static int64_t file_begin(uint64_t address, void *host, size_t len, bool is_get)
+{
+	for (int i = 1; i < 64; i++)
+		if (!going[i].host) {
+			going[i] = (struct going){host, address, len, is_get, false};
+			nr_going++;
+			return i;
+		}
+	return -EIO;
+}
+
+static int file_end(int64_t copy, bool waits)
+{
+	struct going g = going[copy];
+
+	NM_CHECK(g.host);
+	going[copy].was_asked = true;
+	if (!waits && !g.was_asked)
+		return -EAGAIN;
+	going[copy].host = NULL;
+	nr_going--;
+	return g.is_get ? file_get(g.host, g.address, g.len) : file_put(g.address, g.host, g.len);
+}
+
 static unsigned int nr_pinned;
 
 static void file_pin(void *pages, size_t len)
@@ -66,6 +99,8 @@ static const struct nm_device_ops file_ops = {
 	.name = "file",
 	.get = file_get,
 	.put = file_put,
+	.begin = file_begin,
+	.end = file_end,
 	.pin = file_pin,
 	.unpin = file_unpin,
 };
@@ -84,6 +119,7 @@ static void plug(void)
 
 static void unplug(void)
 {
+	NM_CHECK_EQ(nr_going, 0);
 	NM_CHECK_EQ(nr_pinned, 0);
 	NM_CHECK_EQ(nm_device_plug(NUMBER, NULL), 0);
 	close(file);
@@ -316,6 +352,30 @@ NM_TEST_WITHIN(messages_of_a_device_that_fails, 60)
 		}
 	}
 	close_both();
+}
+
+/* A node goes in mid-transfer: by its completion the other one copies from or to its buffer no more. */
+static void lose_in_flight(bool is_sender_lost)
+{
+	open_both();
+	write_pattern(0, LEN, 1);
+	post(b, a, false, at(4 * LEN), LEN);
+	post(a, b, true, at(0), LEN);
+	while (nr_going == 0 || nr_puts == 0)
+		near_step(a, b, NULL);
+	NM_CHECK(nr_going > 0);
+	near_destroy(is_sender_lost ? a : b);
+	NM_CHECK_EQ(near_wait(is_sender_lost ? b : a, NULL, NULL).err, ECONNRESET);
+	NM_CHECK_EQ(nr_going, 0);
+	near_destroy(is_sender_lost ? b : a);
+	unplug();
+}
+
+NM_TEST(transfers_that_lose_a_side)
+{
+	setenv("NEARMETAL_CLOSE_MS", "0", 1);
+	lose_in_flight(true);
+	lose_in_flight(false);
 }
 
 static void access_memory(size_t len, bool is_read, void *local)
