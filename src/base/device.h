@@ -76,10 +76,22 @@ struct nm_device_ops {
 	 */
 	int (*pull)(const struct nm_device_share *share, const struct iovec *pieces,
 		    size_t nr_pieces);
-	/* Make copies of these pages of the host faster, and undo it. Both may do nothing. */
-	void (*pin)(void *pages, size_t len);
-	void (*unpin)(void *pages);
+	/*
+	 * Pin pages of the host, so that copies go straight to them. IS_READ_ONLY: they are mapped
+	 * so. False: they are not pinned, which is logged with the reason.
+	 */
+	bool (*pin)(void *pages, size_t len, bool is_read_only);
+	/* After the return no copy that goes on touches these pages. */
+	void (*unpin)(void *pages, size_t len);
 };
+
+/*
+ * Have OPS pin these pages until nm_device_unpin(). False: it cannot. What unmaps pages that may be
+ * pinned calls nm_device_unpin() before; it has no effect on others.
+ */
+bool nm_device_pin(const struct nm_device_ops *ops, const void *pages, size_t len,
+		   bool is_read_only) NM_COLD;
+void nm_device_unpin(const void *pages);
 
 /*
  * OPS serve interface NUMBER from now on; NULL: no interface. Before any endpoint is opened. 0 or

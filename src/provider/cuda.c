@@ -394,27 +394,36 @@ static bool enter_any(void)
 	return false;
 }
 
-static void cuda_pin(void *pages, size_t len)
+static bool cuda_pin(void *pages, size_t len, bool is_read_only)
 {
+	const unsigned int flags = NM_CUDA_HOST_REGISTER_PORTABLE |
+				   (is_read_only ? NM_CUDA_HOST_REGISTER_READ_ONLY : 0);
 	nm_cuda_context popped;
+	bool is_pinned = false;
 	int error = 0;
 
 	pthread_rwlock_rdlock(&nm_cuda_lock);
 	if (enter_any()) {
-		error = nm_cuda.host_register(pages, len, NM_CUDA_HOST_REGISTER_PORTABLE);
+		error = nm_cuda.host_register(pages, len, flags);
+		is_pinned = error == 0;
 		nm_cuda.pop(&popped);
 	}
 	pthread_rwlock_unlock(&nm_cuda_lock);
 	if (error)
-		nm_info("host memory for copies of GPUs is not pinned, copies are slower: %s",
-			nm_cuda_words(error));
+		nm_info("%zu bytes of host memory%s are not pinned, so copies of GPUs are slower: "
+			"%s (CUDA error %d)",
+			len, is_read_only ? ", which another process shares," : "",
+			nm_cuda_words(error), error);
+	return is_pinned;
 }
 
-static void cuda_unpin(void *pages)
+static void cuda_unpin(void *pages, size_t len)
 {
 	nm_cuda_context popped;
 
 	pthread_rwlock_rdlock(&nm_cuda_lock);
+	for (size_t i = 0; i < NM_CUDA_GPUS_MAX; i++)
+		nm_cuda_wait_pages(&nm_cuda_gpus[i], pages, len);
 	if (enter_any()) {
 		nm_cuda.host_unregister(pages);
 		nm_cuda.pop(&popped);

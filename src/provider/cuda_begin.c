@@ -58,6 +58,7 @@ static int64_t begin(const struct nm_cuda_buffer *b, uint64_t address, void *hos
 	copy->len = len;
 	copy->start = b->start;
 	copy->id = b->id;
+	copy->host = there;
 	return number_of(b->gpu, copy);
 }
 
@@ -135,6 +136,19 @@ void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start)
 
 		if (copy->serial && (!start || copy->start == start) && nm_cuda_is_there(gpu))
 			nm_cuda.event_wait(copy->event);
+	}
+}
+
+void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len)
+{
+	for (size_t i = 0; i < NM_CUDA_COPIES; i++) {
+		struct nm_cuda_copy copy;
+
+		pthread_mutex_lock(&lock);
+		copy = gpu->copies[i];
+		pthread_mutex_unlock(&lock);
+		if (copy.serial && copy.host - (uintptr_t)pages < len && nm_cuda_is_there(gpu))
+			nm_cuda.event_wait(copy.event);
 	}
 }
 

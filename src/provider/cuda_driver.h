@@ -14,11 +14,12 @@ typedef void *nm_cuda_context;
 typedef void *nm_cuda_stream;
 typedef void *nm_cuda_event;
 
-#define NM_CUDA_MEMORY_DEVICE 2u	  /* CU_MEMORYTYPE_DEVICE */
-#define NM_CUDA_STREAM_NON_BLOCKING 1u	  /* does not wait for the program's default stream */
-#define NM_CUDA_EVENT_NO_TIMING 2u	  /* CU_EVENT_DISABLE_TIMING */
-#define NM_CUDA_NOT_READY 600		  /* CUDA_ERROR_NOT_READY, of event_query */
-#define NM_CUDA_HOST_REGISTER_PORTABLE 1u /* pinned for all contexts */
+#define NM_CUDA_MEMORY_DEVICE 2u	   /* CU_MEMORYTYPE_DEVICE */
+#define NM_CUDA_STREAM_NON_BLOCKING 1u	   /* does not wait for the program's default stream */
+#define NM_CUDA_EVENT_NO_TIMING 2u	   /* CU_EVENT_DISABLE_TIMING */
+#define NM_CUDA_NOT_READY 600		   /* CUDA_ERROR_NOT_READY, of event_query */
+#define NM_CUDA_HOST_REGISTER_PORTABLE 1u  /* pinned for all contexts */
+#define NM_CUDA_HOST_REGISTER_READ_ONLY 8u /* the processor only reads it here */
 
 /* By this another process opens an allocation. */
 struct nm_cuda_handle {

@@ -20,6 +20,7 @@ struct nm_cuda_copy {
 	nm_cuda_event event; /* after it; NULL: none was made yet */
 	uint64_t address, len;
 	uint64_t start, id; /* of its buffer */
+	uint64_t host;	    /* the other side */
 };
 #define NM_CUDA_COPIES 16 /* of one GPU at a time */
 
@@ -73,6 +74,8 @@ int64_t nm_cuda_begin(uint64_t address, void *host, size_t len, bool is_get);
 int nm_cuda_end(int64_t copy, bool waits);
 /* All copies of GPU are over; those from and to START only, unless it is 0. With the lock. */
 void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start);
+/* All copies of GPU from and to these pages are over. With the lock. */
+void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len);
 /* The context of GPU is left, and is_there() is true: so do its stream and its events. */
 void nm_cuda_end_copies(struct nm_cuda_gpu *gpu);
 

@@ -458,6 +458,7 @@ int main(int argc, char **argv)
 		atomics(&m);
 		wrong_pointers(&m);
 		freed_buffers(&m);
+		breaks_in_flight(&m);
 		resets(&m);
 	}
 	close_memory(&m);

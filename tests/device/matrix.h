@@ -65,6 +65,7 @@ bool is_by_handle(const struct matrix *m);
 /* faults.c */
 void wrong_pointers(struct matrix *m);
 void freed_buffers(struct matrix *m);
+void breaks_in_flight(struct matrix *m);
 void resets(struct matrix *m);
 void failures(struct matrix *m);
 /* rates.c */

@@ -21,6 +21,8 @@ mkdir "$here/rundir" "$here/job"
 if [[ $channel == staged ]]; then
 	channel=shm
 	export NEARMETAL_CMA=off
+	# A small pool, whose chunks are soon used again; with -f its many copies take too long.
+	[[ " $* " == *" -f "* ]] || export NEARMETAL_POOL_SIZE=1M
 fi
 export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}
 export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error

@@ -313,6 +313,10 @@ void release(struct allocation *a)
 {
 	munmap(a->bytes, a->mapped);
 	a->bytes = NULL;
+	/* Only the address is kept: a mapping of the file would keep its bytes. */
+	if (mmap((void *)(uintptr_t)a->start, a->mapped, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		abort();
 	/* The block of a small buffer stays, as if others lay in it: who has its handle reads it. */
 	if (a->file >= 0 && a->size >= BLOCK)
 		close(a->file);

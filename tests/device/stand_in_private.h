@@ -62,6 +62,8 @@ struct allocation *allocation_create(int file, size_t size);
 void release(struct allocation *a);
 /* All that lies in CONTEXT has gone. */
 void empty(const struct context *context);
+/* All copies of all streams are made. */
+void finish_streams(void);
 /* The part of empty() for streams and events. */
 void empty_streams(const struct context *context);
 /* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */

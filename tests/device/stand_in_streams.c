@@ -257,6 +257,13 @@ EXPORT int cuEventSynchronize(struct event *event)
 	return leave(end_event(event, true, err));
 }
 
+void finish_streams(void)
+{
+	for (struct stream *stream = streams; stream; stream = stream->next)
+		if (stream->context)
+			end_copies(stream, 0, false);
+}
+
 /* They stay in their lists, so that their use is seen. */
 void empty_streams(const struct context *context)
 {
