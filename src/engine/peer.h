@@ -98,6 +98,8 @@ struct nm_peer {
 	struct nm_failover *failover; /* the change to another channel under way; NULL: none is */
 	struct nm_peer_diag *diag;
 	struct nm_rndv_choice *bulk; /* set after its first large message */
+	/* Whether a device reads its payloads where they lie (stage.c). */
+	enum { NM_PLACES_UNKNOWN, NM_PLACES_PINNED, NM_PLACES_REFUSED } places;
 };
 
 /* A packet that found no room. */

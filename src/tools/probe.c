@@ -300,7 +300,7 @@ static void open_places(struct prober *prober, const struct nm_sink *sink)
 int nm_info_probe(void)
 {
 	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
-	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL, NULL};
+	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL, NULL, NULL};
 	struct known_peer *next;
 	int err;
 

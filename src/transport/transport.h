@@ -59,10 +59,11 @@
  *                            capability. Else the peer counts as down, on every channel, and the
  *                            engine ignores its packets; link and source stay until destroy()
  *
- * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
- * optional capabilities: a transport has all functions of one, or none. These may be NULL, too:
- * learn() of a transport, and known() and quarantined() of a sink. A new transport adds a line to
- * base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
+ * Every transport has all nine slots of nm_transport_ops. nm_copy_ops, nm_place_ops and
+ * nm_quarantine_ops are optional capabilities: a transport has all functions of one, or none. These
+ * may be NULL, too: learn() of a transport, and known() and quarantined() of a sink. A new transport
+ * adds a line to base/channel.h and defines nm_CODE_kind, whose create() fills a struct
+ * nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -150,6 +151,11 @@ struct nm_sink {
 	 */
 	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
 		      struct nm_address *ret_address);
+	/*
+	 * Release every payload of the peer that place->hold() keeps: the transport has kept as many
+	 * as it can, or its memory goes. May be NULL if the engine never calls hold().
+	 */
+	void (*let_go)(struct nm_transport *from, struct nm_peer *peer);
 };
 
 /* ---- Links ---- */
@@ -308,6 +314,41 @@ struct nm_copy_ops {
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
 };
 
+/* ---- Capability: payloads where the transport keeps them ---- */
+
+/* Places for the payloads of packets, side by side: each is max_payload bytes long. */
+struct nm_place {
+	uint8_t *bytes; /* of the first that is not sent */
+	uint32_t index; /* the transport's */
+	uint32_t nr;	/* that are not sent; 0: none is reserved */
+};
+
+struct nm_place_ops {
+	/* The memory in which all places of this endpoint lie, until destroy(). */
+	void (*memory)(struct nm_transport *transport, struct iovec *ret_memory);
+	/*
+	 * Reserve up to NR places, at least one, which the caller fills. 0, or -EAGAIN or -EPIPE as
+	 * send(). While places are reserved, other packets can be sent on the link.
+	 */
+	int (*reserve)(struct nm_link *link, unsigned int nr, struct nm_place *ret_place);
+	/* send(), with the first of PLACE as payload. After 0, PLACE begins with the next one. */
+	int (*send_place)(struct nm_link *link, const struct nm_packet *pkt,
+			  struct nm_place *place);
+	/* Give back what is left of PLACE; the link may be down. PLACE has none then. */
+	void (*unreserve)(struct nm_link *link, struct nm_place *place);
+	/* The memory in which payloads of a source lie. False: there is no such source. */
+	bool (*peer_memory)(struct nm_transport *transport, const struct nm_peer *peer,
+			    struct iovec *ret_memory);
+	/*
+	 * Within deliver() of a packet of PEER: its payload stays in place until release() of
+	 * *RET_HOLD or the end of the source, before which let_go() of the sink is called. Holds of a
+	 * source are numbered in the order of its packets. False: the payload cannot stay.
+	 */
+	bool (*hold)(struct nm_transport *transport, const struct nm_peer *peer,
+		     uint64_t *ret_hold);
+	void (*release)(struct nm_transport *transport, const struct nm_peer *peer, uint64_t hold);
+};
+
 /* ---- Capability: give up a channel, keep the peer ---- */
 
 /* Not for kinds with NM_TRANSPORT_NETWORK: a quarantined peer continues on one of those. */
@@ -374,6 +415,7 @@ struct nm_transport {
 	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
+	const struct nm_place_ops *place;	    /* NULL: payloads are given to send() */
 	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
 	/*
 	 * The program has given the ADDRESS of a peer that is a source, or the peer has proved its

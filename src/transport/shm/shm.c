@@ -79,13 +79,18 @@ static int reclaim(struct shm_transport *shm, struct shm_link *link)
 	return nm_pool_reclaim(&shm->pool, &link->chunks, freed);
 }
 
-static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm,
-						       struct shm_link *link, uint32_t len,
-						       uint32_t *ret_index, uint32_t *ret_offset)
+void nm_shm_reclaim(struct shm_transport *shm)
 {
 	nm_shm_for_each(s, shm) if (s->link.chunks.nr_held && s->base.state == NM_SESSION_UP &&
 				    reclaim(shm, &s->link))
 		nm_shm_cast_out(shm, s, "its count of chunks");
+}
+
+static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm,
+						       struct shm_link *link, uint32_t len,
+						       uint32_t *ret_index, uint32_t *ret_offset)
+{
+	nm_shm_reclaim(shm);
 	if (nm_shm_session_of(&link->base)->base.state != NM_SESSION_UP)
 		return -EPIPE;
 	return nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset);
@@ -190,6 +195,11 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 		return 0;
 	}
 	return send_any(base, pkt, iov, nr_iov);
+}
+
+void nm_shm_ring_sleeper(struct shm_link *link)
+{
+	ring_sleeper(link);
 }
 
 bool nm_shm_drained(struct nm_link *link)

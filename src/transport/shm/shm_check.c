@@ -73,6 +73,8 @@ bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 {
 	struct shm_session *s = shm->sources[i];
 
+	if (s->nr_withheld)
+		nm_shm_withhold(shm, i);
 	if (shm->checked && !check(shm, shm->readers[i].position, pkt, payload)) {
 		nm_shm_cast_out(shm, s, "bytes that differ from their checksum");
 		return false;

@@ -28,7 +28,14 @@ struct shm_session {
 	struct nm_peer *cookie;
 	uint32_t source_index; /* see nm_shm_is_source() */
 	unsigned int nr_asked; /* lines in the log about `is_asked` */
-	uint64_t last;	       /* CLOSING: from this position of its ring on, nothing is valid */
+	/*
+	 * Chunks of its packets that are not returned yet, oldest first (shm_place.c): bit I is set
+	 * while chunk first_hold + I is in use.
+	 */
+	uint64_t first_hold, held;
+	uint32_t nr_withheld;
+	bool is_current; /* the youngest is of the packet that is being delivered, or was last */
+	uint64_t last;	 /* CLOSING: from this position of its ring on, nothing is valid */
 	struct shm_link link NM_ALIGNED(NM_CACHE_LINE); /* of `out`; no transport: no link */
 };
 
@@ -104,6 +111,14 @@ void nm_shm_wake(struct nm_transport *transport);
  */
 bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells);
 extern const struct nm_quarantine_ops nm_shm_quarantine_ops;
+/* shm_place.c */
+extern const struct nm_place_ops nm_shm_place_ops;
+/* The next packet of source I, which withholds chunks, is about to be delivered. */
+void nm_shm_withhold(struct shm_transport *shm, uint32_t i) NM_COLD;
+/* shm.c: take back what peers report as read. */
+void nm_shm_reclaim(struct shm_transport *shm);
+/* shm.c: after a packet was published. */
+void nm_shm_ring_sleeper(struct shm_link *link);
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
 /* shm_check.c: the same with a checksum. */

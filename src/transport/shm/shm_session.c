@@ -148,6 +148,8 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	const struct nm_sink *sink = &shm->base.sink;
 	struct nm_stream_ends ends = {0};
 
+	if (s->nr_withheld)
+		sink->let_go(&shm->base, s->cookie);
 	if (nm_shm_is_source(shm, s)) {
 		ends.taken = shm->readers[s->source_index].position - s->base.in.start;
 		remove_source(shm, s);
