@@ -13,6 +13,7 @@ from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
+_MELLANOX = "15b3:"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0"
 _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
@@ -81,7 +82,9 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
         if possible < least:
             why = "the firmware offers too few"
-            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
+            remedy = f"devlink dev param show pci/{word(address)}"
+            if node.text("pci", address, "ids").startswith(_MELLANOX):
+                remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
         elif made:
             why = "the driver has made too few; stop machines that use them before the remedy"
             # The kernel refuses to change a number that is not 0.
@@ -101,7 +104,9 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     functions = sorted(a for a in node.table("pci") if node.text("pci", a, "physical"))
     if functions and node.number("virtual", "iommu_groups") == 0:
-        words = "intel_iommu=on iommu=pt"
+        # The kernel uses an IOMMU of AMD without a word, if the firmware has switched it on.
+        amd = node.text("processor", "vendor") == "AuthenticAMD"
+        words = "iommu=pt" if amd else "intel_iommu=on iommu=pt"
         grub = "/etc/default/grub && update-grub"
         yield Spotted(
             "off",
