@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -227,3 +228,8 @@ def test_slurm_drains_the_node_with_the_words_of_the_fault(
     site.write_text("name: site\nchecks: [nearmetal.shared]\n")
     assert main(["check", "--drain", "--profile", str(site)]) == 0
     assert not (tmp_path / "calls").exists()
+
+
+def test_a_quick_check_of_this_machine_takes_the_python_that_runs() -> None:
+    assert here("n", quick=True)["n"].argv == (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    assert here("n")["n"].argv[0] == "sh"

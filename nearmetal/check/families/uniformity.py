@@ -16,7 +16,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
 from typing import Any
 
 from nearmetal.check.expect import KEYS, OWN, Expectations
@@ -380,7 +379,8 @@ class Uniform:
 
     def _far(self, numbers: list[tuple[float, str]]) -> Iterator[tuple[list[str], Spotted]]:
         """Blame the numbers that are not near the median."""
-        middle = median_low(number for number, _ in numbers)
+        # The module `statistics` takes longer to load than a quick check may.
+        middle = sorted(number for number, _ in numbers)[(len(numbers) - 1) // 2]
         room = self._subject.tolerance * abs(middle)
         values: dict[Any, list[str]] = defaultdict(list)
         for number, name in numbers:
