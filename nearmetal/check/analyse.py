@@ -40,10 +40,12 @@ def analyse(
     silent: Mapping[str, str],
     today: date,
     performance: JudgedRun | None = None,
+    reported: Iterable[FoundOnNodes] = (),
 ) -> Analysis:
     """Judge all nodes by a profile. `silent`: nodes that did not answer, with the reason.
 
-    `performance`: a run that was judged, to be part of the analysis.
+    `performance`: a run that was judged, to be part of the analysis. `reported`: failures that
+    another program has found.
     """
     checks = [CHECKS[name] for name in profile.checks]
     found = _Findings()
@@ -70,6 +72,10 @@ def analyse(
         found.add_all(performance.findings)
         ran += performance.checks
         not_run |= performance.not_run
+    others = tuple(reported)
+    found.add_all(others)
+    ran += tuple({check.name: 0 for check, _, _ in others})
+    names = list(dict.fromkeys([*names, *(name for _, nodes, _ in others for name in nodes)]))
     found.add_rest()
     findings, muted = _muted(found.folded(), profile.suppressions, today)
     if found.more:

@@ -6,6 +6,7 @@ The agent travels on the standard input of the node's Python, so no file of it i
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -41,9 +42,9 @@ def python_argv(*words: str) -> list[str]:
     return ["sh", "-c", _START, "sh", *words]
 
 
-def agent_argv(*, quick: bool = False) -> list[str]:
+def agent_argv() -> list[str]:
     """Return the command that runs the agent from its standard input."""
-    return python_argv("-", *(["--quick"] if quick else []))
+    return python_argv("-")
 
 
 def with_agent(command: Command) -> Command:
@@ -59,8 +60,9 @@ def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
 
 
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:
-    """Return the command for this machine."""
-    return {name: Command(tuple(agent_argv(quick=quick)))}
+    """Return the command for this machine. A quick one does not look for another Python first."""
+    own = (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    return {name: Command(own if quick else tuple(agent_argv()))}
 
 
 @dataclass

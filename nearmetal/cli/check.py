@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nearmetal.check.collect import Gathered
     from nearmetal.check.collection import Collection
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
-    from nearmetal.check.performance.findings import JudgedRun
+    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
     from nearmetal.check.performance.run import PerformanceRun
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
@@ -300,7 +300,13 @@ def analyse_options(parser: VerbParser) -> None:
     parser.option(
         "paths PATH",
         "directory of `check collect`, or a snapshot; several are one cluster",
-        nargs="+",
+        nargs="*",
+        type=Path,
+    )
+    parser.option(
+        "--nhc FILE",
+        "add the failures of LBNL Node Health Check: its output on all nodes, each line with the "
+        "name of the node, as of `pdsh -a nhc`",
         type=Path,
     )
     add_judging(parser)
@@ -311,6 +317,9 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.collection import Collection
 
     refuse_reports(args)
+    if not args.paths and args.nhc is None:
+        raise UsageError("nothing to judge", "give a directory of `check collect`, or --nhc FILE")
+    reported = [] if args.nhc is None else _reported(args.nhc)
     sources = _sources(args.paths)
     silent: dict[str, str] = {}
     for source in sources:
@@ -323,8 +332,22 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
         from nearmetal.check.performance.findings import judge_run
 
         performance = judge_run(run, classes(_snapshots(sources), {}))
-    analysis = _analysis(args, _snapshots(sources), silent, performance)
-    return show_analysis(args, view, analysis, max(source.taken for source in sources))
+    analysis = _analysis(args, _snapshots(sources), silent, performance, reported)
+    taken = [source.taken for source in sources] or [args.nhc.stat().st_mtime]
+    return show_analysis(args, view, analysis, max(taken))
+
+
+def _reported(path: Path) -> list[FoundOnNodes]:
+    """Return the failures of an output of NHC; raises LogError."""
+    from nearmetal.check.nhc import MAX_BYTES, failures
+    from nearmetal.core.errors import LogError
+    from nearmetal.core.files import read_named
+
+    try:
+        content = read_named(path, MAX_BYTES)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}", "give the output of NHC") from error
+    return list(failures(content.decode("utf-8", "replace"), str(path)))
 
 
 def _sources(paths: Iterable[Path]) -> list[Collection | Snapshot]:
@@ -361,6 +384,7 @@ def _analysis(
     snapshots: Iterable[Snapshot],
     silent: Mapping[str, str],
     performance: JudgedRun | None = None,
+    reported: Iterable[FoundOnNodes] = (),
 ) -> Analysis:
     from datetime import UTC, datetime
 
@@ -369,7 +393,9 @@ def _analysis(
 
     profile = load_profile(args.profile or "health_extended")
     today = datetime.now(UTC).date()
-    return analyse(snapshots, profile, silent=silent, today=today, performance=performance)
+    return analyse(
+        snapshots, profile, silent=silent, today=today, performance=performance, reported=reported
+    )
 
 
 def show_analysis(args: argparse.Namespace, view: View, analysis: Analysis, taken: float) -> int:

@@ -13,6 +13,7 @@ from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
+_MELLANOX = "15b3:"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0"
 _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
@@ -81,7 +82,9 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
         if possible < least:
             why = "the firmware offers too few"
-            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
+            remedy = f"devlink dev param show pci/{word(address)}"
+            if node.text("pci", address, "ids").startswith(_MELLANOX):
+                remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
         elif made:
             why = "the driver has made too few; stop machines that use them before the remedy"
             # The kernel refuses to change a number that is not 0.

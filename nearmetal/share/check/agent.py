@@ -403,6 +403,7 @@ def quota() -> Facts:
                 words.append(line(folder + "/cpu.cfs_period_us"))
             if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
                 yield "processor.quota", round(int(words[0]) / int(words[1]), 3)
+                yield "processor.quota_file", clean("/%s/%s" % (folder, file))
                 return
 
 
