@@ -43,12 +43,8 @@ def timeout(text: str) -> float:
 
 
 def _add_targets(parser: VerbParser) -> None:
-    from nearmetal.cli.arguments import add_spec
-
     parser.add_argument_group("nodes", _TARGETS)
-    add_spec(parser, optional="; its nodes are checked")
-    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
-    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
+    add_nodes(parser, "; its nodes are checked")
     parser.option(
         "--root", "enter the machines of a cluster as root, who sees more (default: user of jobs)"
     )
@@ -61,6 +57,15 @@ def _add_targets(parser: VerbParser) -> None:
         default=60.0,
         type=timeout,
     )
+
+
+def add_nodes(parser: VerbParser, optional: str) -> None:
+    """Add the arguments of a cluster or of hosts. `optional`: of SPEC, see `add_spec`."""
+    from nearmetal.cli.arguments import add_spec
+
+    add_spec(parser, optional=optional)
+    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
+    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
 
 
 def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
@@ -239,23 +244,30 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
 def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
     """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
     from nearmetal.check.collect import here, over_ssh
-    from nearmetal.check.collection import MAX_NODES
-    from nearmetal.check.node_pattern import expand
 
-    if args.spec is not None and args.hosts is not None:
-        raise UsageError("SPEC and --hosts contradict each other", "give one of them")
-    if args.hosts is not None:
-        try:
-            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}
-        except ValueError as error:
-            why, _, hint = str(error).partition("|")
-            raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
+    hosts = named_hosts(args)
+    if hosts:
+        return over_ssh(hosts, args.user or ""), {}
     if args.spec is None:
         return here(os.uname().nodename), {}
     from nearmetal.cli.arguments import open_target
 
     # A cluster with a dead node is not up as its spec says, and is just what a check is for.
     return of_cluster(*open_target(args.spec), root=args.root)
+
+
+def named_hosts(args: argparse.Namespace) -> list[str]:
+    """Return the hosts of --hosts; none without it."""
+    from nearmetal.check.collection import MAX_NODES
+    from nearmetal.check.node_pattern import expand
+
+    if args.spec is not None and args.hosts is not None:
+        raise UsageError("SPEC and --hosts contradict each other", "give one of them")
+    try:
+        return [] if args.hosts is None else expand(args.hosts, MAX_NODES)
+    except ValueError as error:
+        why, _, hint = str(error).partition("|")
+        raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
 
 
 def of_cluster(
@@ -307,7 +319,8 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
 
-        performance = judge_run(run, classes(_snapshots(sources), {}))
+        known = classes(_snapshots(sources), {}).in_run(run.hosts, run.software)
+        performance = judge_run(run, known)
     analysis = _analysis(args, _snapshots(sources), silent, performance)
     return show_analysis(args, view, analysis, max(source.taken for source in sources))
 

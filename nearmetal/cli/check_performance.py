@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearmetal.cli.arguments import add_spec, split_names
+from nearmetal.cli.arguments import split_names
 from nearmetal.cli.check import (
     add_judging,
+    add_nodes,
+    named_hosts,
     of_cluster,
     refuse_output,
     refuse_reports,
@@ -28,7 +30,7 @@ def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
     from nearmetal.check.performance.run import LIMIT_S, MEASURED
 
-    add_spec(parser)
+    add_nodes(parser, "; or give --hosts")
     names = ", ".join(MEASURED)
     parser.option(
         "--measure LIST",
@@ -53,9 +55,9 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from datetime import UTC, datetime
 
     from nearmetal.check.analyse import analyse
-    from nearmetal.check.collect import collect
+    from nearmetal.check.collect import TIMEOUT_S, SshHosts, collect, over_ssh
     from nearmetal.check.families.base import ANSWER
-    from nearmetal.check.measure import measure_cluster
+    from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
     from nearmetal.check.performance.run import MEASURED, PERFORMANCE, run_text
@@ -68,20 +70,37 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     refuse_reports(args)
     if args.output is not None:
         refuse_output(args.output)
-    cluster, spec = open_target(args.spec)
-    names = [node.name for _, node in spec.nodes]
-    _refuse_others(spec.backend, len(names))
-    commands, silent = of_cluster(cluster, spec)
-    runner = LocalRunner()
+    hosts, runner = SshHosts(named_hosts(args), args.user or "", LocalRunner()), LocalRunner()
+    silent: dict[str, str] = {}
+    if hosts.names:
+        names, commands = hosts.names, over_ssh(hosts.names, hosts.user)
+        _refuse_few(len(names))
+    elif args.spec is None:
+        raise UsageError("no nodes to measure", "give SPEC or --hosts")
+    else:
+        cluster, spec = open_target(args.spec)
+        names = [node.name for _, node in spec.nodes]
+        _refuse_few(len(names))
+        commands, silent = of_cluster(cluster, spec)
     with view.steps("check: collect", lines=False) as steps:
-        gathered = collect(commands, runner, progress=steps)
+        patience = max(TIMEOUT_S, args.timeout)
+        gathered = collect(commands, runner, timeout_s=patience, progress=steps)
     gathered.silent |= silent
     snapshots = gathered.snapshots()
     known = classes(snapshots, {})
     with view.steps("check: measure") as steps:
-        run = measure_cluster(
-            cluster.backend, runner, names, quantities, known, limit_s=args.timeout, progress=steps
-        )
+        if hosts.names:
+            run = measure_hosts(hosts, quantities, known, limit_s=args.timeout, progress=steps)
+        else:
+            run = measure_cluster(
+                cluster.backend,
+                runner,
+                names,
+                quantities,
+                known,
+                limit_s=args.timeout,
+                progress=steps,
+            )
     if args.output is not None:
         gathered.write(args.output, {PERFORMANCE: run_text(run)})
     analysis = analyse(
@@ -89,20 +108,15 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
         replace(profile, checks=(ANSWER.name,), not_run={}),
         silent=gathered.silent,
         today=datetime.now(UTC).date(),
-        performance=judge_run(run, known),
+        performance=judge_run(run, known.in_run(run.hosts, run.software)),
     )
     return show_analysis(args, view, analysis, run.taken)
 
 
-def _refuse_others(backend: str, count: int) -> None:
-    """Raise UsageError for a cluster that this verb does not measure."""
+def _refuse_few(count: int) -> None:
+    """Raise UsageError for a cluster that has no majority."""
     from nearmetal.check.performance.screen import LEAST_NODES, LEAST_PAIRED
 
-    if backend != "local":
-        raise UsageError(
-            f"`check performance` measures clusters of local nodes, and this one is of {backend}",
-            "use `nearmetal check`, and `nearmetal bench` to measure it",
-        )
     if count < LEAST_NODES:
         raise UsageError(
             f"a cluster of {count} nodes has no majority to compare with",

@@ -97,7 +97,9 @@ Ask = Callable[[Order], MeasuredTurn]
 class PerformanceRun:
     """All turns of a run. `setup`: how it was measured, in words.
 
-    `failures`: why a node, or the way from one node to another, could not be measured.
+    `failures`: why a node, or the way from one node to another, could not be measured. `hosts`: of
+    nodes that are machines, as their cluster names them. `software`: that of the agent in a node,
+    which its values depend on.
     """
 
     names: tuple[str, ...]
@@ -106,6 +108,8 @@ class PerformanceRun:
     screening: tuple[MeasuredTurn, ...] = ()
     retests: tuple[MeasuredTurn, ...] = ()
     failures: Mapping[Item, str] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_possible(value: Any) -> TypeGuard[float]:
@@ -122,6 +126,8 @@ def run_text(run: PerformanceRun) -> str:
         "taken": round(run.taken, 3),
         "nodes": list(run.names),
         "setup": dict(run.setup),
+        "hosts": dict(run.hosts),
+        "software": dict(run.software),
         "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
@@ -160,7 +166,14 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _turns(file, names, "screening", data.get("screening")),
         _turns(file, names, "retests", data.get("retests")),
         _failures(file, names, data.get("failures")),
+        *(_words_of_nodes(file, names, part, data.get(part, {})) for part in ("hosts", "software")),
     )
+
+
+def _words_of_nodes(file: str, names: Sequence[str], part: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, dict) or not given.keys() <= set(names):
+        _refuse(file, f"{part}: not words by node")
+    return {name: printable(str(words))[:MAX_TEXT] for name, words in given.items()}
 
 
 def _failures(file: str, names: Sequence[str], given: Any) -> dict[Item, str]:
