@@ -20,9 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeGuard
 
 from nearmetal.check.collect import SshHosts, python_argv
+from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    BY_MPI,
     LIMIT_S,
     MAX_TEXT,
     QUANTITIES,
@@ -35,6 +37,7 @@ from nearmetal.check.performance.run import (
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.process import AT_ONCE, Command, Dialogue, Runner
 from nearmetal.core.progress import Progress
@@ -91,8 +94,8 @@ class NodeEntrance(Protocol):
 
 def measure_cluster(
     backend: Backend,
+    spec: ClusterSpec,
     runner: Runner,
-    names: Sequence[str],
     quantities: Sequence[str],
     classes: NodeClasses,
     *,
@@ -103,11 +106,13 @@ def measure_cluster(
 
     `limit_s`: of one measurement; a node that takes longer is given up.
     """
+    names = [node.name for _, node in spec.nodes]
     found = {status.name: status for status in backend.status() if status.name in names}
     at = {name: (found[name].address or None) if name in found else None for name in names}
     hosts = {name: status.host for name, status in found.items() if status.host}
     agents = Agents(backend, runner, at, progress, limit_s)
-    return _measure(agents, quantities, classes, hosts)
+    with MpiMeasurement(backend, spec, runner, progress, limit_s) as job:
+        return _measure(agents, quantities, classes, hosts, job)
 
 
 def measure_hosts(
@@ -120,18 +125,33 @@ def measure_hosts(
 ) -> PerformanceRun:
     """Measure hosts that the user's own ssh reaches. Each agent finds out its own address."""
     agents = Agents(hosts, hosts.runner, dict.fromkeys(hosts.names, ""), progress, limit_s)
-    return _measure(agents, quantities, classes, {})
+    return _measure(agents, quantities, classes, {}, None)
 
 
 def _measure(
-    agents: Agents, quantities: Sequence[str], classes: NodeClasses, hosts: Mapping[str, str]
+    agents: Agents,
+    quantities: Sequence[str],
+    classes: NodeClasses,
+    hosts: Mapping[str, str],
+    job: MpiMeasurement | None,
 ) -> PerformanceRun:
     taken, names = time.time(), list(agents.at)
+
+    def ask(order: Order) -> MeasuredTurn:
+        return job.ask(order) if job and order.quantity in BY_MPI else agents.ask(order)
+
     with agents:
-        setup = {name: _SETUP[name] for name in quantities}
         known = classes.in_run(hosts, agents.software)
-        run = perform(names, quantities, agents.ask, known, taken=taken, setup=setup)
-    return replace(run, failures=agents.failures, hosts=hosts, software=agents.software)
+        run = perform(names, quantities, ask, known, taken=taken)
+    setup = {**_SETUP, **(job.setup if job else {})}
+    return replace(
+        run,
+        setup={name: setup[name] for name in quantities if name in setup},
+        failures=agents.failures,
+        hosts=hosts,
+        software=agents.software,
+        lacking={n: why for n, why in job.lacking.items() if n in quantities} if job else {},
+    )
 
 
 def _is_address(value: object) -> TypeGuard[str]:

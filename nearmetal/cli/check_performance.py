@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import LIMIT_S, MEASURED
+    from nearmetal.check.performance.run import BY_MPI, LIMIT_S, MEASURED
 
     add_nodes(parser, "; or give --hosts")
-    names = ", ".join(MEASURED)
+    names, more = ", ".join(MEASURED), ", ".join(BY_MPI)
     parser.option(
         "--measure LIST",
-        f"what to measure, comma-separated, of {names} (default: all)",
+        f"what to measure, comma-separated, of {names} (default: all of these), and by an MPI job "
+        f"{more}",
         default=",".join(MEASURED),
     )
     parser.option(
@@ -60,12 +61,12 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
-    from nearmetal.check.performance.run import MEASURED, PERFORMANCE, run_text
+    from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
     from nearmetal.cli.arguments import open_target
     from nearmetal.core.process import LocalRunner
 
-    quantities = split_names(args.measure, MEASURED, "measurement")
+    quantities = split_names(args.measure, (*MEASURED, *BY_MPI), "measurement")
     profile = load_profile(args.profile or "health_extended")
     refuse_reports(args)
     if args.output is not None:
@@ -73,14 +74,18 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     hosts, runner = SshHosts(named_hosts(args), args.user or "", LocalRunner()), LocalRunner()
     silent: dict[str, str] = {}
     if hosts.names:
-        names, commands = hosts.names, over_ssh(hosts.names, hosts.user)
-        _refuse_few(len(names))
+        commands = over_ssh(hosts.names, hosts.user)
+        _refuse_few(len(hosts.names))
+        if not set(MEASURED).issuperset(quantities):
+            raise UsageError(
+                f"--measure {args.measure}: hosts have no MPI job",
+                f"use {', '.join(MEASURED)}, or the spec of a cluster",
+            )
     elif args.spec is None:
         raise UsageError("no nodes to measure", "give SPEC or --hosts")
     else:
         cluster, spec = open_target(args.spec)
-        names = [node.name for _, node in spec.nodes]
-        _refuse_few(len(names))
+        _refuse_few(len(spec.nodes))
         commands, silent = of_cluster(cluster, spec)
     with view.steps("check: collect", lines=False) as steps:
         patience = max(TIMEOUT_S, args.timeout)
@@ -94,8 +99,8 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
         else:
             run = measure_cluster(
                 cluster.backend,
+                spec,
                 runner,
-                names,
                 quantities,
                 known,
                 limit_s=args.timeout,

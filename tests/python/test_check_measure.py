@@ -20,13 +20,14 @@ from typing import Any, cast
 
 import pytest
 
-from nearmetal.check import measure
+from nearmetal.check import measure, mpi_job
 from nearmetal.check.collect import Gathered
 from nearmetal.check.measure import Agents, measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
-from nearmetal.check.performance.run import MEASURED, PERFORMANCE, Order, run_text
+from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, Order, run_text
 from nearmetal.cli.main import main
 from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
@@ -60,6 +61,12 @@ class Here:
     def end_marked(self, marker: str) -> int:
         self.swept.append(marker)
         return 0
+
+
+def spec_of(names: Sequence[str]) -> ClusterSpec:
+    """Return what measuring needs of a spec: nodes with their slots."""
+    nodes = [(None, SimpleNamespace(name=name, slots=1)) for name in names]
+    return cast(ClusterSpec, SimpleNamespace(nodes=nodes, slots=len(nodes)))
 
 
 def agents(backend: Here, names: Sequence[str] = NAMES, limit_s: float = 5.0) -> Agents:
@@ -331,8 +338,8 @@ def test_a_whole_run_keeps_how_it_was_measured_and_what_failed() -> None:
     backend = Here(odd={"n3": ("sh", "-c", "echo no way in >&2; exit 1")})
     run = measure_cluster(
         cast(Backend, backend),
+        spec_of((*NAMES, "n9")),
         LocalRunner(),
-        (*NAMES, "n9"),
         ("processor", "latency"),
         NodeClasses(),
         limit_s=5.0,
@@ -346,6 +353,7 @@ def test_a_whole_run_keeps_how_it_was_measured_and_what_failed() -> None:
 
 def test_the_text_of_every_quantity_is_kept_with_a_run() -> None:
     assert set(measure._SETUP) == set(measure._SECONDS) == set(MEASURED)
+    assert set(mpi_job.ORDERS) == set(mpi_job._SECONDS) == set(BY_MPI)
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from nearmetal.check.measure import measure_cluster
+from nearmetal.check.model import Gravity
 from nearmetal.check.performance.classes import (
     BETWEEN_HOSTS,
     ONE_HOST,
@@ -27,7 +29,7 @@ from nearmetal.core.errors import LogError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from tests.python.check_performance_clusters import measure as measured
-from tests.python.test_check_measure import HELLO, Here, agents, marked
+from tests.python.test_check_measure import HELLO, Here, agents, marked, spec_of
 
 _SSH = """#!/bin/sh
 # Runs the command here, as sshd on a host of which each has an address of its own.
@@ -108,8 +110,8 @@ def test_an_address_that_is_not_the_nodes_own_is_replaced_by_that_of_its_login()
 
     run = measure_cluster(
         Floating(),  # type: ignore[arg-type]
+        spec_of(("n1", "n2", "n3")),
         LocalRunner(),
-        ("n1", "n2", "n3"),
         ("latency",),
         NodeClasses(),
         limit_s=5.0,
@@ -162,17 +164,36 @@ def test_a_node_with_another_python_is_not_compared() -> None:
     assert [nodes for _, nodes, _ in judge_run(slow, same).findings] == [("d",)]
 
 
+def test_a_quantity_that_was_not_measured_is_named_and_nothing_is_slow() -> None:
+    cluster = ("a", "b", "c")
+    run = measured(cluster, lambda _q, _i: 1.0, None, ("dgemm",))
+    lacking = {"dgemm": "our own loop|apt-get install it", "mpi_latency": "no MPI"}
+    kept = parse_run(run_text(replace(run, lacking=lacking)).encode(), "f")
+    found = judge_run(kept, NodeClasses()).findings
+    assert [
+        (check.name, nodes, one.about, one.grade, one.value) for check, nodes, one in found
+    ] == [
+        ("performance.missing", cluster, "dgemm", Gravity.NOTE, "our own loop"),
+        ("performance.missing", cluster, "mpi_latency", None, "no MPI"),
+    ]
+    assert found[0][2].remedy == "apt-get install it"
+    assert found[1][2].remedy
+    data = json.loads(run_text(run))
+    with pytest.raises(LogError, match="lacking: not words"):
+        parse_run(json.dumps(data | {"lacking": {"luck": "none"}}).encode(), "f")
+
+
 def test_hosts_and_software_are_kept_and_hostile_ones_refused() -> None:
     run = PerformanceRun(("a", "b"), hosts={"a": "h1"}, software={"b": "Python 3.13.5"})
     text = run_text(run)
     assert parse_run(text.encode(), "f") == run
     data = json.loads(text)
     for part, given in (("hosts", ["a"]), ("hosts", {"c": "h"}), ("software", "x")):
-        with pytest.raises(LogError, match=f"{part}: not words by node"):
+        with pytest.raises(LogError, match=f"{part}: not words of what is known"):
             parse_run(json.dumps(data | {part: given}).encode(), "f")
     escape = parse_run(json.dumps(data | {"hosts": {"a": "\x1b[2J" + "x" * 999}}).encode(), "f")
     assert "\x1b" not in escape.hosts["a"]
     assert len(escape.hosts["a"]) <= 200
-    for part in ("hosts", "software"):
+    for part in ("hosts", "software", "lacking"):
         del data[part]
     assert parse_run(json.dumps(data).encode(), "f").hosts == {}
