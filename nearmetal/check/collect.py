@@ -6,6 +6,7 @@ The agent travels on the standard input of the node's Python, so no file of it i
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
@@ -17,7 +18,8 @@ from pathlib import Path
 from nearmetal.check.collection import INDEX, Entry, index_text
 from nearmetal.check.settings import Settings, with_settings
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
-from nearmetal.core.errors import CommandError, LogError
+from nearmetal.cluster.backend import SWEEP
+from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.files import new_directory
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress
@@ -57,6 +59,37 @@ def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
     # ssh joins its words, and the login shell there splits them again.
     text = f"sh -c '{_START}' sh -"
     return {host: Command(Login(host, user, options=_OPTIONS).argv(text)) for host in hosts}
+
+
+@dataclass(frozen=True)
+class SshHosts:
+    """Hosts that the user's own ssh reaches without questions."""
+
+    names: Sequence[str]
+    user: str
+    runner: Runner
+
+    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
+        """Return the command that runs `argv` on a host, with these variables."""
+        given = [f"{name}={value}" for name, value in env.items()]
+        text = f"exec {shlex.join(['env', *given, *argv])}"
+        return Command(Login(node, self.user, options=_OPTIONS).argv(text))
+
+    def end_marked(self, marker: str) -> int:
+        """Kill the user's processes with this variable; raises BackendError if a host is silent."""
+        argv = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
+        try:
+            ends = self.runner.run_all(
+                [self.on_node(name, argv, env={}) for name in self.names], timeout_s=TIMEOUT_S
+            )
+        except CommandError as error:
+            raise BackendError(error.message, error.hint) from error
+        silent = [
+            n for n, done in zip(self.names, ends, strict=True) if done.code or done.timed_out
+        ]
+        if silent:
+            raise BackendError(f"no answer of {', '.join(silent[:3])}")
+        return sum(int(done.text.strip() or 0) for done in ends)
 
 
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:

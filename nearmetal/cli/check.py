@@ -44,12 +44,8 @@ def timeout(text: str) -> float:
 
 
 def _add_targets(parser: VerbParser) -> None:
-    from nearmetal.cli.arguments import add_spec
-
     parser.add_argument_group("nodes", _TARGETS)
-    add_spec(parser, optional="; its nodes are checked")
-    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
-    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
+    add_nodes(parser, "; its nodes are checked")
     parser.option(
         "--root", "enter the machines of a cluster as root, who sees more (default: user of jobs)"
     )
@@ -62,6 +58,15 @@ def _add_targets(parser: VerbParser) -> None:
         default=60.0,
         type=timeout,
     )
+
+
+def add_nodes(parser: VerbParser, optional: str) -> None:
+    """Add the arguments of a cluster or of hosts. `optional`: of SPEC, see `add_spec`."""
+    from nearmetal.cli.arguments import add_spec
+
+    add_spec(parser, optional=optional)
+    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
+    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
 
 
 def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
@@ -252,17 +257,10 @@ def _targets(
     The backend: that of a cluster, if its machines have settings that they cannot see.
     """
     from nearmetal.check.collect import here, over_ssh
-    from nearmetal.check.collection import MAX_NODES
-    from nearmetal.check.node_pattern import expand
 
-    if args.spec is not None and args.hosts is not None:
-        raise UsageError("SPEC and --hosts contradict each other", "give one of them")
-    if args.hosts is not None:
-        try:
-            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}, None
-        except ValueError as error:
-            why, _, hint = str(error).partition("|")
-            raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
+    hosts = named_hosts(args)
+    if hosts:
+        return over_ssh(hosts, args.user or ""), {}, None
     if args.spec is None:
         return here(os.uname().nodename), {}, None
     from nearmetal.cli.arguments import open_target
@@ -271,6 +269,20 @@ def _targets(
     cluster, spec = open_target(args.spec)
     backend = cluster.backend if spec.backend == "vsphere" else None
     return *of_cluster(cluster, spec, root=args.root), backend
+
+
+def named_hosts(args: argparse.Namespace) -> list[str]:
+    """Return the hosts of --hosts; none without it."""
+    from nearmetal.check.collection import MAX_NODES
+    from nearmetal.check.node_pattern import expand
+
+    if args.spec is not None and args.hosts is not None:
+        raise UsageError("SPEC and --hosts contradict each other", "give one of them")
+    try:
+        return [] if args.hosts is None else expand(args.hosts, MAX_NODES)
+    except ValueError as error:
+        why, _, hint = str(error).partition("|")
+        raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
 
 
 def of_cluster(
@@ -331,7 +343,8 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
 
-        performance = judge_run(run, classes(_snapshots(sources), {}))
+        known = classes(_snapshots(sources), {}).in_run(run.hosts, run.software)
+        performance = judge_run(run, known)
     analysis = _analysis(args, _snapshots(sources), silent, performance, reported)
     taken = [source.taken for source in sources] or [args.nhc.stat().st_mtime]
     return show_analysis(args, view, analysis, max(taken))

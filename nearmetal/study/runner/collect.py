@@ -17,7 +17,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress, Silent
-from nearmetal.core.resources import REMEDY, REPOSITORY, built_program
+from nearmetal.core.resources import REMEDY, REPOSITORY, built_program, program_for_mpi
 from nearmetal.evidence import ChannelProof, Launch, Manifest, NodePair, parse_log, write_manifest
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi, find_installations
@@ -63,11 +63,9 @@ def _place(program: Program, mpi: Mpi | None) -> Path:
         return impi.prefix / "bin" / program.file
     if program.where is Where.BENCHMARKS:
         return built_program(program.file)
-    # A checkout compiles for each MPI, a package once for all MPIs of one binary interface.
-    path = REPOSITORY / "build/programs" / (mpi.value if mpi else "") / program.file
-    if mpi is None or os.access(path, os.X_OK):
-        return path
-    return built_program(f"{program.file}-{mpi.family.name.lower()}")
+    if mpi is None:
+        return REPOSITORY / "build/programs" / program.file
+    return program_for_mpi(program.file, mpi.value, mpi.family.name.lower())
 
 
 def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:
