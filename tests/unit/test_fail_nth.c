@@ -160,7 +160,7 @@ static bool between_machines;
 
 static int open_end(struct end *end, uint32_t machine)
 {
-	struct nm_sink sink = {end, source_up, deliver, source_down, NULL, NULL};
+	struct nm_sink sink = {end, source_up, deliver, source_down, NULL, NULL, NULL};
 	struct nm_reason why = {""};
 	int err;
 
