@@ -60,8 +60,23 @@ static size_t area_of(unsigned int from)
 	return from * (AREA + 8);
 }
 
+/* net_fixture.c, in programs that have it. */
+extern const struct fixture net_fixture __attribute__((weak));
+
+static void add_net(struct near_node *node)
+{
+	struct nm_transport *net;
+	struct nm_reason why = {""};
+
+	if (net_fixture.create(nm_engine_sink(node->engine), &node->address, &net, &why))
+		nm_test_fail(__FILE__, __LINE__, "net: %s", why.text);
+	NM_CHECK_EQ(nm_engine_add_transport(node->engine, net), 0);
+}
+
 void moving_create(unsigned int nr)
 {
+	bool is_real = &net_fixture;
+
 	movers = calloc(nr, sizeof(*movers));
 	nr_movers = nr;
 	for (unsigned int i = 0; i < nr; i++) {
@@ -74,7 +89,9 @@ void moving_create(unsigned int nr)
 			.key = KEY,
 		};
 
-		m->node = near_create_on(i, true);
+		m->node = near_create_on(i, !is_real);
+		if (is_real)
+			add_net(m->node);
 		m->area = calloc(MOVING_MAX, AREA + 8);
 		iov = (struct iovec){m->area, MOVING_MAX * (AREA + 8)};
 		NM_CHECK_EQ(nm_memory_register(m->node->memory, &attr, &m->region), 0);

@@ -11,7 +11,7 @@
 
 #define MOVING_MAX 3
 
-/* Endpoint I is on machine I. */
+/* Endpoint I is on machine I. In a program with libfabric's network that one is used. */
 void moving_create(unsigned int nr);
 void moving_destroy(void);
 struct near_node *moving_node(unsigned int i);
