@@ -160,6 +160,7 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 		nm_reason_set(&nm_peer_diag(peer)->down, "%s", why);
 		log_end(peer, err);
 		nm_failover_end(peer);
+		nm_move_end(peer, NM_WAY_DOWN);
 		nm_peer_drop_queue(engine, peer);
 		nm_recv_forget(engine, peer);
 		nm_peer_fail_requests(engine, peer);

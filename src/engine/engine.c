@@ -36,6 +36,7 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.quarantined = nm_sink_quarantined,
 		.let_go = nm_sink_let_go,
 		.known = nm_sink_known,
+		.asked = nm_sink_asked,
 	};
 	nm_list_init(&e->active);
 	nm_list_init(&e->claimed);
@@ -172,7 +173,7 @@ static void drop_streams(struct nm_engine *engine)
 
 		while (peer && !nm_list_empty(&peer->streams))
 			nm_list_remove(peer->streams.next);
-		if (peer && !nm_peer_is_awaited(peer))
+		if (peer && !nm_peer_is_awaited(peer) && !nm_move_is_due(peer))
 			nm_list_remove(&peer->active_node);
 	}
 }

@@ -64,6 +64,9 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	s->link.base.transport = transport;
 	s->link.base.peer = cookie;
 	s->cookie = cookie;
+	/* What was reported before there was a link. */
+	if (atomic_load_explicit(&session->is_asked, memory_order_relaxed))
+		nm_sessions_remind(shm->sessions, session);
 	*ret_link = &s->link.base;
 	nm_reason_set(ret_reason, "%s", session->how.text);
 	return 0;
@@ -81,8 +84,9 @@ static int reclaim(struct shm_transport *shm, struct shm_link *link)
 
 void nm_shm_reclaim(struct shm_transport *shm)
 {
+	/* The lane of a peer that left may have another owner already. */
 	nm_shm_for_each(s, shm) if (s->link.chunks.nr_held && s->base.state == NM_SESSION_UP &&
-				    reclaim(shm, &s->link))
+				    !s->is_held && reclaim(shm, &s->link))
 		nm_shm_cast_out(shm, s, "its count of chunks");
 }
 
@@ -257,6 +261,11 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 	return done;
 }
 
+NM_COLD unsigned int nm_shm_drain(struct shm_transport *shm, uint32_t i)
+{
+	return drain(shm, i);
+}
+
 NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells)
 {
 	bool is_heard = nm_doorbells_add(doorbells, shm->event_doorbell);
@@ -352,7 +361,7 @@ static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_i
 	nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, -EBADMSG, &why);
 	session->err = -EBADMSG;
 	while (nm_shm_is_unread(shm, s))
-		drain(shm, s->source_index);
+		nm_shm_drain(shm, s->source_index);
 	nm_shm_end(shm, s);
 }
 

@@ -16,6 +16,7 @@
 struct checksum {
 	uint32_t crc;
 };
+_Static_assert(sizeof(struct checksum) == NM_SHM_CHECK_LEN, "cut off again in shm_move.c");
 
 /* First part of a checksum: all of a packet except its payload. */
 static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t position)
