@@ -365,22 +365,27 @@ void job_expect_nothing(struct job *job, struct fid_cq *cq, int ms)
 	} while (job_now_ns() < end);
 }
 
+/* Without a period that a piece of a message could have as its length. */
+static unsigned char pattern(size_t i, uint64_t seed)
+{
+	return (unsigned char)(i * 131 + (i >> 8) * 7 + (i >> 16) * 13 + (i >> 24) * 17 +
+			       seed * 29);
+}
+
 void job_fill(void *bytes, size_t len, uint64_t seed)
 {
 	unsigned char *b = bytes;
-	size_t i;
 
-	for (i = 0; i < len; i++)
-		b[i] = (unsigned char)((i * 131 + (i >> 8) * 7 + seed * 29) & 0xff);
+	for (size_t i = 0; i < len; i++)
+		b[i] = pattern(i, seed);
 }
 
 size_t job_verify(const void *bytes, size_t len, uint64_t seed)
 {
 	const unsigned char *b = bytes;
-	size_t i;
 
-	for (i = 0; i < len; i++)
-		if (b[i] != (unsigned char)((i * 131 + (i >> 8) * 7 + seed * 29) & 0xff))
+	for (size_t i = 0; i < len; i++)
+		if (b[i] != pattern(i, seed))
 			return i;
 	return len;
 }

@@ -260,7 +260,12 @@ static void barrier(int nr)
 static int endpoint_main(int me, int core, int nr)
 {
 	struct endpoint endpoint = {0};
-	struct nm_sink sink = {&endpoint, source_up, deliver, source_down, NULL, NULL};
+	struct nm_sink sink = {
+		.engine = &endpoint,
+		.source_up = source_up,
+		.deliver = deliver,
+		.source_down = source_down,
+	};
 	struct nm_address *mine = &shared->address[me];
 	struct nm_reason why = {""};
 	struct nm_link *link;

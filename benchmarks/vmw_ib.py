@@ -18,8 +18,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from nearmetal.check.performance.run import (
+    BY_MPI,
+    MEASURED,
+    PERFORMANCE,
+    QUANTITIES,
+    parse_run,
+)
 from nearmetal.core.errors import ExitCode, LogError
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.evidence.parse import parse_log
@@ -65,7 +73,8 @@ def printed(test: str, metric: str, **more: str) -> str:
 
 def not_run(done: Completed) -> str:
     """Return why a verb has no result."""
-    words = (done.error_tail.splitlines() or ["no reason given"])[-1]
+    lines = [line for line in done.error_tail.splitlines() if not line.startswith("  hint:")]
+    words = (lines or ["no reason given"])[-1]
     return f"not run: {'no end in time' if done.timed_out else words}"
 
 
@@ -106,13 +115,17 @@ def verbs(run: Run, spec: str) -> Iterator[Line]:
             yield Line("3.1", f"{fault['node']} {fault['about']}", "", fault["what"], fails=True)
 
 
-def checks(run: Run, spec: str) -> Iterator[Line]:
-    """Section 3.2: one profile for each definition of the study, and the odd node in speed."""
+def checks(run: Run, spec: str, kept: Path) -> Iterator[Line]:
+    """Section 3.2: one profile for each definition of the study, and the odd node in speed.
+
+    `kept`: the new directory of the values.
+    """
     asked = {
         f"check {profile}": (["check", spec, "--profile", profile], f"{theirs}: passed")
         for profile, theirs in PROFILES.items()
     }
-    asked["check performance"] = (["check", "performance", spec], "")
+    speed = ["check", "performance", spec, "--measure", ",".join((*MEASURED, *BY_MPI))]
+    asked["check performance"] = ([*speed, "--output", str(kept)], "")
     for name, (words, study) in asked.items():
         done = run(name.replace(" ", "-"), [*words, "--json"])
         data = answer(done)
@@ -124,9 +137,28 @@ def checks(run: Run, spec: str) -> Iterator[Line]:
         counts = {grade: sum(f["severity"] == grade for f in found) for grade in _GRADES}
         counted = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
         yield Line("3.2", name, study, counted, fails=done.code != 0)
-    for test in ("DGEMM", "HPCG 4-node", "HPCG 1-node", "HPL 4-node", "STREAM"):
-        metric = "bandwidth" if test == "STREAM" else "rate"
-        yield Line("3.2", test, printed(test, metric), "not run: not a part of `check`")
+    yield from _speeds(kept)
+    for test in ("HPCG 4-node", "HPCG 1-node", "HPL 4-node"):
+        yield Line("3.2", test, printed(test, "rate"), "not run: not a part of `check`")
+
+
+def _speeds(kept: Path) -> Iterator[Line]:
+    """Yield STREAM and DGEMM: the median of each node, and how it was measured."""
+    file = kept / PERFORMANCE
+    run = parse_run(file.read_bytes(), str(file)) if file.is_file() else None
+    for test, quantity in (("STREAM", "stream"), ("DGEMM", "dgemm")):
+        study = printed(test, "bandwidth" if test == "STREAM" else "rate")
+        values: dict[str, list[float]] = {}
+        for turn in run.screening if run else ():
+            for item, value in turn.values.items() if turn.quantity == quantity else ():
+                values.setdefault(item[0], []).append(value)
+        if run and values:
+            middles = ", ".join(f"{node} {median(found):.4g}" for node, found in values.items())
+            here = f"{middles} {QUANTITIES[quantity].unit}: {run.setup[quantity]}"
+        else:
+            why = run.lacking.get(quantity, "") if run else ""
+            here = f"not run: {why.partition('|')[0] or 'see `check performance`'}"
+        yield Line("3.2", test, study, here)
 
 
 def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:
@@ -196,7 +228,7 @@ def validate(spec: str, output: Path, run: Run, *, imb: Path, mpi: str, osus: Pa
 
     steps = (
         verbs(kept, spec),
-        checks(kept, spec),
+        checks(kept, spec, output / "performance"),
         ping_pong(kept, spec, imb),
         osu(kept, spec, mpi, osus),
     )

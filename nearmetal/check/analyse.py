@@ -10,7 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from nearmetal.check.expect import OWN
-from nearmetal.check.families import CHECKS
+from nearmetal.check.families import CHECKS, RUNGS
 from nearmetal.check.families.base import ANSWER
 from nearmetal.check.model import (
     AcrossNodes,
@@ -40,10 +40,12 @@ def analyse(
     silent: Mapping[str, str],
     today: date,
     performance: JudgedRun | None = None,
+    reported: Iterable[FoundOnNodes] = (),
 ) -> Analysis:
     """Judge all nodes by a profile. `silent`: nodes that did not answer, with the reason.
 
-    `performance`: a run that was judged, to be part of the analysis.
+    `performance`: a run that was judged, to be part of the analysis. `reported`: failures that
+    another program has found.
     """
     checks = [CHECKS[name] for name in profile.checks]
     found = _Findings()
@@ -70,6 +72,10 @@ def analyse(
         found.add_all(performance.findings)
         ran += performance.checks
         not_run |= performance.not_run
+    others = tuple(reported)
+    found.add_all(others)
+    ran += tuple({check.name: 0 for check, _, _ in others})
+    names = list(dict.fromkeys([*names, *(name for _, nodes, _ in others for name in nodes)]))
     found.add_rest()
     findings, muted = _muted(found.folded(), profile.suppressions, today)
     if found.more:
@@ -161,8 +167,14 @@ class _Findings:
                     printable(seen.remedy),
                 )
             )
-        found.sort(key=lambda f: (-f.grade, f.check, f.about, f.nodes))
+        found.sort(key=lambda f: (-f.grade, *_place(f.check), f.about, f.nodes))
         return found
+
+
+def _place(check: str) -> tuple[str, int, str]:
+    """Return where findings of a check stand: its family, and the rung of a family that has rungs."""
+    family = check.partition(".")[0]
+    return family, RUNGS.get(check, 0), check
 
 
 def _muted(

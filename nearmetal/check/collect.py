@@ -6,6 +6,8 @@ The agent travels on the standard input of the node's Python, so no file of it i
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nearmetal.check.collection import INDEX, Entry, index_text
+from nearmetal.check.settings import Settings, with_settings
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
-from nearmetal.core.errors import CommandError, LogError
+from nearmetal.cluster.backend import SWEEP
+from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.files import new_directory
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress
@@ -40,9 +44,9 @@ def python_argv(*words: str) -> list[str]:
     return ["sh", "-c", _START, "sh", *words]
 
 
-def agent_argv(*, quick: bool = False) -> list[str]:
+def agent_argv() -> list[str]:
     """Return the command that runs the agent from its standard input."""
-    return python_argv("-", *(["--quick"] if quick else []))
+    return python_argv("-")
 
 
 def with_agent(command: Command) -> Command:
@@ -57,9 +61,41 @@ def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
     return {host: Command(Login(host, user, options=_OPTIONS).argv(text)) for host in hosts}
 
 
+@dataclass(frozen=True)
+class SshHosts:
+    """Hosts that the user's own ssh reaches without questions."""
+
+    names: Sequence[str]
+    user: str
+    runner: Runner
+
+    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
+        """Return the command that runs `argv` on a host, with these variables."""
+        given = [f"{name}={value}" for name, value in env.items()]
+        text = f"exec {shlex.join(['env', *given, *argv])}"
+        return Command(Login(node, self.user, options=_OPTIONS).argv(text))
+
+    def end_marked(self, marker: str) -> int:
+        """Kill the user's processes with this variable; raises BackendError if a host is silent."""
+        argv = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
+        try:
+            ends = self.runner.run_all(
+                [self.on_node(name, argv, env={}) for name in self.names], timeout_s=TIMEOUT_S
+            )
+        except CommandError as error:
+            raise BackendError(error.message, error.hint) from error
+        silent = [
+            n for n, done in zip(self.names, ends, strict=True) if done.code or done.timed_out
+        ]
+        if silent:
+            raise BackendError(f"no answer of {', '.join(silent[:3])}")
+        return sum(int(done.text.strip() or 0) for done in ends)
+
+
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:
-    """Return the command for this machine."""
-    return {name: Command(tuple(agent_argv(quick=quick)))}
+    """Return the command for this machine. A quick one does not look for another Python first."""
+    own = (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    return {name: Command(own if quick else tuple(agent_argv()))}
 
 
 @dataclass
@@ -77,6 +113,11 @@ class Gathered:
             parse_snapshot(content, name, name, self.clocks[name])
             for name, content in self.contents.items()
         ]
+
+    def add_settings(self, settings: Settings) -> None:
+        """Add to each snapshot of a machine the settings that only its backend sees."""
+        for name in self.contents.keys() & settings.keys():
+            self.contents[name] = with_settings(self.contents[name], settings[name])
 
     def write(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         """Write a collection, and more files into it; raises OSError."""

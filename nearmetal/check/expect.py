@@ -17,6 +17,19 @@ TUNED_SPEED = "tuned, profile throughput-performance, which hpc-compute includes
 OWN = "chosen by nearmetal"
 _MOST_WORDS = 64
 
+DAEMONS = (
+    "sshd",
+    "slurmd",
+    "munged",
+    "systemd",
+    "opensm",
+    "irqbalance",
+    "tuned",
+    "libvirtd",
+    "init",
+)
+"""The processes for which the agent looks."""
+
 Value = Any
 """A checked value: int, float, str, a tuple of texts, or a table of texts; None: not expected."""
 
@@ -26,6 +39,14 @@ def _words(value: Value) -> tuple[str, ...]:
     if len(items) > _MOST_WORDS or not all(isinstance(item, str) and item for item in items):
         raise ValueError("is not a list of words|write for example [always, madvise]")
     return tuple(items)
+
+
+def _daemons(value: Value) -> tuple[str, ...]:
+    unknown = [name for name in _words(value) if name not in DAEMONS]
+    if unknown:
+        why = f"has {unknown[0][:40]!r}, for which the agent does not look"
+        raise ValueError(f"{why}|it knows {', '.join(DAEMONS)}")
+    return _words(value)
 
 
 def _table(value: Value) -> dict[str, str]:
@@ -71,9 +92,7 @@ KEYS: Mapping[str, Expected] = {
         "least limit of locked memory on nodes with RDMA",
     ),
     "open_files": Expected(_number, None, "", "least soft limit of open files"),
-    "services": Expected(
-        _words, None, "", "daemons that must run: sshd, slurmd, munged and others"
-    ),
+    "services": Expected(_daemons, None, "", f"daemons that must run, of {', '.join(DAEMONS)}"),
     "mounts": Expected(_words, None, "", "mount points that must be there"),
     "huge_pages": Expected(_number, None, "", "least number of huge pages of the default size"),
     "transparent": Expected(
@@ -87,6 +106,9 @@ KEYS: Mapping[str, Expected] = {
     "memory_per_core_gib": Expected(_number, None, "", "least memory for each core, in GiB"),
     "link_gbit": Expected(_number, None, "", "least rate of an active RDMA port, in Gbit/s"),
     "mtu": Expected(_number, None, "", "least MTU of interfaces of RDMA devices"),
+    "gpu_region": Expected(
+        _bytes, float(1 << 30), OWN, "least memory of a GPU that adapters reach at a time (BAR1)"
+    ),
     "vfs": Expected(
         _number, None, "", "least number of virtual functions of an adapter with SR-IOV"
     ),

@@ -9,6 +9,7 @@ of one order; the others go on.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import json
 import secrets
 import time
@@ -16,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeGuard
 
-from nearmetal.check.collect import python_argv
+from nearmetal.check.collect import SshHosts, python_argv
+from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    BY_MPI,
     LIMIT_S,
     MAX_TEXT,
     QUANTITIES,
@@ -34,8 +37,9 @@ from nearmetal.check.performance.run import (
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError, LogError
-from nearmetal.core.process import AT_ONCE, Dialogue, Runner
+from nearmetal.core.process import AT_ONCE, Command, Dialogue, Runner
 from nearmetal.core.progress import Progress
 from nearmetal.core.resources import share
 from nearmetal.core.text import printable
@@ -58,6 +62,9 @@ _SECONDS = {"memory": 0.3, "processor": 0.3, "latency": 0.1, "bandwidth": 0.1}
 _GRACE_S = 3.0
 """Time after the limit of an order in which an agent says that it was late."""
 
+_START_S = 60.0
+"""Time in which an agent must start: an emulated machine takes seconds to log in, and for Python."""
+
 _REST_S = 0.5
 """Time to read an answer that came while another node hung."""
 
@@ -75,10 +82,20 @@ _MOST_ANSWER = 4096
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 
 
+class NodeEntrance(Protocol):
+    """The part of a backend that the agents need."""
+
+    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
+        """Return the command that runs `argv` in a node."""
+
+    def end_marked(self, marker: str) -> int:
+        """Kill every process in the nodes that has `NAME=value` in its environment."""
+
+
 def measure_cluster(
     backend: Backend,
+    spec: ClusterSpec,
     runner: Runner,
-    names: Sequence[str],
     quantities: Sequence[str],
     classes: NodeClasses,
     *,
@@ -89,13 +106,59 @@ def measure_cluster(
 
     `limit_s`: of one measurement; a node that takes longer is given up.
     """
-    taken = time.time()
-    at = {status.name: status.address for status in backend.status()}
-    agents = Agents(backend, runner, {n: at.get(n, "") for n in names}, progress, limit_s)
+    names = [node.name for _, node in spec.nodes]
+    found = {status.name: status for status in backend.status() if status.name in names}
+    at = {name: (found[name].address or None) if name in found else None for name in names}
+    hosts = {name: status.host for name, status in found.items() if status.host}
+    agents = Agents(backend, runner, at, progress, limit_s)
+    with MpiMeasurement(backend, spec, runner, progress, limit_s) as job:
+        return _measure(agents, quantities, classes, hosts, job)
+
+
+def measure_hosts(
+    hosts: SshHosts,
+    quantities: Sequence[str],
+    classes: NodeClasses,
+    *,
+    limit_s: float = LIMIT_S,
+    progress: Progress,
+) -> PerformanceRun:
+    """Measure hosts that the user's own ssh reaches. Each agent finds out its own address."""
+    agents = Agents(hosts, hosts.runner, dict.fromkeys(hosts.names, ""), progress, limit_s)
+    return _measure(agents, quantities, classes, {}, None)
+
+
+def _measure(
+    agents: Agents,
+    quantities: Sequence[str],
+    classes: NodeClasses,
+    hosts: Mapping[str, str],
+    job: MpiMeasurement | None,
+) -> PerformanceRun:
+    taken, names = time.time(), list(agents.at)
+
+    def ask(order: Order) -> MeasuredTurn:
+        return job.ask(order) if job and order.quantity in BY_MPI else agents.ask(order)
+
     with agents:
-        setup = {name: _SETUP[name] for name in quantities}
-        run = perform(names, quantities, agents.ask, classes, taken=taken, setup=setup)
-    return replace(run, failures=agents.failures)
+        known = classes.in_run(hosts, agents.software)
+        run = perform(names, quantities, ask, known, taken=taken)
+    setup = {**_SETUP, **(job.setup if job else {})}
+    return replace(
+        run,
+        setup={name: setup[name] for name in quantities if name in setup},
+        failures=agents.failures,
+        hosts=hosts,
+        software=agents.software,
+        lacking={n: why for n, why in job.lacking.items() if n in quantities} if job else {},
+    )
+
+
+def _is_address(value: object) -> TypeGuard[str]:
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
 
 
 @dataclass
@@ -114,13 +177,19 @@ class _Agent:
 
 @dataclass
 class Agents:
-    """The agents of a cluster, as a context. `at`: the address of each node."""
+    """The agents of a cluster, as a context.
 
-    backend: Backend
+    `at`: the address of each node; "": its agent finds it out; None: the node is not up.
+    """
+
+    entrance: NodeEntrance
     runner: Runner
-    at: Mapping[str, str]
+    at: Mapping[str, str | None]
     progress: Progress
     limit_s: float = LIMIT_S
+    start_s: float = _START_S
+    software: dict[str, str] = field(default_factory=dict)
+    """What each node measures with: its Python, whose speed is part of the values."""
     _unmeasured: Unmeasured = field(init=False)
     _running: dict[str, _Agent] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -138,7 +207,7 @@ class Agents:
                 some = names[first : first + AT_ONCE]
                 for name in some:
                     self._start(name)
-                deadline = time.monotonic() + self.limit_s + _GRACE_S
+                deadline = time.monotonic() + max(self.start_s, self.limit_s + _GRACE_S)
                 for name in some:
                     self._greet(name, deadline)
         except BaseException:
@@ -194,15 +263,16 @@ class Agents:
         return MeasuredTurn(order.quantity, values)
 
     def _start(self, name: str) -> None:
-        if not self.at[name]:
+        address = self.at[name]
+        if address is None:
             self._give_up(name, "it is not up")
             return
         try:
             env = {"PATH": "/usr/bin:/bin", MARKER: self._marker}
-            command = self.backend.on_node(name, python_argv("-c", _LOADER), env=env)
+            command = self.entrance.on_node(name, python_argv("-c", _LOADER), env=env)
             words = self._stack.enter_context(first_words(_MOST_WORDS))
             dialogue = self.runner.converse(command, stderr=words.stream)
-            agent = self._running[name] = _Agent(dialogue, words, self.at[name])
+            agent = self._running[name] = _Agent(dialogue, words, address)
             text = share("check", "measure.py").read_text(encoding="utf-8")
             dialogue.send(str(len(text.encode())), self.limit_s)
             dialogue.send(text.removesuffix("\n"), self.limit_s)
@@ -225,14 +295,17 @@ class Agents:
     def _greet(self, name: str, deadline: float) -> None:
         if name not in self._running:
             return
-        hello = self._answer(name, deadline)
+        hello = self._answer(name, deadline, "its agent does not start in time")
         if hello is None:
             return
-        port = hello.get("port")
+        port, address = hello.get("port"), hello.get("address", self._running[name].address)
         if hello.get("version") != VERSION or type(port) is not int or not 0 < port < 1 << 16:
             self._give_up(name, "its agent gives no port")
+        elif not _is_address(address):
+            self._give_up(name, "its agent gives no address")
         else:
-            self._running[name].port = port
+            self._running[name].address, self._running[name].port = address, port
+            self.software[name] = printable(str(hello.get("software", "")))[:MAX_TEXT]
 
     def _send(self, quantity: str, item: Item) -> None:
         """Give an order to a node, or to both of a pair: the first one connects to the second."""
@@ -257,7 +330,8 @@ class Agents:
 
     def _value(self, name: str, deadline: float) -> float | str:
         """Return the value that an agent answers, or why there is none."""
-        found = self._answer(name, deadline) if name in self._running else None
+        late = f"no answer in {self.limit_s + _GRACE_S:g} s"
+        found = self._answer(name, deadline, late) if name in self._running else None
         if found is not None and found.get("number") != self._running[name].orders:
             self._give_up(name, "it answers another order")
         elif found is not None:
@@ -269,14 +343,16 @@ class Agents:
             self._give_up(name, "its value is not possible")
         return "it does not answer"
 
-    def _answer(self, name: str, deadline: float) -> dict[str, Any] | None:
-        """Return what an agent says; an agent that is silent or confused is given up."""
+    def _answer(self, name: str, deadline: float, why: str) -> dict[str, Any] | None:
+        """Return what an agent says; an agent that is silent or confused is given up.
+
+        `why`: the reason if it is silent.
+        """
         agent = self._running[name]
         try:
             line = agent.dialogue.receive(max(_REST_S, deadline - time.monotonic()))
             if line is not None:
                 return load_bounded(line.encode(), name, most_bytes=_MOST_ANSWER)
-            why = f"no answer in {self.limit_s + _GRACE_S:g} s"
         except (CommandError, LogError) as error:
             why = error.message
         self._give_up(name, why)
@@ -304,7 +380,7 @@ class Agents:
             self._stack.close()
             if broken:
                 try:
-                    self.backend.end_marked(f"{MARKER}={self._marker}")
+                    self.entrance.end_marked(f"{MARKER}={self._marker}")
                 except BackendError as error:
                     # The values, or what ended the run, say more than a cluster that went down.
                     self.progress.step(f"agents may be left in nodes: {error.message}")

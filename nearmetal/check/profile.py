@@ -16,6 +16,7 @@ from typing import Any
 from nearmetal.check.expect import KEYS, Expectations
 from nearmetal.check.families import CHECKS
 from nearmetal.check.model import CheckFinding
+from nearmetal.check.nhc import FAILED
 from nearmetal.check.node_pattern import NodePattern, node_pattern
 from nearmetal.check.performance.checks import CHECKS as OF_PERFORMANCE
 from nearmetal.config.document import Document, Key, dotted, parse, read_text
@@ -220,7 +221,7 @@ class _Reader:
         except ValueError:
             self._refuse((*at, "until"), "is not a day|write for example 2030-12-31")
             return None
-        if not fnmatch.filter((*CHECKS, *OF_PERFORMANCE), texts["check"]):
+        if not fnmatch.filter((*CHECKS, *OF_PERFORMANCE, FAILED.name), texts["check"]):
             self._refuse((*at, "check"), "matches no check|`nearmetal check --list` shows them")
         nodes = item.get("nodes")
         try:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
+    from nearmetal.evidence import NodePair
 
 _ROUNDS, _ROUNDS_MAX = 3, 100
 _BUSY = 1.0
@@ -36,7 +37,7 @@ _BUSY = 1.0
 
 def bench_options(parser: VerbParser) -> None:
     """Add the arguments of `bench`."""
-    from nearmetal.study.runner.suite import ARMS, SUITES
+    from nearmetal.study.runner.suite import ARMS, GPU_ARMS, SUITES
 
     add_spec(parser)
     blocks = ", ".join(f"{s.blocks} for {s.name}" for s in SUITES.values())
@@ -51,10 +52,11 @@ def bench_options(parser: VerbParser) -> None:
         "--mpi LIST", f"MPIs, comma-separated, of {mpi_names()} (default: all that are installed)"
     )
     arms = "; ".join(f"{a.name}: {a.title}" for a in ARMS.values())
+    gpu = "; ".join(f"{a.name}: {a.title}" for a in GPU_ARMS.values())
     parser.option(
         "--arms LIST",
-        f"arms, comma-separated (default: all); {ARM_HELP}, here a way to carry messages: {arms}",
-        default=",".join(ARMS),
+        f"arms, comma-separated (default: all); {ARM_HELP}, here a way to carry messages: {arms}; "
+        f"with --suite gpu: {gpu}",
     )
     parser.option(
         "--blocks N",
@@ -70,17 +72,32 @@ def bench_options(parser: VerbParser) -> None:
 
 def on_bench(args: argparse.Namespace, view: View) -> int:
     """Run the suite; exit code 1 if a launch failed."""
-    from nearmetal.study.runner.collect import Collector, first_cores
-    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
+    from nearmetal.study.runner.collect import Collector, find_pairs, first_cores, unreachable
+    from nearmetal.study.runner.suite import GPU_ARMS, SUITES, schedule
 
     suite = SUITES[args.suite]
     blocks = args.blocks or suite.blocks
-    arms = [ARMS[name] for name in split_names(args.arms, ARMS, "arm")]
-    mpis = choose_mpis(args.mpi)
+    chosen = args.arms or ",".join(suite.arms)
+    arms = [suite.arms[name] for name in split_names(chosen, suite.arms, "arm")]
+    mpis = choose_mpis(args.mpi) if suite.programs else []
     directory = run_directory(args.output, Path(args.spec).stem)
     cluster, spec = open_running(args.spec)
+    pairs: tuple[NodePair, ...] = ()
+    if suite.arms is GPU_ARMS:
+        from nearmetal.core.resources import built_program
+        from nearmetal.study.runner.two_nodes import require_gpu
+
+        program = built_program(suite.fabric[0].file)
+        view.note(f"GPU: {require_gpu(cluster.backend, spec, LocalRunner(), program)}")
+        pairs = find_pairs(cluster.backend, spec, LocalRunner())
+        for arm, why in [(a, unreachable(a, spec, pairs)) for a in arms]:
+            if why and args.arms:
+                raise UsageError(f"--arms {arm.name}: {why}", "leave it out")
+            if why:
+                view.note(f"arm {arm.name} is left out: {why}")
+                arms.remove(arm)
     planned = schedule(suite, mpis, arms, blocks)
-    if not first_cores(cluster.backend):
+    if suite.limits is not None and not first_cores(cluster.backend):
         planned = [launch for launch in planned if launch.arm is not None]
         view.note("no limits of the memory: the cores of the nodes are not known here")
     with view.steps(f"bench {cluster.name}") as steps:
@@ -93,6 +110,7 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
             blocks,
             args.ranks or spec.slots,
             steps,
+            pairs,
         )
         manifest = collector.run(planned)
     failed = [launch for launch in manifest.launches if not launch.good]

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from nearmetal.check.collect import Gathered
     from nearmetal.check.collection import Collection
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
-    from nearmetal.check.performance.findings import JudgedRun
+    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
     from nearmetal.check.performance.run import PerformanceRun
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backend import Backend
     from nearmetal.cluster.model import ClusterSpec
     from nearmetal.core.process import Command
 
@@ -43,12 +44,8 @@ def timeout(text: str) -> float:
 
 
 def _add_targets(parser: VerbParser) -> None:
-    from nearmetal.cli.arguments import add_spec
-
     parser.add_argument_group("nodes", _TARGETS)
-    add_spec(parser, optional="; its nodes are checked")
-    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
-    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
+    add_nodes(parser, "; its nodes are checked")
     parser.option(
         "--root", "enter the machines of a cluster as root, who sees more (default: user of jobs)"
     )
@@ -61,6 +58,15 @@ def _add_targets(parser: VerbParser) -> None:
         default=60.0,
         type=timeout,
     )
+
+
+def add_nodes(parser: VerbParser, optional: str) -> None:
+    """Add the arguments of a cluster or of hosts. `optional`: of SPEC, see `add_spec`."""
+    from nearmetal.cli.arguments import add_spec
+
+    add_spec(parser, optional=optional)
+    parser.option("--hosts NODES", "hosts to reach by ssh, for example compute-[01-16],login1")
+    parser.option("--user NAME", "user of the logins with --hosts (default: that of ssh)")
 
 
 def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
@@ -227,35 +233,56 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     at_once = int(args.at_once)
     if at_once < 1:
         raise UsageError(f"--at-once {at_once}: more than 0")
-    targets, silent = _targets(args)
+    targets, silent, backend = _targets(args)
     with view.steps("check: collect") as steps:
         gathered = collect(
             targets, LocalRunner(), at_once=at_once, timeout_s=args.timeout, progress=steps
         )
     gathered.silent |= silent
+    if backend is not None:
+        from nearmetal.check.settings import settings_of
+
+        settings, why = settings_of(backend)
+        gathered.add_settings(settings)
+        if why:
+            view.note(f"the settings of the machines are not known: {why}")
     return gathered
 
 
-def _targets(args: argparse.Namespace) -> tuple[dict[str, Command], dict[str, str]]:
-    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason."""
+def _targets(
+    args: argparse.Namespace,
+) -> tuple[dict[str, Command], dict[str, str], Backend | None]:
+    """Return the commands for the nodes, and the nodes that cannot be entered, with the reason.
+
+    The backend: that of a cluster, if its machines have settings that they cannot see.
+    """
     from nearmetal.check.collect import here, over_ssh
+
+    hosts = named_hosts(args)
+    if hosts:
+        return over_ssh(hosts, args.user or ""), {}, None
+    if args.spec is None:
+        return here(os.uname().nodename), {}, None
+    from nearmetal.cli.arguments import open_target
+
+    # A cluster with a dead node is not up as its spec says, and is just what a check is for.
+    cluster, spec = open_target(args.spec)
+    backend = cluster.backend if spec.backend == "vsphere" else None
+    return *of_cluster(cluster, spec, root=args.root), backend
+
+
+def named_hosts(args: argparse.Namespace) -> list[str]:
+    """Return the hosts of --hosts; none without it."""
     from nearmetal.check.collection import MAX_NODES
     from nearmetal.check.node_pattern import expand
 
     if args.spec is not None and args.hosts is not None:
         raise UsageError("SPEC and --hosts contradict each other", "give one of them")
-    if args.hosts is not None:
-        try:
-            return over_ssh(expand(args.hosts, MAX_NODES), args.user or ""), {}
-        except ValueError as error:
-            why, _, hint = str(error).partition("|")
-            raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
-    if args.spec is None:
-        return here(os.uname().nodename), {}
-    from nearmetal.cli.arguments import open_target
-
-    # A cluster with a dead node is not up as its spec says, and is just what a check is for.
-    return of_cluster(*open_target(args.spec), root=args.root)
+    try:
+        return [] if args.hosts is None else expand(args.hosts, MAX_NODES)
+    except ValueError as error:
+        why, _, hint = str(error).partition("|")
+        raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
 
 
 def of_cluster(
@@ -285,7 +312,13 @@ def analyse_options(parser: VerbParser) -> None:
     parser.option(
         "paths PATH",
         "directory of `check collect`, or a snapshot; several are one cluster",
-        nargs="+",
+        nargs="*",
+        type=Path,
+    )
+    parser.option(
+        "--nhc FILE",
+        "add the failures of LBNL Node Health Check: its output on all nodes, each line with the "
+        "name of the node, as of `pdsh -a nhc`",
         type=Path,
     )
     add_judging(parser)
@@ -296,6 +329,9 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.collection import Collection
 
     refuse_reports(args)
+    if not args.paths and args.nhc is None:
+        raise UsageError("nothing to judge", "give a directory of `check collect`, or --nhc FILE")
+    reported = [] if args.nhc is None else _reported(args.nhc)
     sources = _sources(args.paths)
     silent: dict[str, str] = {}
     for source in sources:
@@ -307,9 +343,24 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
 
-        performance = judge_run(run, classes(_snapshots(sources), {}))
-    analysis = _analysis(args, _snapshots(sources), silent, performance)
-    return show_analysis(args, view, analysis, max(source.taken for source in sources))
+        known = classes(_snapshots(sources), {}).in_run(run.hosts, run.software)
+        performance = judge_run(run, known)
+    analysis = _analysis(args, _snapshots(sources), silent, performance, reported)
+    taken = [source.taken for source in sources] or [args.nhc.stat().st_mtime]
+    return show_analysis(args, view, analysis, max(taken))
+
+
+def _reported(path: Path) -> list[FoundOnNodes]:
+    """Return the failures of an output of NHC; raises LogError."""
+    from nearmetal.check.nhc import MAX_BYTES, failures
+    from nearmetal.core.errors import LogError
+    from nearmetal.core.files import read_named
+
+    try:
+        content = read_named(path, MAX_BYTES)
+    except OSError as error:
+        raise LogError(f"cannot read {path}: {error.strerror}", "give the output of NHC") from error
+    return list(failures(content.decode("utf-8", "replace"), str(path)))
 
 
 def _sources(paths: Iterable[Path]) -> list[Collection | Snapshot]:
@@ -346,6 +397,7 @@ def _analysis(
     snapshots: Iterable[Snapshot],
     silent: Mapping[str, str],
     performance: JudgedRun | None = None,
+    reported: Iterable[FoundOnNodes] = (),
 ) -> Analysis:
     from datetime import UTC, datetime
 
@@ -354,7 +406,9 @@ def _analysis(
 
     profile = load_profile(args.profile or "health_extended")
     today = datetime.now(UTC).date()
-    return analyse(snapshots, profile, silent=silent, today=today, performance=performance)
+    return analyse(
+        snapshots, profile, silent=silent, today=today, performance=performance, reported=reported
+    )
 
 
 def show_analysis(args: argparse.Namespace, view: View, analysis: Analysis, taken: float) -> int:

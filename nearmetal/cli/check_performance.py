@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearmetal.cli.arguments import add_spec, split_names
+from nearmetal.cli.arguments import split_names
 from nearmetal.cli.check import (
     add_judging,
+    add_nodes,
+    named_hosts,
     of_cluster,
     refuse_output,
     refuse_reports,
@@ -26,13 +28,14 @@ if TYPE_CHECKING:
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import LIMIT_S, MEASURED
+    from nearmetal.check.performance.run import BY_MPI, LIMIT_S, MEASURED
 
-    add_spec(parser)
-    names = ", ".join(MEASURED)
+    add_nodes(parser, "; or give --hosts")
+    names, more = ", ".join(MEASURED), ", ".join(BY_MPI)
     parser.option(
         "--measure LIST",
-        f"what to measure, comma-separated, of {names} (default: all)",
+        f"what to measure, comma-separated, of {names} (default: all of these), and by an MPI job "
+        f"{more}",
         default=",".join(MEASURED),
     )
     parser.option(
@@ -53,35 +56,56 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from datetime import UTC, datetime
 
     from nearmetal.check.analyse import analyse
-    from nearmetal.check.collect import collect
+    from nearmetal.check.collect import TIMEOUT_S, SshHosts, collect, over_ssh
     from nearmetal.check.families.base import ANSWER
-    from nearmetal.check.measure import measure_cluster
+    from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
-    from nearmetal.check.performance.run import MEASURED, PERFORMANCE, run_text
+    from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
     from nearmetal.cli.arguments import open_target
     from nearmetal.core.process import LocalRunner
 
-    quantities = split_names(args.measure, MEASURED, "measurement")
+    quantities = split_names(args.measure, (*MEASURED, *BY_MPI), "measurement")
     profile = load_profile(args.profile or "health_extended")
     refuse_reports(args)
     if args.output is not None:
         refuse_output(args.output)
-    cluster, spec = open_target(args.spec)
-    names = [node.name for _, node in spec.nodes]
-    _refuse_others(spec.backend, len(names))
-    commands, silent = of_cluster(cluster, spec)
-    runner = LocalRunner()
+    hosts, runner = SshHosts(named_hosts(args), args.user or "", LocalRunner()), LocalRunner()
+    silent: dict[str, str] = {}
+    if hosts.names:
+        commands = over_ssh(hosts.names, hosts.user)
+        _refuse_few(len(hosts.names))
+        if not set(MEASURED).issuperset(quantities):
+            raise UsageError(
+                f"--measure {args.measure}: hosts have no MPI job",
+                f"use {', '.join(MEASURED)}, or the spec of a cluster",
+            )
+    elif args.spec is None:
+        raise UsageError("no nodes to measure", "give SPEC or --hosts")
+    else:
+        cluster, spec = open_target(args.spec)
+        _refuse_few(len(spec.nodes))
+        commands, silent = of_cluster(cluster, spec)
     with view.steps("check: collect", lines=False) as steps:
-        gathered = collect(commands, runner, progress=steps)
+        patience = max(TIMEOUT_S, args.timeout)
+        gathered = collect(commands, runner, timeout_s=patience, progress=steps)
     gathered.silent |= silent
     snapshots = gathered.snapshots()
     known = classes(snapshots, {})
     with view.steps("check: measure") as steps:
-        run = measure_cluster(
-            cluster.backend, runner, names, quantities, known, limit_s=args.timeout, progress=steps
-        )
+        if hosts.names:
+            run = measure_hosts(hosts, quantities, known, limit_s=args.timeout, progress=steps)
+        else:
+            run = measure_cluster(
+                cluster.backend,
+                spec,
+                runner,
+                quantities,
+                known,
+                limit_s=args.timeout,
+                progress=steps,
+            )
     if args.output is not None:
         gathered.write(args.output, {PERFORMANCE: run_text(run)})
     analysis = analyse(
@@ -89,20 +113,15 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
         replace(profile, checks=(ANSWER.name,), not_run={}),
         silent=gathered.silent,
         today=datetime.now(UTC).date(),
-        performance=judge_run(run, known),
+        performance=judge_run(run, known.in_run(run.hosts, run.software)),
     )
     return show_analysis(args, view, analysis, run.taken)
 
 
-def _refuse_others(backend: str, count: int) -> None:
-    """Raise UsageError for a cluster that this verb does not measure."""
+def _refuse_few(count: int) -> None:
+    """Raise UsageError for a cluster that has no majority."""
     from nearmetal.check.performance.screen import LEAST_NODES, LEAST_PAIRED
 
-    if backend != "local":
-        raise UsageError(
-            f"`check performance` measures clusters of local nodes, and this one is of {backend}",
-            "use `nearmetal check`, and `nearmetal bench` to measure it",
-        )
     if count < LEAST_NODES:
         raise UsageError(
             f"a cluster of {count} nodes has no majority to compare with",

@@ -55,6 +55,15 @@ def built_program(name: str) -> Path:
     raise LaunchError(f"{places[0]} is not a program", REMEDY)
 
 
+def program_for_mpi(name: str, mpi: str, family: str) -> Path:
+    """Return a built MPI program; raises LaunchError.
+
+    A checkout compiles for each MPI, a package once for all MPIs of one binary interface.
+    """
+    path = REPOSITORY / "build/programs" / mpi / name
+    return path if os.access(path, os.X_OK) else built_program(f"{name}-{family}")
+
+
 def provider_library() -> Path:
     """Return the provider: $NEARMETAL_PROVIDER_LIB, the build's, or an installed one.
 

@@ -9,6 +9,7 @@ from nearmetal.evidence import Fact, Launch, RunFacts, Unit
 from nearmetal.report import sections
 from nearmetal.report.analysis import MPI_TITLES, Evidence, headlines, primary_mpi
 from nearmetal.report.checks import run_checks
+from nearmetal.report.device_tables import device_tables
 from nearmetal.report.matrix import channel_style, matrix, reasons
 from nearmetal.report.page import Grid, csv_text, escaped, markdown_grid, markdown_table, render
 
@@ -53,6 +54,7 @@ def _tables(run: RunFacts, evidence: Evidence, links: sections.RawLinks) -> list
     programs = dict.fromkeys(
         launch.program for launch in run.manifest.launches if launch.log_format != "nearmetal-bench"
     )
+    grids += device_tables(evidence, links)
     grids += [sections.third_party(evidence, links, program) for program in programs]
     return [grid for grid in grids if grid is not None]
 
@@ -99,8 +101,8 @@ def render_markdown(run: RunFacts) -> str:
         ("from", "to", "relation", "channel", "reason"),
         [(p.node, p.peer, p.relation, p.channel, p.reason) for p in run.manifest.locality],
     )
-    grid = sections.by_mpi(evidence, links)
-    lines += markdown_grid(grid) if grid is not None else []
+    for grid in (sections.by_mpi(evidence, links), *device_tables(evidence, links)):
+        lines += markdown_grid(grid) if grid is not None else []
     lines += ["", "## Testbed", ""]
     lines += markdown_table(("", ""), run.manifest.environment.machine)
     return "\n".join(lines) + "\n"

@@ -197,8 +197,16 @@ USUAL = {"datatype": set(USUAL_DATATYPES)}
 """Values of a part that older versions use without a word."""
 
 
-def _setups(base: Setup, test: Setup) -> Iterator[Difference]:
-    """Compare the configurations of a benchmark that two cells carry from their logs."""
+GPU = "gpu"
+"""Fact of an arm: how messages of a GPU go, for example `none`, `staged` or `direct`."""
+
+
+def _setups(base: Setup, test: Setup, gpu: tuple[str | None, ...]) -> Iterator[Difference]:
+    """Compare the configurations of a benchmark that two cells carry from their logs.
+
+    `gpu`: that fact of both arms. If both have it and differ, the place of the buffers is what they
+    compare.
+    """
     if base.placement != test.placement:
         words = " against ".join(s.placement or "as the labels say" for s in (base, test))
         yield Difference(Weight.BLOCK, f"the placement that the logs show: {words}")
@@ -207,7 +215,9 @@ def _setups(base: Setup, test: Setup) -> Iterator[Difference]:
         if ours == theirs:
             continue
         weight = Weight.BLOCK
-        if not ours or not theirs:
+        if name == "buffers" and None not in gpu and len(set(gpu)) > 1:
+            weight = Weight.NOTE
+        elif not ours or not theirs:
             usual = {ours, theirs} <= USUAL.get(name, set())
             weight = Weight.NOTE if usual else Weight.WATERMARK
         elif name == "iterations":
@@ -263,7 +273,8 @@ def check(
     logs = [cell.point.setup.version for cell in cells]
     known = [{*said, own} - {""} for said, own in zip(versions, logs, strict=True)]
     found = [*_line_rate(base, test, point), *_versions(known[0], known[1], point)]
-    found += _setups(*(cell.point.setup for cell in cells))
+    gpu = tuple(arm.facts.get(GPU) for arm in (base, test))
+    found += _setups(cells[0].point.setup, cells[1].point.setup, gpu)
     if base.placement != test.placement:
         words = f"the placement: {base.placement} against {test.placement}"
         found.append(Difference(Weight.BLOCK, words))

@@ -2,6 +2,9 @@
 #include "base/device.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -19,6 +22,56 @@ int nm_device_plug(unsigned int number, const struct nm_device_ops *ops)
 const struct nm_device_ops *nm_device_plugged(unsigned int number)
 {
 	return number <= NM_DEVICE_MAX ? plugged[number] : NULL;
+}
+
+struct pin {
+	struct pin *next;
+	const struct nm_device_ops *ops;
+	void *pages;
+	size_t len;
+};
+
+static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct pin *pins;
+static _Atomic bool has_pins; /* most processes never have one */
+
+bool nm_device_pin(const struct nm_device_ops *ops, const void *pages, size_t len,
+		   bool is_read_only)
+{
+	struct pin *pin = malloc(sizeof(*pin));
+
+	if (!pin)
+		return false;
+	*pin = (struct pin){.ops = ops, .pages = (void *)(uintptr_t)pages, .len = len};
+	if (!ops->pin || !ops->pin(pin->pages, len, is_read_only)) {
+		free(pin);
+		return false;
+	}
+	pthread_mutex_lock(&pins_lock);
+	pin->next = pins;
+	pins = pin;
+	atomic_store(&has_pins, true);
+	pthread_mutex_unlock(&pins_lock);
+	return true;
+}
+
+void nm_device_unpin(const void *pages)
+{
+	struct pin **at = &pins, *pin;
+
+	if (!atomic_load(&has_pins))
+		return;
+	pthread_mutex_lock(&pins_lock);
+	while (*at && (*at)->pages != pages)
+		at = &(*at)->next;
+	pin = *at;
+	if (pin)
+		*at = pin->next;
+	pthread_mutex_unlock(&pins_lock);
+	if (!pin)
+		return;
+	pin->ops->unpin(pin->pages, pin->len);
+	free(pin);
 }
 
 bool nm_device_is_one_range(const void *address, size_t len)

@@ -56,6 +56,18 @@ struct nm_device_ops {
 	/* Copies from and to the device. They block until the bytes are there, and log failures. */
 	int (*get)(void *to, uint64_t from, size_t len);
 	int (*put)(uint64_t to, const void *from, size_t len);
+	/*
+	 * Begin a copy between LEN bytes at ADDRESS and HOST, to the host (IS_GET) or from it, which
+	 * goes on after the call. Its number, above 0; or negative: there is none, and get() or
+	 * put() may do better. NULL, both: not possible.
+	 */
+	int64_t (*begin)(uint64_t address, void *host, size_t len, bool is_get);
+	/*
+	 * The copy of this number: 0, all bytes are there, and the number is used up; -EAGAIN, not
+	 * yet, unless WAITS; or an error of get(), logged, and the number is used up. After any
+	 * other result than -EAGAIN the copy touches neither side any more.
+	 */
+	int (*end)(int64_t copy, bool waits);
 	/* Show LEN bytes to other processes of this kernel. 0, or negative: it cannot be done. */
 	int (*share)(uint64_t address, size_t len, struct nm_device_share *ret_share);
 	/*
@@ -64,10 +76,22 @@ struct nm_device_ops {
 	 */
 	int (*pull)(const struct nm_device_share *share, const struct iovec *pieces,
 		    size_t nr_pieces);
-	/* Make copies of these pages of the host faster, and undo it. Both may do nothing. */
-	void (*pin)(void *pages, size_t len);
-	void (*unpin)(void *pages);
+	/*
+	 * Pin pages of the host, so that copies go straight to them. IS_READ_ONLY: they are mapped
+	 * so. False: they are not pinned, which is logged with the reason.
+	 */
+	bool (*pin)(void *pages, size_t len, bool is_read_only);
+	/* After the return no copy that goes on touches these pages. */
+	void (*unpin)(void *pages, size_t len);
 };
+
+/*
+ * Have OPS pin these pages until nm_device_unpin(). False: it cannot. What unmaps pages that may be
+ * pinned calls nm_device_unpin() before; it has no effect on others.
+ */
+bool nm_device_pin(const struct nm_device_ops *ops, const void *pages, size_t len,
+		   bool is_read_only) NM_COLD;
+void nm_device_unpin(const void *pages);
 
 /*
  * OPS serve interface NUMBER from now on; NULL: no interface. Before any endpoint is opened. 0 or

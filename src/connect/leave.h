@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an endpoint does in a segment while its machine, or the machine of a neighbour, is asked to
- * leave (docs/design/migration.md). No handshake begins with it. Sessions that stand go on, and
- * their endpoints are told. An endpoint without sessions and handshakes answers the request: its
+ * leave (docs/design/migration.md). No handshake begins with it. Endpoints of sessions that stand
+ * get a report, and end them. An endpoint without sessions and handshakes answers the request: its
  * slot becomes FROZEN, and it writes nothing until its machine stays after all.
  *
  * A neighbour can store any state at any time. It decides about its own sessions only.

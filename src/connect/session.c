@@ -454,14 +454,42 @@ struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 	return session;
 }
 
-void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
-		       const struct nm_reason *why)
+static void leave(struct nm_sessions *sessions, struct nm_session *session, int err,
+		  const struct nm_reason *why)
 {
-	pthread_mutex_lock(&sessions->lock);
 	nm_session_set_state(session, NM_SESSION_DOWN);
 	nm_direction_close(sessions, &session->in, err, why);
 	nm_direction_close(sessions, &session->out, err, why);
 	drop_events(sessions, session, NM_SESSION_SOURCE | NM_SESSION_LOST | NM_SESSION_ASKED);
 	NM_FAULT("session-left");
+}
+
+void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
+		       const struct nm_reason *why)
+{
+	pthread_mutex_lock(&sessions->lock);
+	leave(sessions, session, err, why);
+	pthread_mutex_unlock(&sessions->lock);
+}
+
+int nm_sessions_part(struct nm_sessions *sessions, struct nm_session *session, bool in_is_over,
+		     bool out_is_over)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&sessions->lock);
+	if (session->nr_pending || (session->in.handshake && !in_is_over) ||
+	    (session->out.handshake && !out_is_over))
+		err = -EBUSY;
+	else
+		leave(sessions, session, 0, NULL);
+	pthread_mutex_unlock(&sessions->lock);
+	return err;
+}
+
+void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session)
+{
+	pthread_mutex_lock(&sessions->lock);
+	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
 	pthread_mutex_unlock(&sessions->lock);
 }

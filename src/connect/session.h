@@ -160,6 +160,14 @@ void nm_session_begin_end(struct nm_session *session, enum nm_session_state stat
  */
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why);
+/*
+ * Like nm_sessions_leave() without WHY, if no handshake of another direction than those that are
+ * over is under way. 0 or -EBUSY: try again.
+ */
+int nm_sessions_part(struct nm_sessions *sessions, struct nm_session *session, bool in_is_over,
+		     bool out_is_over);
+/* Report ASKED again. */
+void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session);
 /* Close only `in`, after the event SOURCE, and report the refusal to the peer. */
 void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session);
 

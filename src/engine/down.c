@@ -51,6 +51,7 @@ void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer)
 
 void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 {
+	nm_stages_end(engine, peer);
 	while (!nm_list_empty(&peer->requests)) {
 		struct nm_request *r = nm_list_first(&peer->requests, struct nm_request, peer_node);
 
@@ -159,6 +160,7 @@ void nm_peer_down(struct nm_engine *engine, struct nm_peer *peer, int err, const
 		nm_reason_set(&nm_peer_diag(peer)->down, "%s", why);
 		log_end(peer, err);
 		nm_failover_end(peer);
+		nm_move_end(peer, NM_WAY_DOWN);
 		nm_peer_drop_queue(engine, peer);
 		nm_recv_forget(engine, peer);
 		nm_peer_fail_requests(engine, peer);

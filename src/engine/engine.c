@@ -34,7 +34,9 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.deliver = nm_sink_deliver,
 		.source_down = nm_sink_source_down,
 		.quarantined = nm_sink_quarantined,
+		.let_go = nm_sink_let_go,
 		.known = nm_sink_known,
+		.asked = nm_sink_asked,
 	};
 	nm_list_init(&e->active);
 	nm_list_init(&e->claimed);
@@ -171,7 +173,7 @@ static void drop_streams(struct nm_engine *engine)
 
 		while (peer && !nm_list_empty(&peer->streams))
 			nm_list_remove(peer->streams.next);
-		if (peer && !nm_peer_is_awaited(peer))
+		if (peer && !nm_peer_is_awaited(peer) && !nm_move_is_due(peer))
 			nm_list_remove(&peer->active_node);
 	}
 }
@@ -214,6 +216,7 @@ void nm_engine_retire(struct nm_engine *engine)
 	engine->config.resolve = NULL;
 	engine->config.publish = NULL;
 	drop_streams(engine);
+	nm_stages_end(engine, NULL);
 }
 
 void nm_engine_destroy(struct nm_engine *engine)
@@ -232,6 +235,8 @@ void nm_engine_destroy(struct nm_engine *engine)
 			sched_yield();
 	}
 	NM_FAULT("close-drained");
+	nm_stages_destroy(engine->stages);
+	engine->stages = NULL;
 	/* What comes on the last ones must not be compared with those that are gone. */
 	nr_polled = engine->nr_polled;
 	engine->nr_polled = 0;
@@ -246,7 +251,6 @@ void nm_engine_destroy(struct nm_engine *engine)
 	nm_match_fini(&engine->matches[0]);
 	nm_match_fini(&engine->matches[1]);
 	nm_peer_table_fini(&engine->peers);
-	nm_stages_destroy(engine->stages);
 	nm_request_pool_fini(&engine->requests);
 	nm_buffer_pool_fini(&engine->buffers);
 	free(engine);

@@ -35,8 +35,7 @@ void nm_failover_end(struct nm_peer *peer)
 	peer->failover = NULL;
 }
 
-/* The best network; NULL: there is none. */
-static struct nm_transport *network(const struct nm_engine *engine)
+struct nm_transport *nm_network(const struct nm_engine *engine)
 {
 	for (unsigned int i = 0; i < engine->nr_polled; i++)
 		if (engine->polled[i]->kind->flags & NM_TRANSPORT_NETWORK)
@@ -44,8 +43,7 @@ static struct nm_transport *network(const struct nm_engine *engine)
 	return NULL;
 }
 
-/* Is there a network with a way to PEER? */
-static bool can_move(const struct nm_transport *net, const struct nm_peer *peer)
+bool nm_network_reaches(const struct nm_transport *net, const struct nm_peer *peer)
 {
 	return net &&
 	       (peer->address.inner_len > 0 || peer->source_channels >> net->kind->channel & 1 ||
@@ -124,7 +122,7 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 		    const struct nm_stream_ends *ends, const struct nm_reason *why)
 {
 	struct nm_peer_diag *diag = nm_peer_diag(peer);
-	const struct nm_transport *net = network(engine);
+	const struct nm_transport *net = nm_network(engine);
 	struct nm_failover *failover;
 
 	if (from)
@@ -133,7 +131,7 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 		return;
 	peer->nr_quarantines++;
 	nm_reason_set(&diag->quarantine, "%s", why->text);
-	if (!can_move(net, peer) || (from && is_on_another(from, net, peer))) {
+	if (!nm_network_reaches(net, peer) || (from && is_on_another(from, net, peer))) {
 		nm_peer_down(engine, peer, -EBADMSG, why->text);
 		return;
 	}
@@ -141,6 +139,8 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 	nm_warn("peer " NM_WHO_FORMAT
 		" (%.60s): its memory channel is quarantined, the network is used: %s",
 		NM_WHO(&peer->who), diag->label.text, why->text);
+	/* The counts below take the place of those of MOVE and MOVED. */
+	nm_move_end(peer, NM_WAY_COUNTED);
 	/* A link that is the network's already stays. */
 	if (peer->link && peer->link->transport != net)
 		peer->link = NULL;
@@ -174,8 +174,8 @@ static void leave(struct nm_engine *engine, struct nm_peer *peer)
 
 void nm_failover_on_switch(const struct nm_incoming *in)
 {
-	if (in->from != network(in->engine) || in->pkt->len != 0 || in->peer->nr_quarantines > 1 ||
-	    (in->peer->failover && in->peer->failover->heard) ||
+	if (in->from != nm_network(in->engine) || in->pkt->len != 0 ||
+	    in->peer->nr_quarantines > 1 || (in->peer->failover && in->peer->failover->heard) ||
 	    (!in->peer->failover && in->peer->nr_quarantines)) {
 		nm_violation(in, "it left a channel that it was not on");
 		return;

@@ -7,6 +7,7 @@
 #include "engine/buffer.h"
 #include "engine/engine.h"
 #include "engine/match.h"
+#include "engine/move.h"
 #include "engine/peer.h"
 #include "engine/protocol.h"
 #include "engine/request.h"
@@ -217,6 +218,10 @@ void nm_failover_on_switch(const struct nm_incoming *in);
 unsigned int nm_failover_push(struct nm_engine *engine, struct nm_peer *peer);
 /* No move is under way any more. */
 void nm_failover_end(struct nm_peer *peer);
+/* The best network; NULL: there is none. */
+struct nm_transport *nm_network(const struct nm_engine *engine);
+/* True if NET, which may be NULL, has a way to PEER. */
+bool nm_network_reaches(const struct nm_transport *net, const struct nm_peer *peer);
 
 /* sink.c: the sink's functions. */
 bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
@@ -225,6 +230,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 				  const struct nm_peer_label *label);
 void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		     const void *payload);
+void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer);
 void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int err,
 			 const struct nm_reason *why);
 

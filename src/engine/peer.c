@@ -56,6 +56,7 @@ void nm_peer_table_fini(struct nm_peer_table *table)
 	for (size_t i = 0; i <= table->mask; i++) {
 		if (table->slots[i]) {
 			nm_failover_end(table->slots[i]);
+			nm_move_free(table->slots[i]);
 			free(table->slots[i]->diag);
 			free(table->slots[i]->bulk);
 		}
@@ -140,8 +141,7 @@ struct nm_peer_diag *nm_peer_diag(struct nm_peer *peer)
 	return peer->diag ? peer->diag : &spare;
 }
 
-static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
-			     const struct nm_reason *others)
+void nm_peer_set_link(struct nm_peer *peer, struct nm_link *link, const struct nm_reason *others)
 {
 	struct nm_transport *t = link->transport;
 	struct nm_peer_diag *diag = nm_peer_diag(peer);
@@ -150,6 +150,11 @@ static NM_COLD void set_link(struct nm_peer *peer, struct nm_link *link,
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
+	/* The peer got nothing on the network that could come later: no MOVE is needed. */
+	if (t->move && peer->way == NM_WAY_NETWORK) {
+		nm_peer_on_way(peer, NM_WAY_MET);
+		nm_peer_on_way(peer, NM_WAY_SAID);
+	}
 	nm_unexpected_on_link(peer, t->eager_max);
 	nm_peer_sends_on(peer, t->kind->channel);
 	t->ops->describe(link, &facts);
@@ -178,12 +183,11 @@ static int connect_on(struct nm_transport *t, struct nm_peer *peer, struct nm_re
 {
 	const char *name = nm_channel_name(t->kind->channel);
 	struct nm_reason reason = {""};
-	struct nm_link *link = NULL;
-	int err;
+	struct nm_link *link = nm_move_beside(peer, t);
+	int err = link ? 0 : t->ops->connect(t, &peer->address, peer, &link, &reason);
 
-	err = t->ops->connect(t, &peer->address, peer, &link, &reason);
 	if (err == 0) {
-		set_link(peer, link, why);
+		nm_peer_set_link(peer, link, why);
 		return 0;
 	}
 	/* Asked at each progress, so it costs no words. */
@@ -424,20 +428,28 @@ static void end_leaving(struct nm_engine *engine, struct nm_peer *peer)
 	peer->nr_leaving = 0;
 }
 
+static NM_COLD unsigned int push_unconnected(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (peer->failover)
+		return nm_failover_push(engine, peer);
+	if (peer->state == NM_PEER_CONNECTING ||
+	    (peer->state < NM_PEER_MOVING && nm_peer_is_awaited(peer)))
+		push_connect(engine, peer);
+	return 0;
+}
+
 unsigned int nm_peer_push(struct nm_engine *engine, struct nm_peer *peer)
 {
 	unsigned int nr = 0;
 	int err = 0;
 
-	if (peer->failover)
-		return nm_failover_push(engine, peer);
-	if (peer->state < NM_PEER_MOVING) {
-		err = push_connect(engine, peer);
-		if (err < 0)
-			return 0;
+	if (nm_unlikely(peer->move))
+		nr = nm_move_push(engine, peer);
+	if (nm_unlikely(peer->state != NM_PEER_CONNECTED)) {
+		nr += push_unconnected(engine, peer);
+		if (peer->state != NM_PEER_CONNECTED)
+			return nr;
 	}
-	if (peer->state != NM_PEER_CONNECTED)
-		return 0;
 	if (nm_unlikely(peer->nr_leaving && is_drained(peer)))
 		end_leaving(engine, peer);
 	err = push_control(engine, peer, &nr);

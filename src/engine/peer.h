@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/state.h"
 #include "engine/engine.h"
+#include "engine/move.h"
 #include "engine/protocol.h"
 #include "engine/request.h"
 
@@ -79,8 +80,9 @@ struct nm_peer {
 	struct nm_address address;
 	/* The channels of messages to and from it; NONE: there was none, in this direction. */
 	enum nm_channel sends_on, receives_on;
-	bool is_named;	/* during the search for awaited peers: a posted receive names it */
-	bool was_known; /* the program gave its address */
+	enum nm_way way; /* of the packets to it */
+	bool is_named;	 /* during the search for awaited peers: a posted receive names it */
+	bool was_known;	 /* the program gave its address */
 	uint32_t source_channels; /* bit per channel on which it may still send to this endpoint */
 	enum nm_loss loss;
 	uint32_t nr_quarantines; /* channels to it that were given up */
@@ -96,8 +98,11 @@ struct nm_peer {
 	bool keeps;		      /* it asked this endpoint to keep bytes back */
 	struct nm_transport *tried;   /* the channel that awaits its answer; NULL: none does */
 	struct nm_failover *failover; /* the change to another channel under way; NULL: none is */
+	struct nm_move *move; /* what is known of leaving memory in order; NULL: nothing (move.c) */
 	struct nm_peer_diag *diag;
 	struct nm_rndv_choice *bulk; /* set after its first large message */
+	/* Whether a device reads its payloads where they lie (stage.c). */
+	enum { NM_PLACES_UNKNOWN, NM_PLACES_PINNED, NM_PLACES_REFUSED } places;
 };
 
 /* A packet that found no room. */
@@ -154,6 +159,9 @@ void nm_peer_receives_on(struct nm_peer *peer, enum nm_channel channel) NM_COLD;
 int nm_peer_connect(struct nm_engine *engine, struct nm_peer *peer);
 /* The same for a peer in any state; the state does not change. */
 int nm_peer_find_link(struct nm_engine *engine, struct nm_peer *peer);
+/* LINK is the link to it from now on. OTHERS: why no other channel is used, or "". */
+void nm_peer_set_link(struct nm_peer *peer, struct nm_link *link,
+		      const struct nm_reason *others) NM_COLD;
 
 /*
  * Send a control packet, or queue it after those that wait already. Copies LEN bytes of payload.
@@ -184,7 +192,8 @@ static inline bool nm_peer_is_awaited(const struct nm_peer *peer)
 
 static inline bool nm_peer_has_work(const struct nm_peer *peer)
 {
-	return nm_peer_is_awaited(peer) || peer->state == NM_PEER_CONNECTING;
+	return nm_peer_is_awaited(peer) || peer->state == NM_PEER_CONNECTING ||
+	       nm_move_is_due(peer);
 }
 
 /*

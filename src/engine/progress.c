@@ -58,7 +58,8 @@ static bool mark_posted(const struct nm_match *match)
 
 static bool is_waited_for(const struct nm_peer *peer, bool for_anyone)
 {
-	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->failover)
+	if (peer->is_named || !nm_list_empty(&peer->requests) || peer->failover ||
+	    nm_move_is_due(peer))
 		return true;
 	/* A peer without a link and without a source cannot be the one that is waited for. */
 	return for_anyone && (nm_peer_is_source(peer) || peer->state == NM_PEER_CONNECTED);
@@ -83,11 +84,14 @@ static bool is_watched(const struct nm_engine *engine, const struct nm_peer *pee
  */
 static NM_COLD void check_alive(struct nm_engine *engine, struct nm_peer *peer)
 {
+	struct nm_link *link;
+
 	if (peer->state < NM_PEER_MOVING && !is_watched(engine, peer) &&
 	    nm_peer_connect(engine, peer) == -EHOSTUNREACH)
 		nm_peer_down(engine, peer, -EHOSTUNREACH, nm_peer_diag(peer)->channel.text);
-	if ((peer->state == NM_PEER_CONNECTED || peer->failover) && peer->link)
-		peer->link->transport->ops->check_alive(peer->link);
+	link = nm_move_link(peer);
+	if (link && (peer->state == NM_PEER_CONNECTED || peer->failover || link != peer->link))
+		link->transport->ops->check_alive(link);
 }
 
 static NM_COLD void check_waited_for(struct nm_engine *engine)

@@ -72,6 +72,14 @@ enum nm_op {
 	NM_OP_PLACED = 12,
 	/* The receiver sets where messages wait. data: enum nm_pace. */
 	NM_OP_PACE = 13,
+	/*
+	 * On the network, the last packet of a way that used memory (move.h). tag: the position
+	 * after the last packet there; data: number of the session. Answered by MOVED.
+	 */
+	NM_OP_MOVE = 14,
+	/* The sender has left the reader's end of a session. tag: the position up to which it took
+	 * packets; data: number of the session. */
+	NM_OP_MOVED = 15,
 	NM_NR_OPS
 };
 

@@ -40,6 +40,7 @@ static NM_COLD void break_outgoing(struct nm_engine *engine, struct nm_request *
 	struct nm_peer *peer = r->peer;
 	uint64_t id = r->remote_id;
 
+	nm_stage_end(engine, r);
 	if (r->kind == NM_REQUEST_SERVE_READ)
 		nm_rma_serve_end(engine, r);
 	else
@@ -152,6 +153,7 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 		nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, packet.len,
 				 NM_REMOTE_READ, pieces);
 		if (nr < 0) {
+			nm_stage_end(engine, r);
 			nm_rma_serve_end(engine, r);
 			nm_rndv_send_ack(engine, peer, packet.tag, EACCES);
 			return 0;
@@ -161,16 +163,14 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 		peer->link->past_cache = r->past_cache;
 	}
 	if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr))) {
-		err = nm_stage_out(engine, r, packet.len, &pieces[0]);
-		if (err == -EAGAIN)
-			return err;
-		if (err < 0) {
+		err = nm_stage_send(engine, r, &packet);
+		if (err == -EFAULT || err == -EIO || err == -EACCES) {
 			break_outgoing(engine, r, err);
 			return 0;
 		}
-		nr = 1;
+	} else {
+		err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
 	}
-	err = peer->send(peer->link, &packet, pieces, (unsigned int)nr);
 	if (err < 0)
 		return err;
 	r->cursor = cursor;
@@ -181,40 +181,42 @@ int nm_rndv_step(struct nm_engine *engine, struct nm_peer *peer, struct nm_reque
 	return 0;
 }
 
-static NM_COLD void store_on_device(struct nm_engine *engine, struct nm_request *r,
-				    const void *payload, uint32_t len)
+static NM_COLD void store_on_device(const struct nm_incoming *in, struct nm_request *r)
 {
-	int err = r->error ? 0 : nm_stage_in(engine, r, payload, len);
+	int err = r->error ? 0 : nm_stage_in(in, r, in->payload, in->pkt->len);
 
 	if (err < 0)
-		r->error = r->kind != NM_REQUEST_SERVE_WRITE || err == -EACCES ? -err : EIO;
+		nm_stage_failed(r, err);
 }
 
 /* Put a piece where it belongs. */
-static void store_piece(struct nm_engine *engine, struct nm_request *r, const void *payload,
-			uint32_t len)
+static void store_piece(const struct nm_incoming *in, struct nm_request *r)
 {
+	struct nm_engine *engine = in->engine;
 	struct iovec pieces[NM_RMA_SPAN_MAX];
+	uint32_t len = in->pkt->len;
 	int nr;
 
 	if (r->kind != NM_REQUEST_SERVE_WRITE) {
 		if (nm_unlikely(!nm_user_is_host(r->iov, r->nr_iov)))
-			store_on_device(engine, r, payload, len);
+			store_on_device(in, r);
 		else
-			nm_cursor_fill(&r->cursor, r->iov, r->nr_iov, payload, len);
+			nm_cursor_fill(&r->cursor, r->iov, r->nr_iov, in->payload, len);
 		return;
 	}
 	if (r->error)
 		return;
 	/* Looked up again each time: the region may be gone by now. */
 	nr = nm_rma_span(engine, r->remote, r->nr_remote, r->done, len, NM_REMOTE_WRITE, pieces);
-	if (nr < 0)
+	if (nr < 0) {
+		nm_stage_end(engine, r);
 		r->error = EACCES;
-	else if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr) ||
-			     (engine->stages && nm_stage_is_open(engine, r))))
-		store_on_device(engine, r, payload, len);
-	else
-		nm_iov_scatter(pieces, (size_t)nr, payload, len);
+	} else if (nm_unlikely(!nm_user_is_host(pieces, (size_t)nr) ||
+			       (engine->stages && nm_stage_is_open(engine, r)))) {
+		store_on_device(in, r);
+	} else {
+		nm_iov_scatter(pieces, (size_t)nr, in->payload, len);
+	}
 }
 
 void nm_rndv_data(const struct nm_incoming *in)
@@ -232,7 +234,7 @@ void nm_rndv_data(const struct nm_incoming *in)
 		return;
 	}
 	NM_FAULT("transfer-piece");
-	store_piece(in->engine, r, in->payload, in->pkt->len);
+	store_piece(in, r);
 	r->done += in->pkt->len;
 	if (r->done == r->accepted)
 		nm_rndv_finish_incoming(in->engine, r);
@@ -265,6 +267,7 @@ static bool ack_fits(const struct nm_request *r, uint64_t outcome)
 /* The sender cannot read the rest of what it sends. */
 static NM_COLD void broken_incoming(struct nm_engine *engine, struct nm_request *r)
 {
+	nm_stage_end(engine, r);
 	r->accepted = r->done;
 	r->packet_flags &= (uint8_t)~NM_PKT_ACK; /* it waits for no answer */
 	nm_rndv_choice_end(engine, r);

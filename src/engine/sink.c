@@ -185,6 +185,8 @@ static NM_SLOW_HALF void deliver_any(const struct nm_incoming *in)
 		[NM_OP_SWITCH] = nm_failover_on_switch,
 		[NM_OP_PLACED] = nm_rndv_cma_placed,
 		[NM_OP_PACE] = nm_unexpected_on_pace,
+		[NM_OP_MOVE] = nm_move_on_move,
+		[NM_OP_MOVED] = nm_move_on_moved,
 	};
 	uint8_t op = in->pkt->op;
 
@@ -201,7 +203,9 @@ void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const st
 
 	if (nm_unlikely(source->state == NM_PEER_DOWN))
 		return;
-	if (nm_unlikely(engine->closing && pkt->op != NM_OP_PLACED))
+	/* Answers that a peer awaits still leave: also those that wait for the end of a move. */
+	if (nm_unlikely(engine->closing && pkt->op != NM_OP_PLACED && pkt->op != NM_OP_MOVE &&
+			pkt->op != NM_OP_MOVED))
 		return;
 	/* Before the table: it would cost every small message a jump more. */
 	if (nm_likely(pkt->op == NM_OP_EAGER && !(pkt->flags & NM_PKT_ACK)))

@@ -2,7 +2,9 @@
 /*
  * Memory of the host in which bytes of a device (base/device.h) wait for their packets, or packets
  * for their device. A copy from or to a device costs microseconds however short it is, so a transfer
- * is copied in blocks of NM_STAGE_SIZE and not packet by packet.
+ * is copied in blocks of NEARMETAL_DEVICE_BLOCK and not packet by packet. It has two of them: while
+ * one is sent or filled, the device copies from or to the other. A channel may have places for the
+ * blocks that go out (struct nm_place_ops): then no processor copies them.
  *
  * A transfer (a request in STREAMING or WAIT_DATA) owns a stage from its first block on until it
  * ends; the stages of an engine are few, and transfers that get none are copied by packets.
@@ -12,9 +14,10 @@
 
 #include "engine/engine.h"
 
+struct nm_incoming;
+struct nm_peer;
 struct nm_request;
 
-#define NM_STAGE_SIZE (1u << 20)
 #define NM_NR_STAGES 4
 
 struct nm_stages;
@@ -29,9 +32,13 @@ void nm_stages_destroy(struct nm_stages *stages);
 int nm_stage_message(struct nm_engine *engine, const struct iovec *iov, size_t nr_iov, uint64_t len,
 		     struct iovec *ret_piece) NM_COLD;
 
-/* The next LEN bytes of transfer R, from r->done on, in *RET_PIECE until the next call. As above. */
-int nm_stage_out(struct nm_engine *engine, struct nm_request *r, uint64_t len,
-		 struct iovec *ret_piece) NM_COLD;
+/*
+ * Send PACKET with the next packet->len bytes of transfer R, from r->done on. -EFAULT, -EIO: the
+ * device has failed; -EACCES: the region has gone; other errors as send(). -EAGAIN also: the device
+ * still copies them, and R is now the last of its peer's streams.
+ */
+int nm_stage_send(struct nm_engine *engine, struct nm_request *r,
+		  const struct nm_packet *packet) NM_COLD;
 
 /* Bytes of transfer R are here, or were: all that follow go through nm_stage_in(), in order. */
 bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r) NM_COLD;
@@ -40,7 +47,16 @@ bool nm_stage_is_open(const struct nm_engine *engine, const struct nm_request *r
  * Take the next LEN bytes of transfer R. What the device has not yet got after the last ones is
  * given to it then. 0; -EFAULT, -EIO; -EACCES: the region has gone.
  */
-int nm_stage_in(struct nm_engine *engine, struct nm_request *r, const void *bytes,
+int nm_stage_in(const struct nm_incoming *in, struct nm_request *r, const void *bytes,
 		uint64_t len) NM_COLD;
+/* Transfer R, to this endpoint, ends with the error of nm_stage_in(). */
+void nm_stage_failed(struct nm_request *r, int err) NM_COLD;
+
+/*
+ * A transfer ends early: no copy from or to its buffers goes on after this, and what was reserved for
+ * it is given back. Of request R; or of all with PEER, or of all if that is NULL.
+ */
+void nm_stage_end(struct nm_engine *engine, const struct nm_request *r) NM_COLD;
+void nm_stages_end(struct nm_engine *engine, const struct nm_peer *peer) NM_COLD;
 
 #endif

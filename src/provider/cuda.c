@@ -140,7 +140,7 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 	return 0;
 }
 
-static bool is_buffer(uint64_t address, uint64_t id)
+bool nm_cuda_is_buffer(uint64_t address, uint64_t id)
 {
 	uint64_t found = 0;
 
@@ -149,13 +149,13 @@ static bool is_buffer(uint64_t address, uint64_t id)
 
 bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu)
 {
-	return gpu->stream && is_buffer(gpu->witness, gpu->witness_id);
+	return gpu->stream && nm_cuda_is_buffer(gpu->witness, gpu->witness_id);
 }
 
 bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b)
 {
 	/* Memory of a pool or a mapping may outlive a context. */
-	return is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
+	return nm_cuda_is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
 }
 
 static void leave_context(struct nm_cuda_gpu *gpu)
@@ -166,6 +166,7 @@ static void leave_context(struct nm_cuda_gpu *gpu)
 	nm_cuda_close_opened(gpu, is_there);
 	/* If the program has destroyed the context, all of it has gone. */
 	if (is_there && nm_cuda.push(gpu->context) == 0) {
+		nm_cuda_end_copies(gpu);
 		nm_cuda.stream_destroy(gpu->stream);
 		nm_cuda.free(gpu->witness);
 		nm_cuda.pop(&popped);
@@ -281,6 +282,7 @@ static void cuda_detach(void *handle)
 
 	pthread_rwlock_wrlock(&nm_cuda_lock);
 	if (--b->nr_attached == 0) {
+		nm_cuda_wait_copies(b->gpu, b->start);
 		unlist(b);
 		/* The stream stays: the next buffer is probably of the same context. */
 		b->gpu->nr_buffers--;
@@ -392,27 +394,36 @@ static bool enter_any(void)
 	return false;
 }
 
-static void cuda_pin(void *pages, size_t len)
+static bool cuda_pin(void *pages, size_t len, bool is_read_only)
 {
+	const unsigned int flags = NM_CUDA_HOST_REGISTER_PORTABLE |
+				   (is_read_only ? NM_CUDA_HOST_REGISTER_READ_ONLY : 0);
 	nm_cuda_context popped;
+	bool is_pinned = false;
 	int error = 0;
 
 	pthread_rwlock_rdlock(&nm_cuda_lock);
 	if (enter_any()) {
-		error = nm_cuda.host_register(pages, len, NM_CUDA_HOST_REGISTER_PORTABLE);
+		error = nm_cuda.host_register(pages, len, flags);
+		is_pinned = error == 0;
 		nm_cuda.pop(&popped);
 	}
 	pthread_rwlock_unlock(&nm_cuda_lock);
 	if (error)
-		nm_info("host memory for copies of GPUs is not pinned, copies are slower: %s",
-			nm_cuda_words(error));
+		nm_info("%zu bytes of host memory%s are not pinned, so copies of GPUs are slower: "
+			"%s (CUDA error %d)",
+			len, is_read_only ? ", which another process shares," : "",
+			nm_cuda_words(error), error);
+	return is_pinned;
 }
 
-static void cuda_unpin(void *pages)
+static void cuda_unpin(void *pages, size_t len)
 {
 	nm_cuda_context popped;
 
 	pthread_rwlock_rdlock(&nm_cuda_lock);
+	for (size_t i = 0; i < NM_CUDA_GPUS_MAX; i++)
+		nm_cuda_wait_pages(&nm_cuda_gpus[i], pages, len);
 	if (enter_any()) {
 		nm_cuda.host_unregister(pages);
 		nm_cuda.pop(&popped);
@@ -428,6 +439,8 @@ const struct nm_device_ops nm_cuda_ops = {
 	.is_there = cuda_is_there,
 	.get = cuda_get,
 	.put = cuda_put,
+	.begin = nm_cuda_begin,
+	.end = nm_cuda_end,
 	.share = nm_cuda_share,
 	.pull = nm_cuda_pull,
 	.pin = cuda_pin,

@@ -12,10 +12,14 @@
 /* Handles are pointers to types that only the driver knows. */
 typedef void *nm_cuda_context;
 typedef void *nm_cuda_stream;
+typedef void *nm_cuda_event;
 
-#define NM_CUDA_MEMORY_DEVICE 2u	  /* CU_MEMORYTYPE_DEVICE */
-#define NM_CUDA_STREAM_NON_BLOCKING 1u	  /* does not wait for the program's default stream */
-#define NM_CUDA_HOST_REGISTER_PORTABLE 1u /* pinned for all contexts */
+#define NM_CUDA_MEMORY_DEVICE 2u	   /* CU_MEMORYTYPE_DEVICE */
+#define NM_CUDA_STREAM_NON_BLOCKING 1u	   /* does not wait for the program's default stream */
+#define NM_CUDA_EVENT_NO_TIMING 2u	   /* CU_EVENT_DISABLE_TIMING */
+#define NM_CUDA_NOT_READY 600		   /* CUDA_ERROR_NOT_READY, of event_query */
+#define NM_CUDA_HOST_REGISTER_PORTABLE 1u  /* pinned for all contexts */
+#define NM_CUDA_HOST_REGISTER_READ_ONLY 8u /* the processor only reads it here */
 
 /* By this another process opens an allocation. */
 struct nm_cuda_handle {
@@ -45,6 +49,11 @@ enum nm_cuda_attribute {
 	X(stream_create, "cuStreamCreate", (nm_cuda_stream * ret_stream, unsigned int flags))      \
 	X(stream_destroy, "cuStreamDestroy_v2", (nm_cuda_stream stream))                           \
 	X(stream_wait, "cuStreamSynchronize", (nm_cuda_stream stream))                             \
+	X(event_create, "cuEventCreate", (nm_cuda_event * ret_event, unsigned int flags))          \
+	X(event_destroy, "cuEventDestroy_v2", (nm_cuda_event event))                               \
+	X(event_record, "cuEventRecord", (nm_cuda_event event, nm_cuda_stream stream))             \
+	X(event_query, "cuEventQuery", (nm_cuda_event event))                                      \
+	X(event_wait, "cuEventSynchronize", (nm_cuda_event event))                                 \
 	X(copy, "cuMemcpyAsync", (uint64_t to, uint64_t from, size_t len, nm_cuda_stream stream))  \
 	X(alloc, "cuMemAlloc_v2", (uint64_t * ret_address, size_t len))                            \
 	X(free, "cuMemFree_v2", (uint64_t address))                                                \

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the CUDA interface: cuda.c buffers and copies, cuda_share.c processes, cuda_load.c. */
+/*
+ * The parts of the CUDA interface: cuda.c buffers and copies, cuda_begin.c copies that go on,
+ * cuda_share.c processes, cuda_load.c.
+ */
 #ifndef NM_PROVIDER_CUDA_PRIVATE_H
 #define NM_PROVIDER_CUDA_PRIVATE_H
 
@@ -10,6 +13,16 @@
 #include "provider/cuda_driver.h"
 
 #define NM_CUDA_GPUS_MAX 64
+
+/* A copy that goes on. */
+struct nm_cuda_copy {
+	uint64_t serial;     /* never used twice; 0: unused */
+	nm_cuda_event event; /* after it; NULL: none was made yet */
+	uint64_t address, len;
+	uint64_t start, id; /* of its buffer */
+	uint64_t host;	    /* the other side */
+};
+#define NM_CUDA_COPIES 16 /* of one GPU at a time */
 
 /* What is used of a GPU. While buffers of a context are attached, it is the GPU's only one. */
 struct nm_cuda_gpu {
@@ -22,6 +35,8 @@ struct nm_cuda_gpu {
 	 */
 	uint64_t witness, witness_id;
 	unsigned int nr_buffers;
+	nm_cuda_stream into; /* of copies to the GPU that go on; NULL: none was made yet */
+	struct nm_cuda_copy copies[NM_CUDA_COPIES];
 };
 
 /* One allocation of the program, of which pieces are attached. */
@@ -50,6 +65,19 @@ bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu);
 
 /* Is it the allocation that was attached, and its context there? With the lock. */
 bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b);
+
+/* Is this still the driver's buffer number ID? With the lock. */
+bool nm_cuda_is_buffer(uint64_t address, uint64_t id);
+
+/* cuda_begin.c: `begin` and `end` of the interface. */
+int64_t nm_cuda_begin(uint64_t address, void *host, size_t len, bool is_get);
+int nm_cuda_end(int64_t copy, bool waits);
+/* All copies of GPU are over; those from and to START only, unless it is 0. With the lock. */
+void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start);
+/* All copies of GPU from and to these pages are over. With the lock. */
+void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len);
+/* The context of GPU is left, and is_there() is true: so do its stream and its events. */
+void nm_cuda_end_copies(struct nm_cuda_gpu *gpu);
 
 /* cuda_share.c: `share` and `pull` of the interface. */
 int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_share);

@@ -64,6 +64,57 @@ int nm_pool_take(struct nm_pool *pool, struct nm_pool_user *user, uint32_t len, 
 	return 0;
 }
 
+static uint32_t take_first(struct nm_pool *pool)
+{
+	uint32_t index = pool->head;
+
+	pool->head = pool->next[index];
+	pool->nr_free--;
+	return index;
+}
+
+int nm_pool_reserve(struct nm_pool *pool, const struct nm_pool_user *user, uint32_t nr,
+		    uint32_t *ret_index)
+{
+	const uint32_t left = pool->nr_free / 2;
+	uint32_t first, got = 1;
+
+	if (!pool->nr_free || user->nr_held / NM_POOL_SHARE > pool->nr_free - 1)
+		return -EAGAIN;
+	first = take_first(pool);
+	while (got < nr && pool->nr_free > left && pool->head == first + got) {
+		take_first(pool);
+		got++;
+	}
+	*ret_index = first;
+	return (int)got;
+}
+
+void nm_pool_attach(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index)
+{
+	/* All of it is used, so the next small payload begins at its start. */
+	pool->offset[index] = pool->chunk_size;
+	if (user->nr_held++)
+		pool->next[user->tail] = index;
+	else
+		user->head = index;
+	user->tail = index;
+}
+
+static inline void give_last(struct nm_pool *pool, uint32_t index)
+{
+	if (pool->nr_free++)
+		pool->next[pool->tail] = index;
+	else
+		pool->head = index;
+	pool->tail = index;
+}
+
+void nm_pool_unreserve(struct nm_pool *pool, uint32_t index)
+{
+	give_last(pool, index);
+}
+
 static void give_back(struct nm_pool *pool, struct nm_pool_user *user, uint32_t nr)
 {
 	uint32_t index;
@@ -73,11 +124,7 @@ static void give_back(struct nm_pool *pool, struct nm_pool_user *user, uint32_t 
 		index = user->head;
 		user->head = pool->next[index];
 		user->nr_held--;
-		if (pool->nr_free++)
-			pool->next[pool->tail] = index;
-		else
-			pool->head = index;
-		pool->tail = index;
+		give_last(pool, index);
 	}
 }
 

@@ -54,6 +54,18 @@ static inline uint8_t *nm_pool_bytes(const struct nm_pool *pool, uint32_t index,
 }
 
 /*
+ * Reserve up to NR whole chunks that lie side by side, from *RET_INDEX on: they are of no user until
+ * nm_pool_attach() or nm_pool_unreserve(). Leaves at least half of the free ones. Returns their
+ * number, or -EAGAIN: USER may get none now.
+ */
+int nm_pool_reserve(struct nm_pool *pool, const struct nm_pool_user *user, uint32_t nr,
+		    uint32_t *ret_index);
+/* A reserved chunk becomes the youngest of USER. */
+void nm_pool_attach(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index);
+/* A reserved chunk is free again. */
+void nm_pool_unreserve(struct nm_pool *pool, uint32_t index);
+
+/*
  * Take back chunks up to the peer's counter NR_FREED. Returns 0, or -EBADMSG: the counter went
  * backwards or past what was sent.
  */

@@ -202,6 +202,15 @@ static inline int nm_ring_peek(struct nm_ring_reader *reader, uint8_t *bounce,
 	return nm_ring_peek_spread(reader, head, kind, bounce, ret_pkt, ret_payload);
 }
 
+/* Return chunks that nm_ring_release() did not: `in_chunk` was false for their packets. */
+static inline void nm_ring_return_chunks(struct nm_ring_reader *reader, uint32_t nr)
+{
+	reader->chunks_freed += nr;
+	/* Partner: nm_pool_reclaim() at the writer. */
+	atomic_store_explicit(&reader->feedback->chunks_freed, reader->chunks_freed,
+			      memory_order_release);
+}
+
 /* Release the packet of nm_ring_peek(). Returns credits every quarter of the ring. */
 static inline void nm_ring_release(struct nm_ring_reader *reader)
 {

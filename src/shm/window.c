@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/device.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -324,6 +325,8 @@ void nm_window_destroy(struct nm_window *window)
 {
 	if (!window)
 		return;
+	if (window->header)
+		nm_device_unpin(window->pool);
 	if (window->header && window->fd >= 0)
 		munmap(window->header, window->geometry.size);
 	if (window->fd >= 0)
@@ -555,6 +558,7 @@ void nm_window_detach(struct nm_foreign_window *window)
 {
 	if (!window || !window->header)
 		return;
+	nm_device_unpin(window->pool);
 	if (!window->is_view) {
 		munmap((void *)(uintptr_t)window->header, window->geometry.size);
 		nm_budget_return(window->geometry.size);

@@ -4,6 +4,7 @@
 #include "base/params.h"
 #include "connect/address.h"
 #include "connect/message.h"
+#include "engine/move.h"
 #include "shm/layout.h"
 #include "tools/info.h"
 #include "tools/json.h"
@@ -149,6 +150,22 @@ static void print_part_states(struct nm_json *json)
 	nm_json_close(json, ']');
 }
 
+/* The rows of a table of a move: state, event, next state. */
+static void print_moves(struct nm_json *json, const char *name, const struct nm_move_table *table)
+{
+	nm_json_open(json, name, '[');
+	for (unsigned int i = 0; i < table->nr_steps; i++) {
+		const struct nm_move_step *step = &table->steps[i];
+
+		nm_json_open(json, NULL, '[');
+		nm_json_text(json, NULL, table->states[step->state]);
+		nm_json_text(json, NULL, table->events[step->event]);
+		nm_json_text(json, NULL, table->states[step->next]);
+		nm_json_close(json, ']');
+	}
+	nm_json_close(json, ']');
+}
+
 static void print_segment(struct nm_json *json)
 {
 	char magic[32];
@@ -190,6 +207,8 @@ int nm_info_abi(void)
 		nm_json_text(&json, NULL, nm_channel_name(c));
 	nm_json_close(&json, ']');
 	print_segment(&json);
+	print_moves(&json, "ways", &nm_ways);
+	print_moves(&json, "places", &nm_places);
 	nm_json_open(&json, "structs", '{');
 	PRINT_STRUCT(&json, nm_window_header, header_fields);
 	PRINT_STRUCT(&json, nm_lane, lane_fields);

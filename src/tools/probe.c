@@ -300,7 +300,12 @@ static void open_places(struct prober *prober, const struct nm_sink *sink)
 int nm_info_probe(void)
 {
 	struct prober prober = {.address = {.version = NM_ADDRESS_VERSION}};
-	struct nm_sink sink = {&prober, accept_source, ignore_packet, ignore_end, NULL, NULL};
+	struct nm_sink sink = {
+		.engine = &prober,
+		.source_up = accept_source,
+		.deliver = ignore_packet,
+		.source_down = ignore_end,
+	};
 	struct known_peer *next;
 	int err;
 

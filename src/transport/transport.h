@@ -39,7 +39,8 @@
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
  *   life of a link         connect returns it; it is valid until destroy frees it, even if down
  *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
- *                          source_down, quarantined, a false learn(), or destroy of the transport
+ *                          source_down, quarantined, a false learn(), take_rest() with result 0,
+ *                          or destroy of the transport
  *
  * Errors: 0 or -errno. -EAGAIN: not now, call again after progress(). -EPIPE: the link is down.
  * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The engine
@@ -59,10 +60,11 @@
  *                            capability. Else the peer counts as down, on every channel, and the
  *                            engine ignores its packets; link and source stay until destroy()
  *
- * Every transport has all nine slots of nm_transport_ops. nm_copy_ops and nm_quarantine_ops are
- * optional capabilities: a transport has all functions of one, or none. These may be NULL, too:
- * learn() of a transport, and known() and quarantined() of a sink. A new transport adds a line to
- * base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
+ * Every transport has all nine slots of nm_transport_ops. nm_copy_ops, nm_place_ops,
+ * nm_quarantine_ops and nm_move_ops are optional capabilities: a transport has all functions of one,
+ * or none. These may be NULL, too: learn() of a transport, and known(), let_go(), quarantined() and
+ * asked() of a sink. A new transport adds a line to base/channel.h and defines nm_CODE_kind, whose
+ * create() fills a struct nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -99,11 +101,12 @@ struct nm_stream_ends {
 
 /*
  * The engine's functions. FROM is always the transport that calls. A transport calls them only from
- * within its progress() and its quarantine->finish(), and never while one of its own deliver()
- * calls is running. PEER is the engine's record of the peer: the same pointer from source_up() and
+ * within its progress(), quarantine->finish() and move->take_rest(), and never while one of its own
+ * deliver() calls is running. PEER is the engine's record of the peer: the same pointer from source_up() and
  * in link->peer, unless learn() was false, and valid until all transports are destroyed.
  * Only these call functions of this contract in turn: deliver() calls send() on any link, cast_out()
- * of FROM, and finish() of other transports; source_up() calls learn() of other transports.
+ * of FROM, and finish() and the functions of nm_move_ops of other transports; source_up() calls
+ * learn() of other transports; reports of an end call move->leave().
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
@@ -150,6 +153,18 @@ struct nm_sink {
 	 */
 	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
 		      struct nm_address *ret_address);
+	/*
+	 * Release every payload of the peer that place->hold() keeps: the transport has kept as many
+	 * as it can, or its memory goes. May be NULL if the engine never calls hold().
+	 */
+	void (*let_go)(struct nm_transport *from, struct nm_peer *peer);
+	/*
+	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM, or
+	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, and true again
+	 * for a link that was made later. Returns false if the engine has no use for PEER any more:
+	 * the transport then ends link and source.
+	 */
+	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
 };
 
 /* ---- Links ---- */
@@ -308,6 +323,41 @@ struct nm_copy_ops {
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
 };
 
+/* ---- Capability: payloads where the transport keeps them ---- */
+
+/* Places for the payloads of packets, side by side: each is max_payload bytes long. */
+struct nm_place {
+	uint8_t *bytes; /* of the first that is not sent */
+	uint32_t index; /* the transport's */
+	uint32_t nr;	/* that are not sent; 0: none is reserved */
+};
+
+struct nm_place_ops {
+	/* The memory in which all places of this endpoint lie, until destroy(). */
+	void (*memory)(struct nm_transport *transport, struct iovec *ret_memory);
+	/*
+	 * Reserve up to NR places, at least one, which the caller fills. 0, or -EAGAIN or -EPIPE as
+	 * send(). While places are reserved, other packets can be sent on the link.
+	 */
+	int (*reserve)(struct nm_link *link, unsigned int nr, struct nm_place *ret_place);
+	/* send(), with the first of PLACE as payload. After 0, PLACE begins with the next one. */
+	int (*send_place)(struct nm_link *link, const struct nm_packet *pkt,
+			  struct nm_place *place);
+	/* Give back what is left of PLACE; the link may be down. PLACE has none then. */
+	void (*unreserve)(struct nm_link *link, struct nm_place *place);
+	/* The memory in which payloads of a source lie. False: there is no such source. */
+	bool (*peer_memory)(struct nm_transport *transport, const struct nm_peer *peer,
+			    struct iovec *ret_memory);
+	/*
+	 * Within deliver() of a packet of PEER: its payload stays in place until release() of
+	 * *RET_HOLD or the end of the source, before which let_go() of the sink is called. Holds of a
+	 * source are numbered in the order of its packets. False: the payload cannot stay.
+	 */
+	bool (*hold)(struct nm_transport *transport, const struct nm_peer *peer,
+		     uint64_t *ret_hold);
+	void (*release)(struct nm_transport *transport, const struct nm_peer *peer, uint64_t hold);
+};
+
 /* ---- Capability: give up a channel, keep the peer ---- */
 
 /* Not for kinds with NM_TRANSPORT_NETWORK: a quarantined peer continues on one of those. */
@@ -329,6 +379,38 @@ struct nm_quarantine_ops {
 	 * first, and calls quarantined() then. Never called within its own progress() or finish().
 	 */
 	void (*finish)(struct nm_transport *transport, const struct nm_identity *who);
+};
+
+/* ---- Capability: leave a channel in order, keep the peer ---- */
+
+/*
+ * The packets of a peer change from this channel to the network without a loss, one direction at a
+ * time (engine/move.h). Positions are those of nm_stream_ends. When neither direction uses the
+ * channel any more, the transport ends what it holds of the peer without a report.
+ */
+struct nm_move_ops {
+	/*
+	 * Nothing enters LINK from now on: the engine calls no send() on it any more. Returns the
+	 * position after the last packet.
+	 */
+	uint64_t (*hold)(struct nm_link *link);
+	/*
+	 * WHO said that its last packet here ends at POSITION. Delivers what is left up to there, at
+	 * most one ring, and ends the source. -ENOENT: there is no source of WHO. -EBADMSG: the
+	 * ring does not end at POSITION, and the source is as it was. -EPIPE: the source ends in
+	 * another way, which progress() reports. Never called within its own progress().
+	 */
+	int (*take_rest)(struct nm_transport *transport, const struct nm_identity *who,
+			 uint64_t position);
+	/*
+	 * Send the packets of the held LINK from *POSITION on again, over TO, and advance *POSITION.
+	 * 0: all are sent. -EAGAIN: call again. -EBADMSG: no packet begins at *POSITION, or its bytes
+	 * may be overwritten. Other errors are those of send() on TO; -EMSGSIZE: a packet is too
+	 * large for TO.
+	 */
+	int (*replay)(struct nm_link *link, uint64_t *position, struct nm_link *to);
+	/* The peer has, or will not get, what went over the held LINK. The link is then down. */
+	void (*leave)(struct nm_link *link);
 };
 
 /* ---- Kinds and instances ---- */
@@ -374,7 +456,9 @@ struct nm_transport {
 	const struct nm_transport_kind *kind;
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
+	const struct nm_place_ops *place;	    /* NULL: payloads are given to send() */
 	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
+	const struct nm_move_ops *move;		    /* NULL: is never left in order */
 	/*
 	 * The program has given the ADDRESS of a peer that is a source, or the peer has proved its
 	 * identity on another channel: ADDRESS then has no network part. True: the source has this

@@ -44,8 +44,7 @@ void freed_buffers(struct matrix *m)
 {
 	const bool is_origin = m->job.rank == 0;
 	const fi_addr_t other = m->job.main.peers[1];
-	const char *channels = getenv("NEARMETAL_CHANNELS");
-	const bool by_handle = channels && !strcmp(channels, "shm") && !getenv("NEARMETAL_CMA");
+	const bool by_handle = is_by_handle(m);
 	const size_t len = 1 << 20;
 	struct fid_ep *ep = m->job.main.ep;
 	struct fi_cq_tagged_entry entry;
@@ -98,6 +97,59 @@ void freed_buffers(struct matrix *m)
 	job_check(&m->job, fi_close(&mr->fid), "fi_close region");
 	expect_right(m, SEND, 100000, true, true);
 	m->nr_cases += 8;
+}
+
+/*
+ * While copies of a message go on, rank BREAKS frees the buffer, or closes its region. Only the
+ * stand-in shows when they go on.
+ */
+static void break_in_flight(struct matrix *m, int breaks, bool closes)
+{
+	const bool is_origin = m->job.rank == 0;
+	const size_t len = 3000000;
+	struct fid_ep *ep = m->job.main.ep;
+	struct fi_cq_tagged_entry entry;
+	struct fid_mr *mr;
+	void *memory = gpu_alloc(len);
+	int err;
+
+	EXPECT(m, region(m, memory, len, KEY_OTHER, &mr) == 0);
+	gpu_overlap();
+	if (is_origin)
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_send(ep, memory, len, fi_mr_desc(mr), m->job.main.peers[1], NULL));
+	else
+		job_check(&m->job,
+			  fi_recv(ep, memory, len, fi_mr_desc(mr), m->job.main.peers[0], NULL),
+			  "fi_recv");
+	while (m->job.rank == breaks && gpu_overlap() == 0)
+		job_progress(&m->job, &m->job.main);
+	if (m->job.rank == breaks && closes)
+		job_check(&m->job, fi_close(&mr->fid), "fi_close region");
+	else if (m->job.rank == breaks)
+		gpu_free(memory);
+	take(m, is_origin ? m->job.main.tx_cq : m->job.main.rx_cq, &entry, &err);
+	if (m->job.rank == breaks)
+		EXPECT(m, err == FI_EFAULT);
+	else
+		EXPECT(m, is_origin || err == FI_EIO);
+	job_barrier(&m->job);
+	if (m->job.rank != breaks || !closes)
+		job_check(&m->job, fi_close(&mr->fid), "fi_close region");
+	if (m->job.rank != breaks || closes)
+		gpu_free(memory);
+	expect_right(m, SEND, 2500000, true, true);
+	m->nr_cases++;
+}
+
+void breaks_in_flight(struct matrix *m)
+{
+	m->job.phase = "breaks in flight";
+	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m))
+		return;
+	for (int breaks = 0; breaks < 2; breaks++)
+		for (int closes = 0; closes < 2; closes++)
+			break_in_flight(m, breaks, closes);
 }
 
 /* A send of the bytes that rank 1 has open, after rank 0 has reset its GPU under their region. */
@@ -158,7 +210,7 @@ void resets(struct matrix *m)
 
 void failures(struct matrix *m)
 {
-	static const size_t lens[] = {8, 1000, 20000, 2500000};
+	static const size_t lens[] = {8, 1000, 20000, 1300000};
 	unsigned int nr = 0, nr_injected = 0, before;
 
 	m->job.phase = "failures";

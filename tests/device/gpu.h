@@ -32,5 +32,6 @@ void gpu_unpin(void *pages);
 /* The stand-in's failures (stand_in.h). NULL: the driver is a real one. */
 extern void (*gpu_fail)(unsigned int nth);
 extern unsigned int (*gpu_calls)(void);
+extern unsigned int (*gpu_overlap)(void);
 
 #endif

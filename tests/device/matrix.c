@@ -221,6 +221,27 @@ void moves(struct matrix *m)
 					expect_right(m, (enum op)op, lens[i], sides & 1, sides & 2);
 }
 
+bool is_by_handle(const struct matrix *m)
+{
+	const char *channels = getenv("NEARMETAL_CHANNELS");
+
+	return m->job.nr_ranks == 2 && channels && !strcmp(channels, "shm") &&
+	       !getenv("NEARMETAL_CMA");
+}
+
+/* While one block is sent or filled, another is copied, at both ranks. */
+static void overlaps(struct matrix *m)
+{
+	m->job.phase = "overlaps";
+	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m))
+		return;
+	gpu_overlap();
+	for (int sides = 1; sides < 4; sides++) {
+		expect_right(m, SEND, 2500000, sides & 1, sides & 2);
+		EXPECT(m, gpu_overlap() >= 2 || !(m->job.rank == 0 ? sides & 1 : sides & 2));
+	}
+}
+
 /* ---- atomics ---- */
 
 static void set_words(struct matrix *m, bool on_device, size_t at, size_t nr, uint64_t first)
@@ -433,9 +454,11 @@ int main(int argc, char **argv)
 	} else {
 		offers(&m);
 		moves(&m);
+		overlaps(&m);
 		atomics(&m);
 		wrong_pointers(&m);
 		freed_buffers(&m);
+		breaks_in_flight(&m);
 		resets(&m);
 	}
 	close_memory(&m);

@@ -59,9 +59,13 @@ void expect_right(struct matrix *m, enum op op, size_t len, bool from, bool to);
 /* All operations, sizes and sides. */
 void moves(struct matrix *m);
 
+/* Do large messages go by the driver's handles? */
+bool is_by_handle(const struct matrix *m);
+
 /* faults.c */
 void wrong_pointers(struct matrix *m);
 void freed_buffers(struct matrix *m);
+void breaks_in_flight(struct matrix *m);
 void resets(struct matrix *m);
 void failures(struct matrix *m);
 /* rates.c */

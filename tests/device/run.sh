@@ -6,8 +6,8 @@
 #
 #   tests/device/run.sh BUILD CHANNEL [ARGUMENT...]
 #
-# BUILD: the build directory. CHANNEL: self, shm, segment or net; none: device memory is not
-# offered, because the driver or a GPU is missing. NM_DRIVER: the directory of the libcuda.so.1 to
+# BUILD: the build directory. CHANNEL: self, shm, segment or net; staged: shm without handles;
+# none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the directory of the libcuda.so.1 to
 # use; empty: the machine's own. PROVIDER: the directory of libnearmetal-fi.so. NM_SEAL: a command
 # that gives each process namespaces of its own, such as "unshare -n -i -u -p -f --mount-proc".
 
@@ -18,6 +18,12 @@ shift 2
 here=$(mktemp -d)
 trap 'rm -rf -- "$here"' EXIT
 mkdir "$here/rundir" "$here/job"
+if [[ $channel == staged ]]; then
+	channel=shm
+	export NEARMETAL_CMA=off
+	# A small pool, whose chunks are soon used again; with -f its many copies take too long.
+	[[ " $* " == *" -f "* ]] || export NEARMETAL_POOL_SIZE=1M
+fi
 export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}
 export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
 # Under AddressSanitizer: libfabric 1.17 and the libraries that it loads leak.

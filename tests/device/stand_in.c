@@ -15,12 +15,6 @@
 
 #define BLOCK (2u << 20)
 
-struct copy {
-	struct copy *next;
-	uint64_t to, from;
-	size_t len;
-};
-
 struct pinned {
 	struct pinned *next;
 	const struct context *context;
@@ -30,7 +24,6 @@ struct pinned {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 struct allocation *allocations;
-struct stream *streams;
 static struct pinned *pinned;
 static uint64_t last_id;
 static int nr_gpus;
@@ -66,6 +59,11 @@ int enter(void)
 		return NOT_INITIALIZED;
 	}
 	return OK;
+}
+
+void enter_anyway(void)
+{
+	pthread_mutex_lock(&mutex);
 }
 
 int leave(int result)
@@ -117,6 +115,7 @@ EXPORT int cuGetErrorString(int error, const char **ret_text)
 		{INVALID_DEVICE, "invalid device ordinal"},
 		{INVALID_CONTEXT, "invalid device context"},
 		{INVALID_HANDLE, "invalid resource handle"},
+		{NOT_READY, "device not ready"},
 		{ALREADY_REGISTERED, "part or all of the memory is mapped already"},
 		{INJECTED, "failure of the test"},
 	};
@@ -217,57 +216,6 @@ EXPORT int cuPointerGetAttribute(void *ret_value, int what, uint64_t address)
 	return leave(INVALID_VALUE);
 }
 
-EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
-{
-	struct stream *stream;
-	int err = enter();
-
-	(void)flags;
-	if (err)
-		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
-	stream = calloc(1, sizeof(*stream));
-	if (!stream)
-		return leave(OUT_OF_MEMORY);
-	stream->context = current();
-	stream->last = &stream->copies;
-	stream->next = streams;
-	streams = stream;
-	*ret_stream = stream;
-	return leave(OK);
-}
-
-/* The real driver may crash, too. */
-static void must_live(const struct stream *stream)
-{
-	if (stream->context)
-		return;
-	fprintf(stderr, "a stream of a destroyed context is used\n");
-	abort();
-}
-
-EXPORT int cuStreamDestroy_v2(struct stream *stream)
-{
-	struct stream **at = &streams;
-	int err = enter();
-
-	if (err)
-		return err;
-	must_live(stream);
-	while (*at != stream)
-		at = &(*at)->next;
-	*at = stream->next;
-	while (stream->copies) {
-		struct copy *copy = stream->copies;
-
-		stream->copies = copy->next;
-		free(copy);
-	}
-	free(stream);
-	return leave(OK);
-}
-
 char *reach(uint64_t address, size_t len)
 {
 	const struct allocation *a = allocation_of(address);
@@ -279,72 +227,14 @@ char *reach(uint64_t address, size_t len)
 	return a->bytes + (address - a->start);
 }
 
-EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t len, struct stream *stream)
-{
-	struct copy *copy;
-	int err = enter();
-
-	if (err)
-		return err;
-	must_live(stream);
-	if (!current() || stream->context != current())
-		return leave(current() ? INVALID_HANDLE : INVALID_CONTEXT);
-	if (!reach(to, len) || !reach(from, len))
-		return leave(INVALID_VALUE);
-	copy = calloc(1, sizeof(*copy));
-	if (!copy)
-		return leave(OUT_OF_MEMORY);
-	*copy = (struct copy){.to = to, .from = from, .len = len};
-	*stream->last = copy;
-	stream->last = &copy->next;
-	return leave(OK);
-}
-
-/* Make the copies of STREAM, or, if it is to fail, none of them. */
-static int end_copies(struct stream *stream, bool fails)
-{
-	int result = OK;
-
-	while (stream->copies) {
-		struct copy *copy = stream->copies;
-		char *to = reach(copy->to, copy->len), *from = reach(copy->from, copy->len);
-
-		if (to && from && !fails)
-			memmove(to, from, copy->len);
-		else
-			result = INVALID_VALUE;
-		stream->copies = copy->next;
-		free(copy);
-	}
-	stream->last = &stream->copies;
-	return result;
-}
-
-EXPORT int cuStreamSynchronize(struct stream *stream)
-{
-	int err = enter();
-
-	if (!err)
-		must_live(stream);
-	if (err) {
-		pthread_mutex_lock(&mutex);
-		end_copies(stream, true);
-		return leave(err);
-	}
-	return leave(end_copies(stream, false));
-}
-
-/* Streams stay in the list, so that their use is seen. */
 void empty(const struct context *context)
 {
 	struct pinned **at = &pinned;
 
+	empty_streams(context);
 	for (struct allocation *a = allocations; a; a = a->next)
 		if (a->context == context && a->bytes)
 			release(a);
-	for (struct stream *stream = streams; stream; stream = stream->next)
-		if (stream->context == context)
-			stream->context = NULL;
 	while (*at) {
 		struct pinned *p = *at;
 
@@ -423,6 +313,10 @@ void release(struct allocation *a)
 {
 	munmap(a->bytes, a->mapped);
 	a->bytes = NULL;
+	/* Only the address is kept: a mapping of the file would keep its bytes. */
+	if (mmap((void *)(uintptr_t)a->start, a->mapped, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+		abort();
 	/* The block of a small buffer stays, as if others lay in it: who has its handle reads it. */
 	if (a->file >= 0 && a->size >= BLOCK)
 		close(a->file);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the stand-in: stand_in.c what only nearmetal calls, stand_in_program.c the rest. */
+/*
+ * The parts of the stand-in: stand_in.c what only nearmetal calls, stand_in_streams.c the copies that
+ * go on, stand_in_program.c the rest.
+ */
 #ifndef NM_TEST_DEVICE_STAND_IN_PRIVATE_H
 #define NM_TEST_DEVICE_STAND_IN_PRIVATE_H
 
@@ -18,6 +21,7 @@ enum {
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	INVALID_HANDLE = 400,
+	NOT_READY = 600,
 	ALREADY_REGISTERED = 712,
 	INJECTED = 999,
 };
@@ -25,14 +29,6 @@ enum {
 struct context {
 	int device;
 	bool is_dead;
-};
-
-struct copy;
-
-struct stream {
-	struct stream *next;
-	struct context *context; /* NULL: destroyed with it; who uses it dies */
-	struct copy *copies, **last;
 };
 
 /* Never freed: an address that was of a device is known to be one that is no more. */
@@ -47,7 +43,6 @@ struct allocation {
 };
 
 extern struct allocation *allocations;
-extern struct stream *streams;
 extern struct context primary[64];
 extern _Thread_local struct context *stack[32];
 extern _Thread_local unsigned int depth;
@@ -55,6 +50,8 @@ extern _Thread_local unsigned int depth;
 /* The start of every function: OK with the mutex held, or why it fails. */
 int enter(void);
 int leave(int result);
+/* After a failed enter(): the mutex is held all the same. */
+void enter_anyway(void);
 /* NULL: the thread has none. */
 struct context *current(void);
 /* The youngest allocation at ADDRESS, which may be freed. */
@@ -65,6 +62,10 @@ struct allocation *allocation_create(int file, size_t size);
 void release(struct allocation *a);
 /* All that lies in CONTEXT has gone. */
 void empty(const struct context *context);
+/* All copies of all streams are made. */
+void finish_streams(void);
+/* The part of empty() for streams and events. */
+void empty_streams(const struct context *context);
 /* Where the processor finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
 char *reach(uint64_t address, size_t len);
 

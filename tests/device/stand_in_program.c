@@ -93,6 +93,8 @@ EXPORT int cuMemFree_v2(uint64_t address)
 	a = allocation_of(address);
 	if (!a || !a->bytes || a->start != address)
 		return leave(INVALID_VALUE);
+	/* As the real one: copies that go on end first. */
+	finish_streams();
 	release(a);
 	return leave(OK);
 }

@@ -14,7 +14,7 @@
 #include "engine/protocol.h"
 #include "target.h"
 
-enum { IDS = 8, CONTEXTS = 64, ROOM = 12000, WINDOW = 256 };
+enum { IDS = 8, CONTEXTS = 64, ROOM = 12000, WINDOW = 256, HELD = 3 };
 
 struct script {
 	const uint8_t *at, *end;
@@ -43,6 +43,7 @@ struct world {
 		bool gone;
 		bool ends; /* is to be told as quarantined */
 		bool speaks;
+		bool is_held, is_left, is_taken; /* see nm_move_ops */
 		struct nm_packet packet;
 		char *payload;
 	} ways[2];
@@ -73,7 +74,7 @@ static int fake_connect(struct nm_transport *transport, const struct nm_address 
 
 	(void)address;
 	nm_reason_set(ret_reason, "it is gone");
-	if (way->gone)
+	if (way->gone || way->is_held)
 		return -EHOSTUNREACH;
 	way->link = (struct nm_link){
 		.transport = transport,
@@ -92,6 +93,8 @@ static int fake_send(struct nm_link *link, const struct nm_packet *pkt, const st
 
 	if (world->dead || way_of(link->transport)->gone)
 		return -EPIPE;
+	if (way_of(link->transport)->is_held)
+		abort();
 	if (world->blocked)
 		return -EAGAIN;
 	if (nr_iov > 0 && iov[0].iov_len >= 8)
@@ -184,12 +187,60 @@ static void fake_finish(struct nm_transport *transport, const struct nm_identity
 	quarantine(way_of(transport));
 }
 
+static uint64_t fake_hold(struct nm_link *link)
+{
+	if (way_of(link->transport)->is_held)
+		abort();
+	way_of(link->transport)->is_held = true;
+	return HELD;
+}
+
+static int fake_take_rest(struct nm_transport *transport, const struct nm_identity *who,
+			  uint64_t position)
+{
+	struct way *way = way_of(transport);
+
+	(void)who;
+	if (way->gone || way->is_taken || !world->source)
+		return -ENOENT;
+	way->is_taken = position == HELD;
+	return way->is_taken ? 0 : -EBADMSG;
+}
+
+static int fake_replay(struct nm_link *link, uint64_t *position, struct nm_link *to)
+{
+	const struct nm_packet packet = {.op = NM_OP_PACE};
+	int err = 0;
+
+	if (!way_of(link->transport)->is_held || *position > HELD)
+		abort();
+	for (; *position < HELD && !err; *position += !err)
+		err = to->transport->ops->send(to, &packet, NULL, 0);
+	return err;
+}
+
+static void fake_leave(struct nm_link *link)
+{
+	struct way *way = way_of(link->transport);
+
+	if (!way->is_held || way->is_left)
+		abort();
+	way->is_left = true;
+}
+
+static const struct nm_move_ops fake_move_ops = {
+	.hold = fake_hold,
+	.take_rest = fake_take_rest,
+	.replay = fake_replay,
+	.leave = fake_leave,
+};
+
 static unsigned int fake_progress(struct nm_transport *transport)
 {
 	struct way *way = way_of(transport);
 	unsigned int done = way->speaks;
 
-	if (way->speaks && world->source && !world->dead && !way->gone)
+	if (way->speaks && world->source && !world->dead && !way->gone && !way->is_taken)
 		nm_engine_sink(world->engine)
 			->deliver(transport, world->source, &way->packet, way->payload);
 	way->speaks = false;
@@ -286,6 +337,7 @@ static void add_way(unsigned int i)
 	t->ops = &fake_ops;
 	t->copy = i == 0 ? &fake_copy_ops : NULL;
 	t->quarantine = i == 0 ? &fake_quarantine_ops : NULL;
+	t->move = i == 0 ? &fake_move_ops : NULL;
 	t->sink = *nm_engine_sink(world->engine);
 	t->max_payload = NM_MIN_MAX_PAYLOAD;
 	t->eager_max = 64;
@@ -523,6 +575,11 @@ static void act(struct script *s)
 	case 11:
 		world->copies = next(s);
 		world->ways[0].link.remote_copy = world->copies > 0;
+		break;
+	case 12:
+		if (world->source && !world->ways[0].gone)
+			nm_engine_sink(world->engine)
+				->asked(world->ways[0].transport, world->source, next(s) % 4);
 		break;
 	default:
 		packet(s, 0);

@@ -94,7 +94,13 @@ def _of_a_table(point: Point) -> float | None:
     return None
 
 
-LINE_RATES = {"sdsc": {"ethernet": 10}, "vmw-ib": {}, "vmw-adapter": {}, "osu": {}}
+LINE_RATES = {
+    "sdsc": {"ethernet": 10},
+    "vmw-ib": {},
+    "vmw-adapter": {},
+    "vmw-gdr": {"ib": 56, "roce": 40},
+    "osu": {},
+}
 
 
 def arm_of(study: str, role: str) -> Arm:

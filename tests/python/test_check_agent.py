@@ -365,7 +365,8 @@ def test_quotas_of_control_groups(agent: ModuleType, tmp_path: Path) -> None:
             "sys/fs/cgroup/slurm/job_1/cpu.max": "50000 100000\n",
         },
     )
-    assert facts(agent, "quota") == {"processor": {"quota": 0.5}}
+    file = "/sys/fs/cgroup/slurm/job_1/cpu.max"
+    assert facts(agent, "quota") == {"processor": {"quota": 0.5, "quota_file": file}}
     put(
         tmp_path,
         {
@@ -374,7 +375,8 @@ def test_quotas_of_control_groups(agent: ModuleType, tmp_path: Path) -> None:
             "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
         },
     )
-    assert facts(agent, "quota") == {"processor": {"quota": 1.5}}
+    file = "/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us"
+    assert facts(agent, "quota") == {"processor": {"quota": 1.5, "quota_file": file}}
 
 
 def module(size: int, speed: int, running: int, locator: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -215,15 +216,20 @@ def test_slurm_drains_the_node_with_the_words_of_the_fault(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURMD_NODENAME", "c7")
     site = tmp_path / "site.yaml"
-    site.write_text("name: site\nchecks: [base.services]\nexpect: {services: [no-such-daemon]}\n")
+    site.write_text("name: site\nchecks: [base.services]\nexpect: {services: [opensm]}\n")
     assert main(["check", "--drain", "--profile", str(site)]) == 4
-    assert "no-such-daemon: the profile names this daemon" in capsys.readouterr().out
+    assert "opensm: the profile names this daemon" in capsys.readouterr().out
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[-1] == (
         "scontrol update NodeName=c7 State=DRAIN "
-        "Reason=nearmetal: base.services no-such-daemon: not running"
+        "Reason=nearmetal: base.services opensm: not running"
     )
     (tmp_path / "calls").unlink()
     site.write_text("name: site\nchecks: [nearmetal.shared]\n")
     assert main(["check", "--drain", "--profile", str(site)]) == 0
     assert not (tmp_path / "calls").exists()
+
+
+def test_a_quick_check_of_this_machine_takes_the_python_that_runs() -> None:
+    assert here("n", quick=True)["n"].argv == (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    assert here("n")["n"].argv[0] == "sh"

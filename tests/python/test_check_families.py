@@ -151,7 +151,8 @@ def test_every_check_of_one_node_has_a_fault_above_or_needs_an_expectation() -> 
     expected = {check for check, *_ in EXPECTED}
     special = {"base.sources", "base.privilege", "base.clock", "storage.silent"}
     special |= {"virtual.balloon", "virtual.placement", "virtual.pins"}
-    each = {name for name, check in CHECKS.items() if check.judge is not None}
+    # The rungs of GPUDirect have files of their own: test_check_gpudirect.py.
+    each = {n for n, c in CHECKS.items() if c.judge is not None and c.family != "gpudirect"}
     assert each <= injected | expected | special
 
 
@@ -199,10 +200,22 @@ def test_the_kernel_changes_no_number_of_functions_but_0() -> None:
     assert remedy(4) == f"echo 0 >{file} && echo 16 >{file}"
 
 
+SYSCTLS = "/etc/sysctl.d/zz-open-files.conf"
+NR_OPEN = f"echo fs.nr_open=2000000 >{SYSCTLS} && sysctl -p {SYSCTLS} && "
+
+
 @pytest.mark.parametrize(
     ("expected", "remedy"),
     [
-        ("open_files: 1048576", "echo '* - nofile 1048576' >/etc/security/limits.d/files.conf"),
+        (
+            "open_files: 1048576",
+            "echo '* - nofile 1048576' >/etc/security/limits.d/zz-open-files.conf",
+        ),
+        # Logins fail with a limit that the kernel does not allow.
+        (
+            "open_files: 2000000",
+            NR_OPEN + "echo '* - nofile 2000000' >/etc/security/limits.d/zz-open-files.conf",
+        ),
         ("huge_pages: 1234567", "sysctl -w vm.nr_hugepages=1234567"),
     ],
 )
@@ -223,7 +236,8 @@ def test_large_numbers_of_a_profile_keep_their_digits(expected: str, remedy: str
         ("rhel", "AuthenticAMD", OLD_MICROCODE, "dnf upgrade linux-firmware"),
         ("rhel", "", ("processor>microcode", "0x2a, 0x2b"), "dracut --force"),
         ("debian", "", NO_IOMMU, "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on iommu=pt /'"),
-        ("rhel", "", NO_IOMMU, "grubby --update-kernel=ALL"),
+        ("rhel", "", NO_IOMMU, "grubby --update-kernel=ALL --args='intel_iommu=on iommu=pt'"),
+        ("rhel", "AuthenticAMD", NO_IOMMU, "grubby --update-kernel=ALL --args='iommu=pt'"),
     ],
 )
 def test_remedies_are_those_of_the_system_and_the_processor(
@@ -299,8 +313,29 @@ def test_shared_memory_is_not_judged_if_the_agent_did_not_see_it() -> None:
     ]
     absent = only(judged([node(1, *changes)]))
     assert absent.check == "nearmetal.shared"
-    there = only(judged([node(1, ("nearmetal>folders>/dev/shm>writable", False))]))
-    assert there.remedy == "mount -o remount,rw,nosuid,nodev,mode=1777 /dev/shm"
+
+
+SHM = {"type": "tmpfs", "options": "nosuid relatime rw"}
+CLOSED = ("nearmetal>folders>/dev/shm>writable", False)
+NOT_FOR_USERS = ("nearmetal>folders>/dev/shm>mode", "755")
+MADE = "mkdir -p -m 1777 /dev/shm && mount -t tmpfs -o nosuid,nodev,mode=1777 tmpfs /dev/shm"
+OPENED = "mount -o remount,rw /dev/shm && chmod 1777 /dev/shm"
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ([CLOSED, ("storage>/dev/shm", SHM)], OPENED),
+        # Root may write to all folders, but jobs may not.
+        ([NOT_FOR_USERS, ("storage>/dev/shm", SHM)], OPENED),
+        # A folder without a file system of its own, and a node that did not name its mounts.
+        ([CLOSED], MADE),
+        ([CLOSED, ("storage", {})], OPENED),
+        ([("nearmetal>folders>/dev/shm", ...)], MADE),
+    ],
+)
+def test_shared_memory_is_mounted_or_opened(changes: list[tuple[str, Any]], remedy: str) -> None:
+    assert only(judged([node(1, *changes)])).remedy == remedy
 
 
 def test_the_remedy_of_a_missing_provider_is_that_of_its_place() -> None:

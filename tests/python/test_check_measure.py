@@ -20,13 +20,14 @@ from typing import Any, cast
 
 import pytest
 
-from nearmetal.check import measure
+from nearmetal.check import measure, mpi_job
 from nearmetal.check.collect import Gathered
 from nearmetal.check.measure import Agents, measure_cluster
 from nearmetal.check.performance.classes import NodeClasses
-from nearmetal.check.performance.run import MEASURED, PERFORMANCE, Order, run_text
+from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, Order, run_text
 from nearmetal.cli.main import main
 from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
@@ -48,7 +49,7 @@ class Here:
 
     def status(self) -> list[Any]:
         return [
-            SimpleNamespace(name=name, address=f"127.0.0.{number}")
+            SimpleNamespace(name=name, address=f"127.0.0.{number}", host="h1")
             for number, name in enumerate(NAMES, 1)
         ]
 
@@ -60,6 +61,12 @@ class Here:
     def end_marked(self, marker: str) -> int:
         self.swept.append(marker)
         return 0
+
+
+def spec_of(names: Sequence[str]) -> ClusterSpec:
+    """Return what measuring needs of a spec: nodes with their slots."""
+    nodes = [(None, SimpleNamespace(name=name, slots=1)) for name in names]
+    return cast(ClusterSpec, SimpleNamespace(nodes=nodes, slots=len(nodes)))
 
 
 def agents(backend: Here, names: Sequence[str] = NAMES, limit_s: float = 5.0) -> Agents:
@@ -159,7 +166,9 @@ def test_a_node_that_hangs_is_given_up_and_the_others_go_on() -> None:
 
 @pytest.mark.parametrize("first", ["exec sleep 300", f"echo '{HELLO}'; exec sleep 300"])
 def test_a_node_that_hangs_first_takes_no_other_along(first: str) -> None:
-    with agents(Here(odd={"n3": ("sh", "-c", first)}), ("n3", "n1", "n2"), 3.0) as running:
+    hanging = agents(Here(odd={"n3": ("sh", "-c", first)}), ("n3", "n1", "n2"), 3.0)
+    hanging.start_s = 3.0
+    with hanging as running:
         turn = running.ask(Order("processor", (("n3",), ("n1",), ("n2",))))
     assert set(turn.values) == {("n1",), ("n2",)}
     assert list(running.failures) == [("n3",)]
@@ -329,8 +338,8 @@ def test_a_whole_run_keeps_how_it_was_measured_and_what_failed() -> None:
     backend = Here(odd={"n3": ("sh", "-c", "echo no way in >&2; exit 1")})
     run = measure_cluster(
         cast(Backend, backend),
+        spec_of((*NAMES, "n9")),
         LocalRunner(),
-        (*NAMES, "n9"),
         ("processor", "latency"),
         NodeClasses(),
         limit_s=5.0,
@@ -344,6 +353,7 @@ def test_a_whole_run_keeps_how_it_was_measured_and_what_failed() -> None:
 
 def test_the_text_of_every_quantity_is_kept_with_a_run() -> None:
     assert set(measure._SETUP) == set(measure._SECONDS) == set(MEASURED)
+    assert set(mpi_job.ORDERS) == set(mpi_job._SECONDS) == set(BY_MPI)
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -353,7 +363,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("spec", "options", "why"),
     [
         ("two-nodes.yaml", (), "a cluster of 2 nodes has no majority"),
-        ("vms-two.yaml", (), "measures clusters of local nodes, and this one is of libvirt"),
+        ("vms-two.yaml", (), "a cluster of 2 nodes has no majority"),
         ("two-by-two.yaml", ("--measure", "luck"), "unknown measurement 'luck'"),
         (
             "two-by-two.yaml",

@@ -34,7 +34,7 @@ from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from tests.python.check_nodes import content_of, facts_of
-from tests.python.test_check_measure import HELLO, NAMES, Here, agents
+from tests.python.test_check_measure import HELLO, NAMES, Here, agents, spec_of
 
 _ODD = """
 import json, sys, time
@@ -59,8 +59,8 @@ def odd(**answers: str | tuple[float, str]) -> Sequence[str]:
 def run_of(backend: Here, *quantities: str) -> PerformanceRun:
     return measure_cluster(
         cast(Backend, backend),
+        spec_of(NAMES),
         LocalRunner(),
-        NAMES,
         quantities,
         NodeClasses(),
         limit_s=5.0,

@@ -73,13 +73,37 @@ def test_the_remedy_sets_the_value_of_most_nodes(path: str, value: Any, remedy: 
         ("net>ib0>state", "up", "down", "ip link set dev ib0 up"),
         ("net>ib0>state", "down", "up", DIFF),
         ("net>ib0>state", "unknown", "down", DIFF),
-        ("system>selinux", "enforcing", "permissive", "setenforce 1"),
+        ("system>selinux", "enforcing", "permissive", "echo 1 >/sys/fs/selinux/enforce"),
         ("system>selinux", "permissive", "enforcing", DIFF),
         ("system>selinux", "enforcing", "off", DIFF),
         ("pci>0000:17:00.0>vfs", 16, 0, "echo 16 >/sys/class/infiniband/mlx5_0/device/"),
         # The kernel refuses another number, and none at all would end machines that use them.
         ("pci>0000:17:00.0>vfs", 16, 4, DIFF),
         ("pci>0000:17:00.0>vfs", 0, 16, DIFF),
+        ("processor>no_turbo", "0", "1", "echo 0 >/sys/devices/system/cpu/intel_pstate/no_turbo"),
+        ("processor>no_turbo", "1", "0", DIFF),
+        ("processor>boost", "1", "0", "echo 1 >/sys/devices/system/cpu/cpufreq/boost"),
+        ("processor>boost", "0", "1", DIFF),
+        # Most nodes are less safe.
+        ("sysctl>kernel.randomize_va_space", "2", "0", "sysctl -w kernel.randomize_va_space=2"),
+        ("sysctl>kernel.randomize_va_space", "0", "2", DIFF),
+        ("sysctl>kernel.yama.ptrace_scope", "1", "0", "sysctl -w kernel.yama.ptrace_scope=1"),
+        ("sysctl>kernel.yama.ptrace_scope", "0", "1", DIFF),
+        ("sysctl>kernel.perf_event_paranoid", "2", "1", "sysctl -w kernel.perf_event_paranoid=2"),
+        ("sysctl>kernel.perf_event_paranoid", "1", "2", DIFF),
+        # Jobs and machines may use the pages.
+        ("memory>HugePages_Total", 512, 0, "sysctl -w vm.nr_hugepages=512"),
+        ("memory>HugePages_Total", 0, 512, DIFF),
+        ("sysctl>vm.nr_hugepages", "0", "512", DIFF),
+        (
+            "software>packages>libx++1",
+            "1:2~rc+1-3",
+            "1:1-1",
+            "apt-get install libx++1='1:2~rc+1-3'",
+        ),
+        ("software>packages>libx", "2-1", "", "apt-get install libx=2-1"),
+        ("software>packages>libx", "", "2-1", DIFF),
+        ("software>packages>-o", "2-1", "1-1", DIFF),
         # Most nodes have fallen back to a slow one.
         ("virtual>clock", "hpet", "tsc", DIFF),
     ],
@@ -192,3 +216,34 @@ def test_a_port_that_is_down_on_one_node_only() -> None:
         ("uniformity.fabric", Gravity.WARNING, "compute-06"),
         ("fabric.state", Gravity.NOTE, "compute-06"),
     }
+
+
+MOUNTED = {"type": "nfs4", "options": "relatime rw"}
+
+
+@pytest.mark.parametrize(
+    ("point", "usual", "value", "about", "remedy"),
+    [
+        ("/home", MOUNTED, ..., "type", "mount /home"),
+        ("/home", MOUNTED, ..., "options", DIFF),
+        ("/home", ..., MOUNTED, "type", DIFF),
+        ("/home", MOUNTED, MOUNTED | {"type": "ext4"}, "type", DIFF),
+        ("/a/b", MOUNTED, MOUNTED | {"options": "ro"}, "options", "mount -o remount,rw /a/b"),
+        ("/home", MOUNTED | {"options": "ro"}, MOUNTED, "options", DIFF),
+        ("/home", MOUNTED, MOUNTED | {"options": "noatime rw"}, "options", DIFF),
+        # No line of /etc/fstab says how.
+        ("/dev/shm", MOUNTED, ..., "type", DIFF),
+        ("/../etc", MOUNTED, ..., "type", DIFF),
+        ("/a b", MOUNTED, ..., "type", DIFF),
+        ("/-o", MOUNTED, ..., "type", DIFF),
+    ],
+)
+def test_a_mount_is_made_as_on_most_nodes(
+    point: str, usual: Any, value: Any, about: str, remedy: str
+) -> None:
+    def mounts(given: Any) -> tuple[str, Any]:
+        return (f"storage>{point}", {} if given is ... else given)
+
+    found = judged([*(node(i, mounts(usual)) for i in (1, 2, 3)), node(4, mounts(value))]).findings
+    (finding,) = [f for f in found if f.about == f"storage[{point}].{about}"]
+    assert (finding.folded, finding.remedy) == ("compute-04", remedy)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nearmetal.core.resources import tool
-from tests.python.moving_tables import PLACES, Place
+from tests.python.moving_tables import PLACES, WAYS, Place, as_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,6 +251,11 @@ def test_a_part_changes_as_its_machine_moves(abi: dict[str, Any]) -> None:
     }
     allowed = {(before, after) for before, after in abi["segment"]["part_states"]}
     assert allowed == designed | {(state, state) for state in part.values()}
+
+
+def test_the_tables_of_a_move_are_those_of_the_model(abi: dict[str, Any]) -> None:
+    for name, table in (("ways", as_names(WAYS)), ("places", as_names(PLACES))):
+        assert sorted(tuple(row) for row in abi[name]) == table
 
 
 def test_what_describes_no_part_is_not_asked(tmp_path: Path) -> None:

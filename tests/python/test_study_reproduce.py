@@ -105,7 +105,7 @@ def test_recorded_places_are_those_of_the_texts() -> None:
 
 
 HEDGES = {
-    "about": r"about|approximately|on the order of|typically",
+    "about": r"about|approximately|on the order of|typically|~|roughly",
     "almost": r"almost",
     "at most": r"at most|largest|-5%|\d-",
     "less than": r"less than|below|within",

@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 
 from benchmarks import vmw_ib
+from nearmetal.check.performance.run import (
+    PERFORMANCE,
+    MeasuredTurn,
+    PerformanceRun,
+    run_text,
+)
 from nearmetal.core.process import Command, Completed
 
 SENDS = {
@@ -71,11 +77,34 @@ def test_figures_of_the_study_stand_beside_those_of_the_cluster(tmp_path: Path) 
     assert "run two.yaml --mpi mpich5 -- /opt/osu/osu_mbw_mr" in verbs.asked
 
 
+def test_stream_and_dgemm_come_from_the_values_of_the_performance_check(tmp_path: Path) -> None:
+    verbs = Verbs(verbs=(1, "error: no device"), imb=(0, PING_PONG))
+
+    def run(name: str, words: Sequence[str]) -> Completed:
+        if name == "check-performance":
+            assert "stream,dgemm" in words[words.index("--measure") + 1]
+            kept = Path(words[words.index("--output") + 1])
+            kept.mkdir()
+            turns = [MeasuredTurn("stream", {("n1",): v, ("n2",): 2 * v}) for v in (1.0, 3.0, 2.0)]
+            found = PerformanceRun(
+                ("n1", "n2"),
+                setup={"stream": "small arrays"},
+                screening=tuple(turns),
+                lacking={"dgemm": "the MPI job ended|look"},
+            )
+            (kept / PERFORMANCE).write_text(run_text(found))
+        return verbs(name, words)
+
+    _, rows = reported(tmp_path, run)
+    assert rows["STREAM"].endswith("177.556 GB/s / n1 2, n2 4 GB/s: small arrays")
+    assert rows["DGEMM"].endswith("GFLOP/s / not run: the MPI job ended")
+
+
 def test_what_cannot_run_says_why_and_faults_fail(tmp_path: Path) -> None:
     verbs = Verbs(
         verbs=(1, "error: nodes have no RDMA device"),
         check_health_base=(4, {"findings": [FAULT]}),
-        check_performance=(1, "error: a cluster of 2 nodes has no majority"),
+        check_performance=(1, "error: a cluster of 2 nodes has no majority\n  hint: add nodes"),
         imb=(0, "no table"),
     )
     code, rows = reported(tmp_path, verbs)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 RUNDIR = "/run/nearmetal"
 RANKS = 4
 CONNECT_S = 5
-"""NEARMETAL_CONNECT_MS, unless a job sets it: no message may take longer than this."""
+"""NEARMETAL_CONNECT_MS, unless a job sets it: no message may take longer than this.
+
+Waits for a processor are not counted (programs/starved.h)."""
 
 
 @dataclass(frozen=True)

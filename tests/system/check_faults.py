@@ -2,13 +2,14 @@
 """The table of faults that `nearmetal check` must find and name, and what undoes each of them.
 
 A fault is injected where it can be: into a real node of a local cluster (`NODES`), into a real
-agent on this machine (`AGENTS`), or into the files that a real agent reads (`TREES`). The last ones
+agent on this machine (`AGENTS`), the shell (`SHELLS`) or the login (`LOGINS`) that starts it, or into the files that a real agent reads (`TREES`). The last ones
 are faults of hardware that this machine lacks, and faults that would hit all nodes of a local
 cluster, which share its kernel.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from tests.system.check_tree import (
@@ -16,20 +17,22 @@ from tests.system.check_tree import (
     CPU,
     CPUS,
     DMI,
+    DPKG,
     HOME,
     KERNEL,
     LINK,
     MEMORY_TYPES,
     MOUNTS,
+    PACKAGES,
     PAT,
     PORT,
     PROVIDER,
     SLOT,
-    STATUS,
     cpuinfo,
     daemon,
     meminfo,
     modules,
+    status,
 )
 
 Files = dict[str, "str | bytes | None"]
@@ -44,7 +47,12 @@ class NodeFault:
     """Of the node, as options of nsenter."""
     inject: str
     undo: str = ""
-    """If it is empty, the remedy of the finding is run as it is."""
+    why: str = ""
+    """Why the remedy of the finding is not run, and `undo` is.
+
+    If it is empty, the remedy is run as it is."""
+    device: str = os.devnull
+    """Of this machine, on the standard input of the injection."""
     others: tuple[str, ...] = ()
     """Nodes that are a part of the fault."""
 
@@ -61,21 +69,42 @@ class TreeFault:
     If it is empty, the remedy is run as it is."""
     kernel: Files = field(default_factory=dict)
     """What a kernel shows in other files after the remedy."""
+    network: tuple[str, str] = ("", "")
+    """If the remedy changes a network: what makes it in a namespace, and what then shows it in the
+    files of {tree}."""
     kind: str = "machine"
     others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class AgentFault:
-    """A fault of the process of an agent, which is a node here: words before its command."""
+    """A fault of the process of an agent, which is a node here."""
 
     found: set[str]
+    why: str
+    """Why the remedy of the finding cannot be run."""
     words: tuple[str, ...] = ()
+    """Before its command."""
     ahead_s: float = 0.0
     """How far its clock is ahead."""
 
 
+@dataclass(frozen=True)
+class ShellFault:
+    """A fault of the shell that starts an agent; the remedy is run in it. {tmp}: a folder."""
+
+    found: set[str]
+    inject: str
+
+
+MOUNTING = "-m -p"
+"""`mount` reads the table of its own process."""
+
+SHOWS = "it shows more, and changes nothing"
 SHM = "nosuid,nodev,relatime /dev/shm"
+CLOCK = "it would set the clock of this machine"
+SHM_MOUNT = {f"uniformity.mounts storage[/dev/shm].{each}" for each in ("type", "options")}
+SRV_MOUNT = {f"uniformity.mounts storage[/srv].{each}" for each in ("type", "options")}
 NODES: dict[str, NodeFault] = {
     "a smaller MTU": NodeFault(
         {"uniformity.interfaces net.{net}.mtu"}, "-n", "ip link set {net} mtu 1200"
@@ -90,52 +119,118 @@ NODES: dict[str, NodeFault] = {
         "-n",
         "sysctl -w net.core.somaxconn=17",
     ),
+    "a setting of two numbers": NodeFault(
+        {"uniformity.settings sysctl[net.ipv4.ip_local_port_range]"},
+        "-n",
+        "sysctl -w net.ipv4.ip_local_port_range='40000 50000'",
+    ),
+    "another control of congestion": NodeFault(
+        {"uniformity.settings sysctl[net.ipv4.tcp_congestion_control]"},
+        "-n",
+        "sysctl -w net.ipv4.tcp_congestion_control=reno",
+    ),
     "a second node of a name": NodeFault(
-        {"base.hostname"}, "-u", "hostname n1", "hostname n3", others=("n1",)
+        {"base.hostname"},
+        "-u",
+        "hostname n1",
+        "hostname n3",
+        why="which of both has the wrong name is not known",
+        others=("n1",),
     ),
     "a name that is not resolved": NodeFault(
-        {"base.resolution"}, "-u", "hostname lost", "hostname n3"
+        {"base.resolution"}, "-u", "hostname lost", "hostname n3", why=SHOWS
     ),
     "a mount that others lack": NodeFault(
-        {"uniformity.mounts storage[/srv].type", "uniformity.mounts storage[/srv].options"},
-        "-m",
-        "mount -t tmpfs none /srv",
-        "umount /srv",
+        {"uniformity.mounts storage[/opt].type", "uniformity.mounts storage[/opt].options"},
+        MOUNTING,
+        "mount -t tmpfs none /opt",
+        "umount /opt",
+        why="no remedy takes away what only one node has",
+    ),
+    "a mount that is missing": NodeFault(
+        {"storage.mounts /srv"} | SRV_MOUNT, MOUNTING, "umount /srv"
+    ),
+    "a mount that is read-only": NodeFault(
+        {"uniformity.mounts storage[/srv].options"}, MOUNTING, "mount -o remount,ro /srv"
+    ),
+    "a mount whose server has died": NodeFault(
+        {"storage.broken /srv", "uniformity.mounts storage[/srv].type"},
+        MOUNTING,
+        "umount /srv && mount -i -t fuse -o fd=0,rootmode=40000,user_id=0,group_id=0 none /srv",
+        device="/dev/fuse",
     ),
     "shared memory that is read-only": NodeFault(
         {"nearmetal.shared", "uniformity.mounts storage[/dev/shm].options"},
-        "-m",
+        MOUNTING,
         f"mount -o remount,ro,{SHM}",
-        "mount -o remount,rw,nosuid,nodev,mode=1777 /dev/shm",
+    ),
+    "no shared memory": NodeFault({"nearmetal.shared"} | SHM_MOUNT, MOUNTING, "umount /dev/shm"),
+    "shared memory for root only": NodeFault({"nearmetal.shared"}, MOUNTING, "chmod 755 /dev/shm"),
+    "little shared memory": NodeFault(
+        {"nearmetal.shared"}, MOUNTING, "mount -o remount,size=1m /dev/shm"
     ),
     "a full file system": NodeFault(
         {"storage.full /dev/shm"},
-        "-m",
-        "sh -c 'head -c 17000000 /dev/zero >/dev/shm/full; true'",
+        MOUNTING,
+        "head -c 17000000 /dev/zero >/dev/shm/full || true",
         "rm /dev/shm/full",
+        why=SHOWS,
     ),
 }
 
 AGENTS: dict[str, AgentFault] = {
     "a limit of open files": AgentFault(
         {"uniformity.limits limits.nofile.hard", "uniformity.limits limits.nofile.soft"},
+        SHOWS,
         ("prlimit", "--nofile=256:512", "--"),
     ),
-    "a clock that is 5 s ahead": AgentFault({"base.clock"}, ahead_s=5.0),
+    "a clock that is 5 s ahead": AgentFault({"base.clock"}, CLOCK, ahead_s=5.0),
     # An agent may take seconds to answer, and might have read its clock at the first moment.
-    "a clock that is a minute behind": AgentFault({"base.clock"}, ahead_s=-60.0),
+    "a clock that is a minute behind": AgentFault({"base.clock"}, CLOCK, ahead_s=-60.0),
 }
 
+SHELLS: dict[str, ShellFault] = {
+    "another provider": ShellFault({"nearmetal.environment"}, "export FI_PROVIDER=tcp"),
+    "a path without the provider": ShellFault(
+        {
+            "nearmetal.provider {tmp}/nearmetal/libnearmetal-fi.so",
+            "uniformity.software nearmetal.providers[{tmp}/nearmetal/libnearmetal-fi.so]",
+        },
+        "export FI_PROVIDER_PATH={tmp}/nearmetal",
+    ),
+    "a rundir that is missing": ShellFault(
+        {"nearmetal.rundir {tmp}/none/rundir"}, "export NEARMETAL_RUNDIR={tmp}/none/rundir"
+    ),
+    "a rundir of all users": ShellFault(
+        {"nearmetal.rundir {tmp}/rundir"},
+        "mkdir -m 1777 {tmp}/rundir; export NEARMETAL_RUNDIR={tmp}/rundir",
+    ),
+}
+
+LIMIT = "uniformity.limits limits."
+LOGINS: dict[str, ShellFault] = {
+    "few open files": ShellFault(
+        {"base.open_files", f"{LIMIT}nofile.hard", f"{LIMIT}nofile.soft"},
+        "echo '* - nofile 512' >/etc/security/limits.d/few.conf",
+    ),
+    "little locked memory": ShellFault(
+        {"base.memlock", f"{LIMIT}memlock.hard", f"{LIMIT}memlock.soft"},
+        "echo '* - memlock 64' >/etc/security/limits.d/little.conf",
+    ),
+}
+"""Faults of a node's files for logins: the agent is started by a login, after the remedy."""
+
 REBOOT = "the machine would have to be restarted"
-HARDWARE = "somebody would have to touch hardware"
+HARDWARE = "a person would have to touch hardware"
 HOST = "it is a command of the host"
 MACHINE = "it would reach the kernel of this machine"
-PACKAGES = "it would install packages on this machine"
+LIBRARIES = {k: v for k, v in PACKAGES.items() if k.startswith("lib")}
 FABRIC = "it shows more, and the cause is in the fabric"
 DAEMON = "files run no daemon"
 
 SYS_CPU = "/sys/devices/system/cpu"
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
+DEFRAG = "sys/kernel/mm/transparent_hugepage/defrag"
 CLOCKS = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 OLD_KERNEL = "6.1.0-17-amd64"
 FAMILY = "uniformity.processor processor."
@@ -194,8 +289,9 @@ TREES: dict[str, TreeFault] = {
             "proc/self/cgroup": "0::/jobs\n",
             "sys/fs/cgroup/jobs/cpu.max": "10000 100000\n",
         },
-        why="no manager of services has the control group",
     ),
+    "no turbo": TreeFault({f"{FAMILY}no_turbo"}, {f"{CPU}/intel_pstate/no_turbo": "1\n"}),
+    "a slow idle state": TreeFault({"processor.idle C6"}, per_cpu("cpuidle/state2/disable", "0\n")),
     "a missing module of memory": TreeFault(
         {
             "memory.spread",
@@ -216,6 +312,11 @@ TREES: dict[str, TreeFault] = {
         {"memory.transparent", "uniformity.settings memory.transparent.enabled"},
         {THP: "always madvise [never]\n"},
         kernel={THP: "[always] madvise never\n"},
+    ),
+    "the making of huge pages": TreeFault(
+        {"uniformity.settings memory.transparent.defrag"},
+        {DEFRAG: "[always] defer defer+madvise madvise never\n"},
+        kernel={DEFRAG: "always defer defer+madvise [madvise] never\n"},
     ),
     "too few huge pages": TreeFault(
         {
@@ -240,17 +341,23 @@ TREES: dict[str, TreeFault] = {
             f"uniformity.software software.packages[linux-image-{KERNEL}]",
             f"uniformity.software software.packages[linux-image-{OLD_KERNEL}]",
         },
-        {"var/lib/dpkg/status": STATUS.format(kernel=OLD_KERNEL)},
-        why=PACKAGES,
+        {DPKG: status({f"linux-image-{OLD_KERNEL}": "6.1.69-1"} | LIBRARIES)},
+        why="no remedy takes away the package that only one node has",
+    ),
+    "a package that is missing": TreeFault(
+        {"software.packages libfabric1", "uniformity.software software.packages.libfabric1"},
+        {DPKG: status({k: v for k, v in PACKAGES.items() if k != "libfabric1"})},
+    ),
+    "an old package": TreeFault(
+        {"software.packages libfabric1", "uniformity.software software.packages.libfabric1"},
+        {DPKG: status(PACKAGES | {"libfabric1": "1.11.0-2"})},
     ),
     "another kernel": TreeFault(
         {"software.kernel", "uniformity.kernel system.kernel"},
         {"proc/sys/kernel/osrelease": OLD_KERNEL + "\n"},
         why=REBOOT,
     ),
-    "SELinux": TreeFault(
-        {"uniformity.kernel system.selinux"}, {"sys/fs/selinux/enforce": "1\n"}, why=MACHINE
-    ),
+    "SELinux": TreeFault({"uniformity.kernel system.selinux"}, {"sys/fs/selinux/enforce": "0\n"}),
     "AppArmor": TreeFault(
         {"uniformity.kernel system.apparmor"},
         {"sys/module/apparmor/parameters/enabled": "N\n"},
@@ -318,7 +425,10 @@ TREES: dict[str, TreeFault] = {
     "a smaller MTU of an adapter": TreeFault(
         {"fabric.mtu mlx5_0/1", "uniformity.interfaces net.ib0.mtu"},
         {f"{ADAPTER}/net/ib0/mtu": "2044\n"},
-        why=MACHINE,
+        network=(
+            "ip link add ib0 type veth peer name ib1 && ip link set ib0 mtu 2044",
+            rf"ip -o link show ib0 | sed 's/.* mtu \([0-9]*\) .*/\1/' >{{tree}}/{ADAPTER}/net/ib0/mtu",
+        ),
     ),
     "a slot with half of its lanes": TreeFault(
         {f"fabric.slot {SLOT}"}, {f"{ADAPTER}/current_link_width": "8\n"}, why=HARDWARE
@@ -342,8 +452,7 @@ TREES: dict[str, TreeFault] = {
             f"nearmetal.provider /{LINK}",
             f"uniformity.software nearmetal.providers[/{LINK}]",
         },
-        {PROVIDER: None},
-        why=PACKAGES,
+        {PROVIDER: None, DPKG: status(PACKAGES)},
     ),
     "a clock source": TreeFault(
         {"virtual.clock", "uniformity.processor virtual.clock"}, {CLOCKS: "acpi_pm\n"}, kind="guest"

@@ -31,17 +31,15 @@ MOUNTS = """\
 HOME = "24 22 0:50 / /home rw,relatime - nfs4 server:/home rw\n"
 PROVIDER = "usr/lib/x86_64-linux-gnu/nearmetal/libnearmetal-fi.so"
 LINK = "usr/lib/x86_64-linux-gnu/libfabric/libnearmetal-fi.so"
-STATUS = """\
-Package: linux-image-{kernel}
-Status: install ok installed
-Version: 6.1.76-1
-
-Package: libfabric1
-Status: install ok installed
-Version: 1.17.0-3
-
-"""
+DPKG = "var/lib/dpkg/status"
+IDLE = (("POLL", 0, 0), ("C1", 2, 0), ("C6", 133, 1))
+"""Idle states: name, latency in microseconds, and whether it is switched off."""
 KERNEL = "6.1.0-18-amd64"
+PACKAGES = {
+    f"linux-image-{KERNEL}": "6.1.76-1",
+    "libfabric1": "1.17.0-3",
+    "libnearmetal-fi": "1.0-1",
+}
 MEMINFO = """\
 MemTotal:       {total} kB
 MemAvailable:   60000000 kB
@@ -51,6 +49,16 @@ HardwareCorrupted:     0 kB
 HugePages_Total:       {huge}
 Hugepagesize:       2048 kB
 """
+
+
+def status(packages: Mapping[str, str]) -> str:
+    """Return the database of dpkg with these packages and versions."""
+    return "".join(
+        f"Package: {name}\nStatus: install ok installed\nPriority: optional\nSection: misc\n"
+        f"Maintainer: Nearmetal <nearmetal@example.org>\nArchitecture: all\nVersion: {version}\n"
+        f"Description: a package\n\n"
+        for name, version in packages.items()
+    )
 
 
 def meminfo(total: int = 131072000, swap: int = 8388604, huge: int = 512) -> str:
@@ -100,7 +108,7 @@ def _common(number: int) -> dict[str, str | bytes]:
         "proc/self/cgroup": "0::/\n",
         "proc/self/mountinfo": MOUNTS.format(HOME),
         "etc/os-release": 'ID=debian\nVERSION_ID="12"\n',
-        "var/lib/dpkg/status": STATUS.format(kernel=KERNEL),
+        DPKG: status(PACKAGES),
         PROVIDER: "",
         "usr/lib/x86_64-linux-gnu/libfabric.so.1.18.0": "",
         "sys/class/dmi/id/bios_version": "2.1\n",
@@ -108,6 +116,7 @@ def _common(number: int) -> dict[str, str | bytes]:
         "sys/module/apparmor/parameters/enabled": "Y\n",
         "sys/module/ib_uverbs/refcnt": "0\n",
         "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
+        "sys/kernel/mm/transparent_hugepage/defrag": "always defer defer+madvise [madvise] never\n",
         f"{CPU}/online": "0-7\n",
         f"{CPU}/present": "0-7\n",
         f"{CPU}/smt/control": "on\n",
@@ -127,6 +136,8 @@ def _machine(number: int) -> dict[str, str | bytes]:
     files = _common(number) | {
         "proc/cpuinfo": cpuinfo(),
         "sys/class/dmi/id/product_name": "Model 1\n",
+        "sys/fs/selinux/enforce": "1\n",
+        f"{CPU}/intel_pstate/no_turbo": "0\n",
         "sys/devices/system/edac/mc/mc0/ce_count": "0\n",
         "sys/devices/system/edac/mc/mc0/ue_count": "0\n",
         DMI: modules(),
@@ -167,6 +178,11 @@ def _machine(number: int) -> dict[str, str | bytes]:
         files[f"{folder}/scaling_governor"] = "performance\n"
         files[f"{folder}/cpuinfo_max_freq"] = "3000000\n"
         files[f"{folder}/scaling_max_freq"] = "3000000\n"
+        for state_number, (name, latency, off) in enumerate(IDLE):
+            state = f"{CPU}/cpu{cpu}/cpuidle/state{state_number}"
+            files[f"{state}/name"] = f"{name}\n"
+            files[f"{state}/latency"] = f"{latency}\n"
+            files[f"{state}/disable"] = f"{off}\n"
     return files
 
 

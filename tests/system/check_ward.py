@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.system.local import Site, site
@@ -40,20 +42,19 @@ class Ward:
 
     place: Site
     spec: str
-    pid: int
+    pids: dict[str, int]
+    profile: str = "health_extended"
 
-    def enter(self, namespaces: str, *argv: str) -> None:
-        """Run a program of this machine as root in namespaces of the node."""
-        subprocess.run(
-            ["nsenter", "-t", str(self.pid), *namespaces.split(), "--", *argv],
-            check=True,
-            capture_output=True,
-            timeout=30,
-        )
+    def enter(self, namespaces: str, text: str, node: str = NODE, device: str = os.devnull) -> None:
+        """Run a text of the shell as root in namespaces of a node."""
+        argv = ["nsenter", "-t", str(self.pids[node]), *namespaces.split(), "--", "sh", "-ec", text]
+        with Path(device).open("r+b", buffering=0) as stream:
+            done = subprocess.run(argv, stdin=stream, check=False, capture_output=True, timeout=30)
+        assert done.returncode == 0, done.stderr
 
     def findings(self) -> list[dict[str, Any]]:
         """Return what a check finds, without what all nodes have from this machine."""
-        done = self.place.run("check", self.spec, "--json")
+        done = self.place.run("check", self.spec, "--profile", self.profile, "--json")
         assert done.returncode in (0, 4), done.stderr
         found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
         return [finding for finding in found if len(finding["nodes"]) < 4]
@@ -72,7 +73,6 @@ def ward_of(name: str) -> Iterator[Ward]:
         spec = place.write("spec.yaml", SPEC.format(name=name))
         place.ok("up", spec)
         place.look(spec)
-        (pid,) = [n["pid"] for n in place.json("status", spec)["nodes"] if n["name"] == NODE]
-        yield Ward(place, spec, pid)
+        yield Ward(place, spec, {n["name"]: n["pid"] for n in place.json("status", spec)["nodes"]})
         place.ok("down", "--yes", spec)
         place.assert_no_trace()

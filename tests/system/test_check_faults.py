@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +21,24 @@ from nearmetal.check.collect import collect, here
 from nearmetal.check.diff import compare
 from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.progress import Silent
-from tests.python.check_nodes import DIFF, judged
-from tests.system.check_faults import AGENTS, NODES, TREES, Files, TreeFault
+from tests.python.check_nodes import judged
+from tests.system.check_faults import (
+    AGENTS,
+    LOGINS,
+    NODES,
+    SHELLS,
+    TREES,
+    Files,
+    ShellFault,
+    TreeFault,
+)
+from tests.system.check_remedies import make_archive, remedies, repair
 from tests.system.check_tree import KINDS, change, make_tree
 from tests.system.check_ward import NODE, Ward, ward_of
 from tests.system.processor_quota import group_with_quota
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nearmetal.check.model import CheckFinding
     from nearmetal.check.snapshot import Snapshot
@@ -38,6 +48,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="faults are injected as root"),
 ]
 
+NAMES = ("m1", "m2", "m3", "m4")
 ODD = "m3"
 """The agent that gets the faults."""
 
@@ -52,6 +63,8 @@ expect:
   link_gbit: 100
   mtu: 4092
   memlock: 64 KiB
+  idle_latency_us: 20
+  packages: {libfabric1: 1.17.0-3}
 """
 """What the site of the trees expects."""
 
@@ -66,28 +79,27 @@ exec(compile(sys.stdin.read(), "agent", "exec"))
 """
 
 
-def test_the_table_is_long_enough() -> None:
-    assert len(NODES) + len(AGENTS) + len(TREES) >= 30
-
-
-SETS = re.compile(r"(echo [\w'-]+ >/|for \w in /sys/|sysctl -w |ip link set dev )")
-"""Remedies that reach only what a test has put in the place of this machine's."""
-
-
-def remedies(found: Iterable[str]) -> list[str]:
-    """Return the commands that a test may run as root: none restarts or installs anything."""
-    commands = sorted(set(found) - {DIFF})
-    assert commands
-    assert all(map(SETS.match, commands)), commands
-    return commands
+def test_thirty_remedies_are_run_as_they_are_printed() -> None:
+    tables = [fault.why for table in (NODES, TREES) for fault in table.values()]
+    assert len(SHELLS) + len(LOGINS) + tables.count("") >= 30
 
 
 # Real nodes of a cluster
+
+OF_NODES = """\
+name: nodes
+base: health_extended
+expect: {mounts: [/srv], shm_bytes: 8 MiB}
+"""
 
 
 @pytest.fixture(scope="module")
 def ward() -> Iterator[Ward]:
     with ward_of("faults") as found:
+        found.profile = found.place.write("profile.yaml", OF_NODES)
+        for node in found.pids:
+            table = "echo 'none /srv tmpfs size=1m 0 0' >/tmp/fstab; mount -B /tmp/fstab /etc/fstab"
+            found.enter("-m -p", f"{table}; mount /srv", node)
         assert found.findings() == []
         yield found
 
@@ -96,18 +108,16 @@ def ward() -> Iterator[Ward]:
 def test_a_fault_of_a_node(ward: Ward, name: str) -> None:
     fault = NODES[name]
     net = ward.interface()
-
-    def enter(text: str) -> None:
-        ward.enter(fault.namespaces, *shlex.split(text.format(net=net)))
-
+    if not Path(fault.device).exists():
+        pytest.skip(f"this machine has no {fault.device}")
+    ward.enter(fault.namespaces, fault.inject.format(net=net), device=fault.device)
     undo = fault.undo
-    enter(fault.inject)
     try:
         found = ward.findings()
-        if not undo:
-            undo = shlex.join(["sh", "-ec", "; ".join(remedies(f["remedy"] for f in found))])
+        if not fault.why:
+            undo = "\n".join(remedies(f["remedy"] for f in found))
     finally:
-        enter(undo or "true")
+        ward.enter(fault.namespaces, undo or "true")
     keys = {f"{f['check']} {f['about']}".strip() for f in found}
     assert keys == {each.format(net=net) for each in fault.found}
     assert {node for f in found for node in f["nodes"]} == {NODE, *fault.others}
@@ -123,8 +133,7 @@ def targets(
 ) -> dict[str, Command]:
     """Return four agents on this machine; `odd` is the third one."""
     found = {}
-    for i in range(1, 5):
-        name = f"m{i}"
+    for name in NAMES:
         (command,) = here(name).values()
         command = odd if odd is not None and name == ODD else command
         option = (options or {}).get(name)
@@ -141,7 +150,11 @@ def snapshots(commands: Mapping[str, Command]) -> dict[str, Snapshot]:
 def odd_ones(commands: Mapping[str, Command]) -> list[CheckFinding]:
     """Return the findings that not all agents have."""
     found = judged(snapshots(commands).values()).findings
-    return [f for f in found if len(f.nodes) < 4 and f.check not in OF_THIS_MACHINE]
+    return [
+        f
+        for f in found
+        if len(f.nodes) < len(NAMES) and (f.check not in OF_THIS_MACHINE or f.folded == ODD)
+    ]
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -158,13 +171,71 @@ def test_a_fault_of_an_agent(name: str) -> None:
     assert odd_ones(targets()) == []
 
 
+def cured(fault: ShellFault, tmp: str, odd_with: Callable[[str], list[CheckFinding]]) -> None:
+    """Assert that a fault is found at its node, and that its remedies in the same shell end it."""
+    inject = fault.inject.format(tmp=tmp)
+    found = odd_with(inject)
+    assert {f.key for f in found} == {key.format(tmp=tmp) for key in fault.found}
+    assert {f.folded for f in found} == {ODD}
+    commands = "\n".join(remedies(f.remedy for f in found))
+    assert odd_with(f"{inject}\n{{ {commands}\n}} >/dev/null") == []
+
+
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_fault_of_the_shell_of_an_agent(name: str) -> None:
+    (command,) = here(ODD).values()
+
+    def odd_with(text: str) -> list[CheckFinding]:
+        return odd_ones(targets(after(text, command)))
+
+    with tempfile.TemporaryDirectory(prefix="nm-") as tmp:
+        cured(SHELLS[name], tmp, odd_with)
+
+
+LOGIN = """\
+mount -t tmpfs none /etc/security/limits.d
+printf '* - nofile 4096\\n* - memlock unlimited\\n' >/etc/security/limits.d/all.conf
+mount --bind {tree} /mnt
+{text}
+exec su -s /bin/sh nobody -c {agent}
+"""
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_a_fault_of_the_limits_of_logins(
+    healthy: dict[str, tuple[Path, dict[str, Snapshot]]], name: str
+) -> None:
+    place, _ = healthy["machine"]
+    profile = SITE.replace("64 KiB", "1 MiB\n  open_files: 4096")
+
+    def odd_with(text: str) -> list[CheckFinding]:
+        commands = {}
+        for each, command in targets(options=dict.fromkeys(NAMES, "--root=/mnt")).items():
+            agent = shlex.quote("exec " + shlex.join(command.argv))
+            own = LOGIN.format(tree=place / each, text=text if each == ODD else "", agent=agent)
+            namespace = ("unshare", "-m", "--propagation", "private", "sh", "-ec", own)
+            commands[each] = Command(namespace)
+        found = judged(snapshots(commands).values(), profile).findings
+        return [f for f in found if len(f.nodes) < len(NAMES)]
+
+    cured(LOGINS[name], "", odd_with)
+
+
+def after(text: str, command: Command) -> Command:
+    """Return a command that a shell starts after a text."""
+    return replace(command, argv=("sh", "-c", f'{text}\nexec "$@"', "sh", *command.argv))
+
+
 def test_a_quota_of_a_control_group() -> None:
     (command,) = here(ODD).values()
     with group_with_quota(percent=50) as group:
-        join = ("sh", "-c", f'echo $$ >{group}/cgroup.procs; exec "$@"', "sh")
-        found = odd_ones(targets(replace(command, argv=(*join, *command.argv))))
-    assert [(f.key, f.folded) for f in found] == [("processor.quota", ODD)]
-    assert odd_ones(targets()) == []
+        odd = after(f"echo $$ >{group}/cgroup.procs", command)
+        found = odd_ones(targets(odd))
+        assert [(f.key, f.folded) for f in found] == [("processor.quota", ODD)]
+        (remedy,) = remedies(f.remedy for f in found)
+        assert str(group) in remedy
+        subprocess.run(["sh", "-ec", remedy], check=True, timeout=30)
+        assert odd_ones(targets(odd)) == []
 
 
 # Files of a node
@@ -212,16 +283,15 @@ def changed(tree: Path, files: Files) -> Iterator[None]:
                     parent.rmdir()
 
 
-def repair(tree: Path, command: str) -> None:
-    """Run a command with the files of a tree in the place of the kernel's."""
-    mounts = "".join(f"mount --bind {tree}/{place} /{place}; " for place in ("sys", "proc/sys"))
-    argv = ["unshare", "-m", "--propagation", "private", "sh", "-ec", mounts + command]
-    subprocess.run(argv, check=True, capture_output=True, timeout=30)
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive with the packages of the trees."""
+    return make_archive(tmp_path_factory.mktemp("packages"))
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_fault_of_the_files_of_a_node(
-    healthy: dict[str, tuple[Path, dict[str, Snapshot]]], name: str
+    healthy: dict[str, tuple[Path, dict[str, Snapshot]]], archive: Path, name: str
 ) -> None:
     fault: TreeFault = TREES[name]
     place, others = healthy[fault.kind]
@@ -238,8 +308,7 @@ def test_a_fault_of_the_files_of_a_node(
         assert {node for f in found for node in f.nodes} == {ODD, *fault.others}
         assert all(f.remedy and f.source and f.reason for f in found)
         if not fault.why:
-            for command in remedies(f.remedy for f in found):
-                repair(tree, command)
+            repair(tree, remedies(f.remedy for f in found), archive, fault.network)
             change(tree, fault.kernel)
             assert findings() == []
     assert findings() == []

@@ -74,8 +74,12 @@ static void source_down(struct nm_transport *from, struct nm_peer *source, int e
 static int create(const struct far_frame *frame, struct far_frame *answer)
 {
 	/* No source is told apart from another: a case has two nodes. */
-	static const struct nm_sink sink = {&transport,	 source_up, deliver,
-					    source_down, NULL,	    NULL};
+	static const struct nm_sink sink = {
+		.engine = &transport,
+		.source_up = source_up,
+		.deliver = deliver,
+		.source_down = source_down,
+	};
 	const struct nm_transport_kind *kind =
 		!strcmp(frame->head.create.name, "shm") ? &nm_shm_kind : &nm_vmseg_kind;
 	struct nm_address address = {

@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/peer.h"
 #include "harness.h"
 #include "transport/transport.h"
+#include "vmseg_nodes.h"
 
 #define NODES_MAX 24
 #define PATIENCE_ROUNDS 15000 /* of a millisecond and more in which nothing moves */
@@ -175,6 +177,17 @@ static void add_windows(struct near_node *node)
 	NM_CHECK_EQ(nm_engine_add_transport(node->engine, shm), 0);
 }
 
+static void add_machine(struct near_node *node, uint32_t part)
+{
+	struct nm_transport *segment;
+	struct nm_reason why = {""};
+
+	if (machine_create(part, nm_engine_sink(node->engine), &node->address, &segment, &why))
+		nm_test_fail(__FILE__, __LINE__, "segment: %s", why.text);
+	NM_CHECK_EQ(nm_engine_add_transport(node->engine, segment), 0);
+	nm_engine_set_identity(node->engine, &node->address.who);
+}
+
 static void add_net(struct near_node *node)
 {
 	node->net = calloc(1, sizeof(*node->net));
@@ -196,7 +209,9 @@ static void note_lost(void *arg, const struct nm_lost *lost)
 	node->failed = lost->failed;
 }
 
-static struct near_node *create(bool has_windows, bool has_net)
+#define NO_PART UINT32_MAX
+
+static struct near_node *create(bool has_windows, uint32_t part, bool has_net)
 {
 	struct near_node *node = calloc(1, sizeof(*node));
 	struct nm_engine_config config = {.who = {.id = {0}}};
@@ -206,6 +221,9 @@ static struct near_node *create(bool has_windows, bool has_net)
 	setenv("NEARMETAL_POOL_SIZE", "1M", 0);
 	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 0);
 	setenv("NEARMETAL_CONNECT_MS", "2000", 0);
+	/* Knobs are read once, by the engine. */
+	if (part != NO_PART)
+		close(segment_enter_machine(part));
 	nodes[index_of(NULL)] = node;
 	node->address.version = NM_ADDRESS_VERSION;
 	NM_CHECK_EQ(nm_identity_create(&node->address.who), 0);
@@ -220,6 +238,8 @@ static struct near_node *create(bool has_windows, bool has_net)
 	nm_engine_bind(node->engine, &queues);
 	if (has_windows)
 		add_windows(node);
+	if (part != NO_PART)
+		add_machine(node, part);
 	if (has_net)
 		add_net(node);
 	return node;
@@ -227,12 +247,17 @@ static struct near_node *create(bool has_windows, bool has_net)
 
 struct near_node *near_create(bool has_net)
 {
-	return create(true, has_net);
+	return create(true, NO_PART, has_net);
+}
+
+struct near_node *near_create_on(uint32_t part, bool has_net)
+{
+	return create(false, part, has_net);
 }
 
 struct near_node *near_create_far(void)
 {
-	return create(false, true);
+	return create(false, NO_PART, true);
 }
 
 void near_destroy(struct near_node *node)
@@ -255,6 +280,15 @@ unsigned int near_step(struct near_node *a, struct near_node *b, struct near_nod
 void near_hold_net(struct near_node *node, bool held)
 {
 	node->net->held = held;
+}
+
+unsigned int near_waiting(const struct near_node *node, const struct near_node *from)
+{
+	unsigned int nr = 0;
+
+	for (const struct net_packet *p = node->net->inbox[index_of(from)]; p; p = p->next)
+		nr++;
+	return nr;
 }
 
 struct nm_window_header *near_window(const struct near_node *node)

@@ -23,6 +23,8 @@ struct near_node {
 
 /* HAS_NET: with a network to the others that have one. The rundir is the case's own. */
 struct near_node *near_create(bool has_net);
+/* On machine PART of the segment of vmseg_fixture.h, without windows of the kernel. */
+struct near_node *near_create_on(uint32_t part, bool has_net);
 /* Only with a network. */
 struct near_node *near_create_far(void);
 void near_destroy(struct near_node *node);
@@ -32,6 +34,9 @@ unsigned int near_step(struct near_node *a, struct near_node *b, struct near_nod
 struct nm_window_header *near_window(const struct near_node *node);
 /* Call from within: let nothing through between the two nets of A and B until called again. */
 void near_hold_net(struct near_node *node, bool held);
+
+/* Packets of FROM on the network that NODE has not taken. */
+unsigned int near_waiting(const struct near_node *node, const struct near_node *from);
 
 /* Connect, so that no operation from FROM to TO has to wait for that. */
 void near_link(struct near_node *from, struct near_node *to);

@@ -160,7 +160,12 @@ static bool between_machines;
 
 static int open_end(struct end *end, uint32_t machine)
 {
-	struct nm_sink sink = {end, source_up, deliver, source_down, NULL, NULL};
+	struct nm_sink sink = {
+		.engine = end,
+		.source_up = source_up,
+		.deliver = deliver,
+		.source_down = source_down,
+	};
 	struct nm_reason why = {""};
 	int err;
 

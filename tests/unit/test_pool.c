@@ -43,6 +43,38 @@ NM_TEST(chunks_rotate_over_the_whole_pool)
 	pool_end(&pool);
 }
 
+NM_TEST(reserved_chunks_lie_side_by_side)
+{
+	struct nm_pool_user user = {0}, other = {0};
+	uint32_t index, offset, first;
+	struct nm_pool pool;
+
+	pool_start(&pool, NR);
+	/* Half of what is free stays, and packets that are sent meanwhile have their own order. */
+	NM_CHECK_EQ(nm_pool_reserve(&pool, &user, NR, &first), NR / 2);
+	NM_CHECK_EQ(first, 0);
+	NM_CHECK_EQ(nm_pool_take(&pool, &user, 64, &index, &offset), 0);
+	NM_CHECK_EQ(index, NR / 2);
+	NM_CHECK_EQ(nm_pool_reclaim(&pool, &user, 1), 0);
+	NM_CHECK_EQ(user.nr_held, 0);
+	for (uint32_t i = 0; i < NR / 2; i++)
+		i % 2 ? nm_pool_unreserve(&pool, i) : nm_pool_attach(&pool, &user, i);
+	NM_CHECK_EQ(user.nr_held, NR / 4);
+	NM_CHECK_EQ(pool.nr_free, NR - NR / 4);
+	/* The oldest of the user is given back first. */
+	NM_CHECK_EQ(nm_pool_reclaim(&pool, &user, 2), 0);
+	NM_CHECK_EQ(user.head, 2);
+	nm_pool_reclaim_all(&pool, &user);
+	NM_CHECK_EQ(pool.nr_free, NR);
+	/* Where the free ones do not lie side by side, they come one by one. */
+	for (uint32_t i = 0; i < NR / 2 - 1; i++)
+		NM_CHECK_EQ(nm_pool_take(&pool, &other, 64, &index, &offset), 0);
+	while (nm_pool_take(&pool, &user, 64, &index, &offset) == 0)
+		NM_CHECK(user.nr_held < NR);
+	NM_CHECK_EQ(nm_pool_reserve(&pool, &user, 1, &first), -EAGAIN);
+	pool_end(&pool);
+}
+
 NM_TEST(small_payloads_move_through_their_chunk)
 {
 	struct nm_pool_user user = {0};

@@ -54,6 +54,21 @@ static const char *const handshakes[NM_NR_HANDSHAKE_STATES] = {
 	[NM_HANDSHAKE_LEFT] = "...........",
 };
 
+/* The state that follows each event, by the first letter of its name. */
+static const char *const ways[NM_NR_WAYS] = {
+	/* met, said, quiesced, lost, counted, pause, resumed, down */
+	[NM_WAY_NETWORK] = "j....p.e", [NM_WAY_JOINING] = ".mnln..e",  [NM_WAY_MEMORY] = "..lln..e",
+	[NM_WAY_LEAVING] = ".c..n..e", [NM_WAY_COUNTING] = "....n..e", [NM_WAY_PAUSED] = "......ne",
+	[NM_WAY_ENDED] = "........",
+};
+
+static const char *const places[NM_NR_PLACES] = {
+	/* ask, acknowledge, pause, cut, arrive, give up, stop */
+	[NM_PLACE_RUN] = "q.....s",    [NM_PLACE_QUIESCE] = ".f...rs",
+	[NM_PLACE_FROZEN] = "..p..r.", [NM_PLACE_PAUSING] = "...a...",
+	[NM_PLACE_AWAY] = "....r..",   [NM_PLACE_STOPPED] = "....r..",
+};
+
 struct step {
 	unsigned int from, to;
 };
@@ -123,6 +138,47 @@ static void drive(const uint32_t *table, const char *const *expected, unsigned i
 #endif
 		}
 	}
+}
+
+static void set_way(void *arg)
+{
+	const struct step *step = arg;
+	struct nm_peer peer = {.way = step->from};
+
+	nm_peer_on_way(&peer, step->to);
+	_exit(peer.way == (enum nm_way)step->from ? 1 : 0);
+}
+
+static void follow(const struct nm_move_table *table, const char *const *expected,
+		   unsigned int nr_states, unsigned int nr_events)
+{
+	unsigned int nr = 0;
+
+	for (unsigned int from = 0; from < nr_states; from++) {
+		NM_CHECK_EQ(strlen(expected[from]), nr_events);
+		for (unsigned int event = 0; event < nr_events; event++) {
+			int next = nm_move_next(table, from, event);
+
+			NM_CHECK_EQ(next < 0 ? '.' : table->states[next][0], expected[from][event]);
+			nr += next >= 0;
+		}
+	}
+	/* No row says something else for the second time. */
+	NM_CHECK_EQ(table->nr_steps, nr);
+}
+
+NM_TEST(every_event_of_a_way)
+{
+	follow(&nm_ways, ways, NM_NR_WAYS, NM_NR_WAY_EVENTS);
+	for (unsigned int way = 0; way < NM_NR_WAYS; way++)
+		for (unsigned int event = 0; event < NM_NR_WAY_EVENTS; event++)
+			NM_CHECK_EQ(works(set_way, (struct step){way, event}),
+				    ways[way][event] != '.');
+}
+
+NM_TEST(every_order_to_a_machine)
+{
+	follow(&nm_places, places, NM_NR_PLACES, NM_NR_ORDERS);
 }
 
 NM_TEST(every_transition_of_a_peer)

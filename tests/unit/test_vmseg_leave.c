@@ -17,22 +17,11 @@
 #include "transport/shm/shm_private.h"
 #include "vmseg_nodes.h"
 
-static int ask(uint32_t part, enum nm_vmseg_state state)
-{
-	struct nm_vmseg *segment = segment_attach(part);
-	struct nm_reason why = {""};
-	int err = nm_vmseg_ask(segment, state, &why);
-
-	NM_CHECK_EQ(!err, !why.text[0]);
-	nm_vmseg_detach(segment);
-	return err;
-}
-
 static void ask_until_done(uint32_t part, enum nm_vmseg_state state)
 {
 	int err;
 
-	while ((err = ask(part, state)) == -EBUSY)
+	while ((err = machine_ask(part, state)) == -EBUSY)
 		nm_test_sleep_ms(1);
 	NM_CHECK_EQ(err, 0);
 }
@@ -93,7 +82,7 @@ NM_TEST_WITHIN(sessions_stand_and_nothing_begins, 60)
 	struct nm_reason why;
 
 	nodes_connect(&machine_fixture, a, b);
-	NM_CHECK_EQ(ask(1, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_QUIESCE), 0);
 	for (uint64_t i = 0; i < 100; i++)
 		nodes_exchange(a, b, 2 * i);
 	/* Neither from it nor to it, and at once. */
@@ -107,9 +96,9 @@ NM_TEST_WITHIN(sessions_stand_and_nothing_begins, 60)
 	NM_CHECK_HAS(why.text, "this machine is asked to leave the segment");
 	/* Its neighbours go on with each other. */
 	NM_CHECK_EQ(reach(c, a, &why), 0);
-	NM_CHECK_EQ(ask(1, NM_VMSEG_FROZEN), -EBUSY);
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_FROZEN), -EBUSY);
 	nodes_exchange(a, b, 500);
-	NM_CHECK_EQ(ask(1, NM_VMSEG_RUN), 0);
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_RUN), 0);
 	NM_CHECK_EQ(reach(c, b, &why), 0);
 	nodes_exchange(a, b, 600);
 	NM_CHECK_EQ(a->nr_down + b->nr_down + c->nr_down, 0);
@@ -127,7 +116,7 @@ NM_TEST_WITHIN(who_has_no_session_leaves_and_comes_back, 60)
 	/* One that had a session. */
 	nodes_connect(&machine_fixture, a, b);
 	nodes_exchange(a, b, 1);
-	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 	node_destroy(b);
 	NODE_UNTIL(a, a->nr_down);
 	NM_CHECK_EQ(a->down_err, 0);
@@ -144,7 +133,7 @@ NM_TEST_WITHIN(who_has_no_session_leaves_and_comes_back, 60)
 	NM_CHECK_EQ(after.state, NM_VMSEG_FROZEN);
 	NM_CHECK_EQ(after.heartbeat, before.heartbeat);
 	/* Who calls does not wait until the service thread has seen it. */
-	NM_CHECK_EQ(ask(0, NM_VMSEG_RUN), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_RUN), 0);
 	NM_CHECK_EQ(node_reach(a->transport, &c->address, (struct nm_peer *)a, &a->link, &why), 0);
 	NODE_UNTIL(c, c->nr_up);
 	NM_CHECK_EQ(reach(c, a, &why), 0);
@@ -186,14 +175,14 @@ NM_TEST_WITHIN(a_call_that_waits_is_given_up, 60)
 	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
 					       &a->link, &why),
 		    -EAGAIN);
-	NM_CHECK_EQ(ask(1, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_QUIESCE), 0);
 	start = nm_clock_ns();
 	err = node_reach(a->transport, &address, (struct nm_peer *)a, &a->link, &why);
 	NM_CHECK_EQ(err, -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "its machine is asked to leave the segment");
 	NM_CHECK(nm_clock_ns() - start < 20 * NM_NS_PER_S);
 	/* Nothing of it is left: this machine may leave, too. */
-	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 	ask_until_done(0, NM_VMSEG_FROZEN);
 	kill(pid, SIGKILL);
 	nm_test_join(pid, SIGKILL);
@@ -209,8 +198,8 @@ static unsigned int nr_asked, nr_stays;
 static void note_line(enum nm_log_level level, const char *line)
 {
 	(void)level;
-	nr_asked += strstr(line, "asked to leave the segment; messages stay in memory") != NULL;
-	nr_stays += strstr(line, "any more; messages stay in memory") != NULL;
+	nr_asked += strstr(line, "this one is asked to leave the segment") != NULL;
+	nr_stays += strstr(line, "no machine is asked to leave the segment any more") != NULL;
 }
 
 static void flap(void *arg)
@@ -266,7 +255,7 @@ NM_TEST_WITHIN(a_machine_whose_state_flaps_disturbs_nobody, 90)
 	nm_test_join(flapper, SIGKILL);
 	close(pipes[0]);
 	close(pipes[1]);
-	ask(1, NM_VMSEG_RUN);
+	machine_ask(1, NM_VMSEG_RUN);
 	/* A session with one that flaps stands, too. */
 	nr_asked = nr_stays = 0;
 	b = machine_node(1);
@@ -359,7 +348,7 @@ NM_TEST_WITHIN(packets_of_a_frozen_slot_are_judged_as_all_others, 90)
 	nodes_connect(&machine_fixture, a, b);
 	nodes_exchange(a, b, 1);
 	/* Both handshakes are over. */
-	NM_CHECK_EQ(ask(1, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_QUIESCE), 0);
 	slot = slot_on(1);
 	start = nm_clock_ns();
 	for (uint64_t i = 0; nm_clock_ns() - start < 2000 * NM_NS_PER_MS; i++) {
@@ -388,7 +377,7 @@ NM_TEST_WITHIN(who_was_given_up_learns_it_from_a_frozen_slot, 60)
 	node = far_end_start(&far, 1);
 	kill(far.pid, SIGSTOP);
 	NODE_UNTIL(node, node->nr_down);
-	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 	ask_until_done(0, NM_VMSEG_FROZEN);
 	kill(far.pid, SIGCONT);
 	NM_CHECK_EQ(far_end_join(&far, &why), -ECONNRESET);
@@ -478,10 +467,10 @@ NM_TEST_WITHIN(hangups_without_end_keep_no_machine, 60)
 		nm_test_sleep_ms(20);
 		if (sequence == 10) {
 			start = nm_clock_ns();
-			NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+			NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 		}
 		if (sequence > 10)
-			err = ask(0, NM_VMSEG_FROZEN);
+			err = machine_ask(0, NM_VMSEG_FROZEN);
 		NM_CHECK(!start || nm_clock_ns() - start < 10 * NM_NS_PER_S);
 	}
 	NM_CHECK_EQ(err, 0);
@@ -501,11 +490,11 @@ NM_TEST_WITHIN(an_absence_prolongs_no_limit, 60)
 	uint64_t now, limit;
 	int ends[2];
 
-	NM_CHECK_EQ(ask(0, NM_VMSEG_QUIESCE), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 	ask_until_done(0, NM_VMSEG_FROZEN);
 	nm_test_sleep_ms(2000);
 	pthread_mutex_lock(&sessions->lock);
-	NM_CHECK_EQ(ask(0, NM_VMSEG_RUN), 0);
+	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_RUN), 0);
 	NM_CHECK_EQ(nm_vmseg_return(wire->claim), 0);
 	NM_CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
 	exchange = nm_exchange_create(sessions, &peer, ends[1], 7, true);

@@ -11,7 +11,7 @@
 /* Byte I of message SEED. */
 static inline char pattern(uint64_t seed, size_t i)
 {
-	return (char)(seed * 31 + i * 7 + (i >> 8));
+	return (char)(seed * 31 + i * 7 + (i >> 8) + (i >> 16) * 13);
 }
 
 static inline void fill(char *buf, size_t len, uint64_t seed)

@@ -132,7 +132,13 @@ struct node *node_create(const struct fixture *fixture)
 {
 	struct node *node = calloc(1, sizeof(*node));
 	struct nm_reason why = {""};
-	struct nm_sink sink = {node, source_up, deliver, source_down, NULL, known};
+	struct nm_sink sink = {
+		.engine = node,
+		.source_up = source_up,
+		.deliver = deliver,
+		.source_down = source_down,
+		.known = known,
+	};
 	const char *name = nm_channel_name(fixture->kind->channel);
 	int err;
 

@@ -35,6 +35,17 @@ struct node *machine_node(uint32_t part)
 	return node_create(&machine_fixture);
 }
 
+int machine_ask(uint32_t part, enum nm_vmseg_state state)
+{
+	struct nm_vmseg *segment = segment_attach(part);
+	struct nm_reason why = {""};
+	int err = nm_vmseg_ask(segment, state, &why);
+
+	NM_CHECK_EQ(!err, !why.text[0]);
+	nm_vmseg_detach(segment);
+	return err;
+}
+
 void nodes_exchange(struct node *a, struct node *b, uint64_t seed)
 {
 	uint64_t before_a = a->nr_packets, before_b = b->nr_packets;

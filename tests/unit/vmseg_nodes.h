@@ -12,6 +12,8 @@ extern const struct fixture machine_fixture;
 int machine_create(uint32_t part, const struct nm_sink *sink, struct nm_address *address,
 		   struct nm_transport **ret_transport, struct nm_reason *ret_reason);
 struct node *machine_node(uint32_t part);
+/* nm_vmseg_ask() as the guest unit of machine PART. */
+int machine_ask(uint32_t part, enum nm_vmseg_state state);
 /* One packet each way, which must arrive. */
 void nodes_exchange(struct node *a, struct node *b, uint64_t seed);
 

@@ -56,7 +56,7 @@ build_programs() {
 			output=$build/programs/$mpi/$(basename "$source" .c)
 			is_stale "$output" "$source" "$root"/benchmarks/mpi/*.h \
 				"$here/programs.sh" "$stamps/mpi" || continue
-			mpi_compile "$mpi" "$source" "$output.new" -lm -lpthread
+			mpi_compile "$mpi" "$source" "$output.new" -lm -lpthread -ldl
 			mv -- "$output.new" "$output"
 		done
 	done

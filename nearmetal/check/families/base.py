@@ -17,6 +17,22 @@ _MOST_CPUS = 8192
 _NEVER_READ = "packages of rpm are not read"
 """What the agent leaves out on each system with rpm: no fault of a node."""
 _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
+_LIMITS = "/etc/security/limits.d"
+_NR_OPEN = "/etc/sysctl.d/zz-open-files.conf"
+_MOST_OPEN = 1 << 20
+"""Of fs.nr_open, if it is not set."""
+
+_UNITS = {"munged": ("munge", "munge"), "sshd": ("ssh", "sshd")}
+"""The units of daemons that have another name, on Debian and on Red Hat."""
+
+_SETTERS = {
+    "chronyd": "chronyc makestep",
+    "ntpd": "systemctl restart ntpd",
+    "systemd-timesyn": "systemctl restart systemd-timesyncd",
+    "vmtoolsd": "vmware-toolbox-cmd timesync enable",
+}
+"""What sets the clock at once, by the process that keeps it."""
+
 _PRIVILEGE = ("only root", "for root only", "hidden")
 
 
@@ -31,6 +47,19 @@ def by_system(node: Snapshot, debian: str, red_hat: str) -> str:
         "packages", ""
     )
     return red_hat if rpm else debian
+
+
+def iommu_remedy(node: Snapshot) -> str:
+    """Return the command that switches the IOMMU on, without translation for the host's devices."""
+    # The kernel uses an IOMMU of AMD without a word, if the firmware has switched it on.
+    amd = node.text("processor", "vendor") == "AuthenticAMD"
+    words = "iommu=pt" if amd else "intel_iommu=on iommu=pt"
+    grub = "/etc/default/grub && update-grub"
+    return by_system(
+        node,
+        f"sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' {grub}",
+        f"grubby --update-kernel=ALL --args='{words}'",
+    )
 
 
 def was_cut(why: str) -> bool:
@@ -92,14 +121,14 @@ def _privilege(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
 def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     if node.early is None or node.late is None:
         return
-    limit = wanted.value("clock_s")
+    limit, keeper = wanted.value("clock_s"), node.text("services", "time").split(", ")
     offset = node.early if node.early > limit else node.late if node.late < -limit else 0
     if offset:
         yield Spotted(
             f"at least {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
             f"at most {limit:g} s",
             "its clock differs from the clock of the machine that collected the facts",
-            "chronyc makestep",
+            next((_SETTERS[k] for k in _SETTERS if k in keeper), "chronyc makestep"),
             source=wanted.source("clock_s"),
         )
 
@@ -145,7 +174,8 @@ def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
             size(limit),
             f"at least {size(least)}",
             "RDMA locks its buffers in memory, and a job fails or hangs when it may lock no more",
-            "echo '* - memlock unlimited' >/etc/security/limits.d/rdma.conf",
+            # The last file decides.
+            f"echo '* - memlock unlimited' >{_LIMITS}/zz-memlock.conf",
             source=wanted.source("memlock"),
         )
 
@@ -153,11 +183,14 @@ def _memlock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     limit, least = node.number("limits", "nofile", "soft"), wanted.value("open_files")
     if limit is not None and least is not None and 0 <= limit < least:
+        high = least > _MOST_OPEN
         yield Spotted(
             f"{limit:.0f}",
             f"at least {least:.0f}",
             "each process of a large job opens many sockets and files",
-            f"echo '* - nofile {least:.0f}' >/etc/security/limits.d/files.conf",
+            # Above the kernel's own limit, logins fail.
+            (f"echo fs.nr_open={least:.0f} >{_NR_OPEN} && sysctl -p {_NR_OPEN} && " if high else "")
+            + f"echo '* - nofile {least:.0f}' >{_LIMITS}/zz-open-files.conf",
             source=wanted.source("open_files"),
         )
 
@@ -170,7 +203,7 @@ def _services(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 "not running",
                 "running",
                 "the profile names this daemon",
-                f"systemctl restart {name}",
+                f"systemctl restart {by_system(node, *_UNITS.get(name, (name, name)))}",
                 name,
                 wanted.source("services"),
             )
@@ -204,11 +237,15 @@ def _swapped(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     total, free = node.number("memory", "SwapTotal"), node.number("memory", "SwapFree")
     memory = node.number("memory", "MemTotal")
     if total and free is not None and memory and total - free > memory / 100:
+        # Pages that find no room in memory would cost programs their lives.
+        fits = (node.number("memory", "MemAvailable") or 0) > (total - free) * 1.5
         yield Spotted(
             "more than 1 % of memory",
             "none",
             "pages of programs are on disk: an access to them takes milliseconds",
-            "swapoff -a && swapon -a",
+            "swapoff -a && swapon -a"
+            if fits
+            else "grep VmSwap /proc/[0-9]*/status | sort -nk2 | tail",
         )
 
 

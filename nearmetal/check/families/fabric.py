@@ -56,7 +56,9 @@ def _state(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 if waits
                 else "the port has no link"
                 + ("; another port of the node is active" if active else ""),
-                "systemctl start opensm" if waits else f"ibstat {word(path[1])}",
+                "systemctl start opensm  # on the node of the subnet manager"
+                if waits
+                else f"ibstat {word(path[1])}",
                 name,
                 grade=Gravity.NOTE if active and not waits else None,
             )

@@ -19,6 +19,9 @@ _SEGMENT = "docs/design/segment.md"
 _PROVIDER = "docs/design/provider.md"
 _FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
+_ALL_USERS = re.compile(r"[0-7]{0,3}[2367]")
+"""Modes that let all users write."""
+
 _OTHERS = re.compile(r"[0-7]{0,2}(?:[0-7][2367][0-7]|[0-7]{2}[2367])")
 """Modes that let others write."""
 
@@ -27,14 +30,16 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     folders = node.table(*_FOLDERS)
     if not node.table("nearmetal") or (_SHM not in folders and "nearmetal" in node.unseen):
         return
-    if _SHM not in folders or not node.flag(*_FOLDERS, _SHM, "writable"):
+    mode, mounts = node.text(*_FOLDERS, _SHM, "mode"), node.table("storage")
+    closed = bool(mode) and not _ALL_USERS.fullmatch(mode)
+    if _SHM not in folders or closed or not node.flag(*_FOLDERS, _SHM, "writable"):
         # Another file system on top would hide the memory of jobs that run.
-        remedy = "mount -o remount,rw,nosuid,nodev,mode=1777" if _SHM in folders else _MOUNT
+        mounted = _SHM in folders and (_SHM in mounts or not mounts)
         yield Spotted(
             "missing or not writable",
             "writable by users",
             "MPIs and nearmetal keep their shared memory there",
-            f"{remedy} {_SHM}",
+            f"mount -o remount,rw {_SHM} && chmod 1777 {_SHM}" if mounted else f"{_MOUNT} {_SHM}",
         )
         return
     room, least = node.number("nearmetal", "shm_bytes"), wanted.value("shm_bytes")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from nearmetal.check.expect import OWN, Expectations
@@ -11,6 +12,11 @@ from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot, is_decimal
 from nearmetal.core.text import printable
 
+_GROUP = re.compile(
+    r"/sys/fs/cgroup(?:/(?![.-])[\w@:.\\-]+)*/(?P<file>cpu\.max|cpu\.cfs_quota_us)", re.ASCII
+)
+_UNIT = re.compile(r"/(?P<unit>[^/]+\.(?:service|scope|slice))/[^/]+\Z")
+_HIGHEST = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
 _CPUS = "/sys/devices/system/cpu/cpu*"
 
@@ -68,8 +74,18 @@ def _quota(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             f"{quota:g} processors",
             f"{usable:g}",
             "a control group stops its processes when they have used their share of a period",
-            "systemctl set-property --runtime UNIT CPUQuota=",
+            _without_quota(node.text("processor", "quota_file")),
         )
+
+
+def _without_quota(file: str) -> str:
+    """Return the command that ends the quota of a file. A unit of systemd must know it."""
+    group, unit = _GROUP.fullmatch(file), _UNIT.search(file)
+    # A container sees its own group as the highest one: only its host knows the name.
+    if group and not unit and file not in _HIGHEST:
+        return f"echo {'max' if group['file'] == 'cpu.max' else -1} >{word(file)}"
+    name = word(unit["unit"]) if group and unit else "UNIT"
+    return f"systemctl set-property --runtime {name} CPUQuota="
 
 
 def _microcode(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
@@ -119,7 +135,8 @@ def _idle(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
                 f"{latency:g} µs",
                 f"at most {highest:g} µs",
                 "a sleeping processor needs this time to wake up",
-                "cpupower idle-set -D 1",
+                f"for d in {_CPUS}/cpuidle/state*; do "
+                f"test $(cat $d/latency) -le {int(highest)} || echo 1 >$d/disable; done",
                 printable(state)[:40],
                 wanted.source("idle_latency_us"),
             )

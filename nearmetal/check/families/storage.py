@@ -52,9 +52,18 @@ def _broken(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 printable(error)[:80],
                 "its size",
                 "the file system is mounted, and does not work",
-                f"umount -l {word(point)} && mount {word(point)}",
+                _again(node, point),
                 shown,
             )
+
+
+def _again(node: Snapshot, point: str) -> str:
+    """Return the command that mounts a file system again."""
+    if point == "/":
+        return "dmesg | grep -i error"
+    # A disk must not be mounted again while programs use what is left of it.
+    lazy = "-l " if node.flag("storage", point, "remote") else ""
+    return f"umount {lazy}{word(point)} && mount {word(point)}"
 
 
 def _silent(node: Snapshot, _: Expectations) -> Iterator[Spotted]:

@@ -16,7 +16,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
 from typing import Any
 
 from nearmetal.check.expect import KEYS, OWN, Expectations
@@ -44,9 +43,12 @@ _OF_MEMORY = (
 Facts = Mapping[str, Any]
 
 _DIFF = "nearmetal check diff GOOD BAD"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,79}")
-_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+ -]{0,79}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,79}")
+_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+~ -]{0,79}")
 """Names and values that are no option, no path and no words of a shell."""
+
+_POINT = re.compile(r"(?!/(?:dev|proc|run|sys|tmp)\b)(?:/[A-Za-z0-9_][A-Za-z0-9_.:@+-]*){1,8}")
+"""A mount point, which may be a path; not one that the system mounts without /etc/fstab."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,23 @@ class Setting:
     {usual} is that value, {key} the place that differs, {above} the table of that place.
     `good`: the only values that may be set; empty: any. What most nodes have may be the fault.
     `of`: the only values that the command can replace; empty: any.
+    `adds`: the command can also set what a node lacks.
+    `word`: what the value of most nodes has among its words, and the other one lacks.
     """
 
     command: str
     good: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
+    adds: bool = False
+    word: str = ""
+    above: re.Pattern[str] = _NAME
 
     def fits(self, usual: str, value: str) -> bool:
         """Whether the command makes the second value the first one."""
-        return usual in (self.good or (usual,)) and value in (self.of or (value,))
+        if self.word and (self.word not in usual.split() or self.word in value.split()):
+            return False
+        known = bool(usual) and (bool(value) or self.adds)
+        return known and usual in (self.good or (usual,)) and value in (self.of or (value,))
 
 
 @dataclass(frozen=True)
@@ -92,13 +102,13 @@ class Subject:
         setting = self.settings.get(path[-1], self.settings.get(""))
         if setting is None:
             return self.remedy
-        # What a node lacks cannot be set.
-        if usual in (None, "") or value in (None, "") or not setting.fits(str(usual), str(value)):
+        before, now = ("" if each is None else str(each) for each in (usual, value))
+        above = path[-2] if path[1:] else "-"
+        if not setting.fits(before, now) or not _VALUE.fullmatch(before):
             return _DIFF
-        if not _VALUE.fullmatch(str(usual)) or not all(map(_NAME.fullmatch, path[-2:])):
+        if not _NAME.fullmatch(path[-1]) or (above != "-" and not setting.above.fullmatch(above)):
             return _DIFF
-        new = shlex.quote(str(usual))
-        return setting.command.format(usual=new, key=path[-1], above=path[-2] if path[1:] else "")
+        return setting.command.format(usual=shlex.quote(before), key=path[-1], above=above)
 
 
 _SWITCHED = ("on", "off")
@@ -109,6 +119,17 @@ def _any(command: str, *good: str, of: tuple[str, ...] = ()) -> dict[str, Settin
     return {"": Setting(command, good, of)}
 
 
+_SYSCTL = "sysctl -w {key}={usual}"
+# What most nodes have makes no node less safe, and takes away no huge pages.
+_GUARDED = {
+    "kernel.randomize_va_space": Setting(_SYSCTL, ("2",)),
+    "kernel.yama.ptrace_scope": Setting(_SYSCTL, of=("0",)),
+    "kernel.perf_event_paranoid": Setting(_SYSCTL, of=("-1", "0", "1")),
+    "vm.nr_hugepages": Setting(_SYSCTL, of=("0",)),
+}
+_PACKAGE = {"": Setting("apt-get install {key}={usual}", adds=True)}
+
+
 SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     "uniformity.kernel": (
         Subject(("system", "kernel"), remedy="systemctl reboot"),
@@ -116,17 +137,21 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("system", "architecture"), grade=Gravity.FAULT),
         Subject(("system", "boot_words"), whole="system"),
         Subject(
-            ("system", "selinux"), settings=_any("setenforce 1", "enforcing", of=("permissive",))
+            ("system", "selinux"),
+            settings=_any("echo 1 >/sys/fs/selinux/enforce", "enforcing", of=("permissive",)),
         ),
         Subject(("system", "apparmor")),
     ),
     "uniformity.settings": (
-        Subject(("sysctl",), settings=_any("sysctl -w {key}={usual}")),
+        Subject(("sysctl",), settings=_any(_SYSCTL) | _GUARDED),
         Subject(
             ("memory", "transparent"),
             settings=_any("echo {usual} >/sys/kernel/mm/transparent_hugepage/{key}"),
         ),
-        Subject(("memory", "HugePages_Total"), settings=_any("sysctl -w vm.nr_hugepages={usual}")),
+        Subject(
+            ("memory", "HugePages_Total"),
+            settings=_any("sysctl -w vm.nr_hugepages={usual}", of=("0",)),
+        ),
     ),
     "uniformity.limits": (Subject(("limits",), remedy="cat /etc/security/limits.d/*"),),
     "uniformity.services": (Subject(("services",), remedy="systemctl restart SERVICE"),),
@@ -145,8 +170,14 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
         Subject(("processor", "microcode"), by=("processor", "model")),
         Subject(("processor", "governors")),
         Subject(("processor", "preference")),
-        Subject(("processor", "no_turbo")),
-        Subject(("processor", "boost")),
+        Subject(
+            ("processor", "no_turbo"),
+            settings=_any("echo 0 >/sys/devices/system/cpu/intel_pstate/no_turbo", "0"),
+        ),
+        Subject(
+            ("processor", "boost"),
+            settings=_any("echo 1 >/sys/devices/system/cpu/cpufreq/boost", "1"),
+        ),
         Subject(("processor", "allowed_khz"), by=("processor", "model")),
         Subject(("processor", "vulnerabilities"), by=("processor", "model")),
         Subject(
@@ -169,7 +200,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
     ),
     "uniformity.machine": (Subject(("system", "dmi", "product_version"), by=("virtual", "guest")),),
     "uniformity.software": (
-        Subject(("software", "packages"), remedy="apt-get install PACKAGE=VERSION"),
+        Subject(("software", "packages"), settings=_PACKAGE),
         Subject(("software", "libraries"), whole="libraries"),
         Subject(("software", "modules"), whole="libraries"),
         Subject(("software", "programs")),
@@ -231,10 +262,15 @@ _LINK = {
 _FUNCTIONS = {
     "vfs": Setting("echo {usual} >/sys/class/infiniband/{above}/device/sriov_numvfs", of=("0",))
 }
+_MOUNTS = {
+    "type": Setting("mount {above}", of=("",), adds=True, above=_POINT),
+    # Of one that is not mounted at all, "type" says so.
+    "options": Setting("mount -o remount,rw {above}", word="rw", above=_POINT),
+}
 DERIVED = {
     "uniformity.fabric": (_fabric, Subject(("fabric",), remedy="ibstat", settings=_FUNCTIONS)),
     "uniformity.interfaces": (_interfaces, Subject(("net",), settings=_LINK)),
-    "uniformity.mounts": (_mounts, Subject(("storage",), remedy="mount -a")),
+    "uniformity.mounts": (_mounts, Subject(("storage",), settings=_MOUNTS)),
 }
 """Checks of facts that are chosen first."""
 
@@ -343,7 +379,8 @@ class Uniform:
 
     def _far(self, numbers: list[tuple[float, str]]) -> Iterator[tuple[list[str], Spotted]]:
         """Blame the numbers that are not near the median."""
-        middle = median_low(number for number, _ in numbers)
+        # The module `statistics` takes longer to load than a quick check may.
+        middle = sorted(number for number, _ in numbers)[(len(numbers) - 1) // 2]
         room = self._subject.tolerance * abs(middle)
         values: dict[Any, list[str]] = defaultdict(list)
         for number, name in numbers:

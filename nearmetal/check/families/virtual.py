@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nearmetal.check.expect import OWN, Expectations
-from nearmetal.check.families.base import by_system, cpus_of, word
+from nearmetal.check.families.base import cpus_of, iommu_remedy, word
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
+_MELLANOX = "15b3:"
 _CLOCKS = "/sys/devices/system/clocksource/clocksource0"
 _RESERVED = "VMW-IB, Table 1: memory reserved for the VM"
 _PINNED = "VMW-IB, Table 1: 44 vCPUs reserved, high latency sensitivity"
@@ -81,7 +82,9 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
         file = f"/sys/bus/pci/devices/{word(address)}/sriov_numvfs"
         if possible < least:
             why = "the firmware offers too few"
-            remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
+            remedy = f"devlink dev param show pci/{word(address)}"
+            if node.text("pci", address, "ids").startswith(_MELLANOX):
+                remedy = f"mlxconfig -d {word(address)} set SRIOV_EN=1 NUM_OF_VFS={least:.0f}"
         elif made:
             why = "the driver has made too few; stop machines that use them before the remedy"
             # The kernel refuses to change a number that is not 0.
@@ -101,17 +104,11 @@ def _functions(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
 def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     functions = sorted(a for a in node.table("pci") if node.text("pci", a, "physical"))
     if functions and node.number("virtual", "iommu_groups") == 0:
-        words = "intel_iommu=on iommu=pt"
-        grub = "/etc/default/grub && update-grub"
         yield Spotted(
             "off",
             "on",
             "without an IOMMU no machine can have a virtual function",
-            by_system(
-                node,
-                f"sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' {grub}",
-                f"grubby --update-kernel=ALL --args='{words}'",
-            ),
+            iommu_remedy(node),
         )
     for address in functions:
         if node.count("pci", address, "group_size") > 1:

@@ -26,7 +26,11 @@ LINE = HealthCheck(
     "kernel, drivers/pci/pci.h, and the packets of the fabric",
 )
 
+MISSING = HealthCheck(
+    "performance.missing", Gravity.WARNING, "each quantity of the run is measured", OWN
+)
+
 CHECKS: dict[str, HealthCheck] = {
-    check.name: check for check in (ANSWER, *OF_QUANTITY.values(), LINE)
+    check.name: check for check in (ANSWER, MISSING, *OF_QUANTITY.values(), LINE)
 }
 """Every check of performance by its name."""

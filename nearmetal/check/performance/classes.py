@@ -9,7 +9,7 @@ and normal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nearmetal.check.families.uniformity import kind_of
@@ -66,6 +66,21 @@ class NodeClasses:
     def host(self, name: str) -> str:
         """Return the host of a node, "" if it is not known."""
         return self.places.get(name, ClassPlace()).host
+
+    def in_run(self, hosts: Mapping[str, str], software: Mapping[str, str]) -> NodeClasses:
+        """Return the classes with what only a run knows, see PerformanceRun.
+
+        What a snapshot says of a host is kept. Of one name, it holds for all nodes of this name.
+        """
+        named = {hosts[name]: p.host for name, p in self.places.items() if p.host and name in hosts}
+        places = {
+            name: place._replace(
+                hardware=(*place.hardware, software.get(name, "")),
+                host=place.host or named.get(hosts.get(name, ""), hosts.get(name, "")),
+            )
+            for name, place in self.places.items()
+        }
+        return replace(self, places=places)
 
 
 def classes(snapshots: Iterable[Snapshot], switches: Mapping[str, str]) -> NodeClasses:

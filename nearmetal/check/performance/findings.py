@@ -10,7 +10,7 @@ from math import exp, floor
 from statistics import median
 
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.performance.checks import ANSWER, LINE, OF_QUANTITY
+from nearmetal.check.performance.checks import ANSWER, LINE, MISSING, OF_QUANTITY
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.line import PortCapacity, line_share
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
@@ -36,6 +36,10 @@ _REMEDIES = {
     "neighbours": "numastat -v; taskset -acp PID",
     "latency": "ethtool -S INTERFACE; tc qdisc show dev INTERFACE",
     "bandwidth": "ethtool INTERFACE; tc qdisc show dev INTERFACE; ibportstate LID PORT",
+    "stream": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
+    "dgemm": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
+    "mpi_latency": "nearmetal doctor SPEC; ethtool -S INTERFACE",
+    "mpi_bandwidth": "nearmetal doctor SPEC; ethtool INTERFACE; ibportstate LID PORT",
 }
 
 FoundOnNodes = tuple[HealthCheck, tuple[str, ...], Spotted]
@@ -56,8 +60,12 @@ def judge_run(run: PerformanceRun, classes: NodeClasses) -> JudgedRun:
     named = name_parts(run, classes)
     quantities = dict.fromkeys(turn.quantity for turn in run.screening)
     return JudgedRun(
-        (ANSWER.name, *(OF_QUANTITY[name].name for name in quantities)),
-        (*unanswered(run), *slow_parts(named)),
+        (
+            ANSWER.name,
+            *([MISSING.name] if run.lacking else []),
+            *(OF_QUANTITY[name].name for name in quantities),
+        ),
+        (*unanswered(run), *missing(run), *slow_parts(named)),
         named.not_compared(),
     )
 
@@ -100,6 +108,28 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
             del partners[partner][name]
             if not partners[partner]:
                 del partners[partner]
+
+
+def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
+    """Yield quantities that were not measured: a warning; or not as one expects: a note."""
+    measured = {turn.quantity for turn in run.screening if turn.values}
+    for quantity, words in run.lacking.items():
+        why, _, remedy = words.partition("|")
+        some = quantity in measured
+        yield (
+            MISSING,
+            run.names,
+            Spotted(
+                why,
+                QUANTITIES[quantity].title,
+                "values are compared, but they are not those of the stock program"
+                if some
+                else "what is not measured is neither slow nor healthy",
+                remedy or "nearmetal status SPEC",
+                quantity,
+                grade=Gravity.NOTE if some else None,
+            ),
+        )
 
 
 def _unreached(nodes: tuple[str, ...], about: str, why: str) -> FoundOnNodes:

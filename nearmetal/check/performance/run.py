@@ -7,7 +7,7 @@ A run comes from `nearmetal check` or by mail, and is hostile: its size and its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite, log
 from typing import Any, NamedTuple, NoReturn, TypeGuard
@@ -65,11 +65,26 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     ),
     "latency": MeasuredQuantity("µs", of_pairs=True, lower_is_better=True, title="latency"),
     "bandwidth": MeasuredQuantity("MB/s", of_pairs=True, lower_is_better=False, title="bandwidth"),
+    "stream": MeasuredQuantity(
+        "GB/s", of_pairs=False, lower_is_better=False, title="triad of STREAM"
+    ),
+    "dgemm": MeasuredQuantity(
+        "GFLOP/s", of_pairs=False, lower_is_better=False, title="products of matrices"
+    ),
+    "mpi_latency": MeasuredQuantity(
+        "µs", of_pairs=True, lower_is_better=True, title="latency of MPI"
+    ),
+    "mpi_bandwidth": MeasuredQuantity(
+        "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of MPI"
+    ),
 }
 """Every quantity by its name, which is also that of its check."""
 
 MEASURED = ("memory", "processor", "latency", "bandwidth")
-"""What `nearmetal check performance` measures."""
+"""What `nearmetal check performance` measures by default, with agents."""
+
+BY_MPI = ("stream", "dgemm", "mpi_latency", "mpi_bandwidth")
+"""What it can measure by an MPI job."""
 
 LIMIT_S = 10.0
 """Default limit of one measurement."""
@@ -97,7 +112,10 @@ Ask = Callable[[Order], MeasuredTurn]
 class PerformanceRun:
     """All turns of a run. `setup`: how it was measured, in words.
 
-    `failures`: why a node, or the way from one node to another, could not be measured.
+    `failures`: why a node, or the way from one node to another, could not be measured. `hosts`: of
+    nodes that are machines, as their cluster names them. `software`: that of the agent in a node,
+    which its values depend on. `lacking`: "why|remedy" of quantities that were not measured, or not
+    as one expects.
     """
 
     names: tuple[str, ...]
@@ -106,6 +124,9 @@ class PerformanceRun:
     screening: tuple[MeasuredTurn, ...] = ()
     retests: tuple[MeasuredTurn, ...] = ()
     failures: Mapping[Item, str] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_possible(value: Any) -> TypeGuard[float]:
@@ -122,6 +143,9 @@ def run_text(run: PerformanceRun) -> str:
         "taken": round(run.taken, 3),
         "nodes": list(run.names),
         "setup": dict(run.setup),
+        "hosts": dict(run.hosts),
+        "software": dict(run.software),
+        "lacking": dict(run.lacking),
         "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
@@ -160,7 +184,16 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _turns(file, names, "screening", data.get("screening")),
         _turns(file, names, "retests", data.get("retests")),
         _failures(file, names, data.get("failures")),
+        _words_of(file, names, "hosts", data.get("hosts", {})),
+        _words_of(file, names, "software", data.get("software", {})),
+        _words_of(file, QUANTITIES, "lacking", data.get("lacking", {})),
     )
+
+
+def _words_of(file: str, names: Iterable[str], part: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, dict) or not given.keys() <= set(names):
+        _refuse(file, f"{part}: not words of what is known")
+    return {name: printable(str(words))[:MAX_TEXT] for name, words in given.items()}
 
 
 def _failures(file: str, names: Sequence[str], given: Any) -> dict[Item, str]:

@@ -127,7 +127,7 @@ def _of_nodes(name: str, turns: Sequence[MeasuredTurn], classes: NodeClasses) ->
     for key, items in members.items():
         if len(items) < LEAST_NODES:
             for (node,) in items:
-                model.left_out[node] = f"fewer than {LEAST_NODES} nodes of its hardware"
+                model.left_out[node] = f"fewer than {LEAST_NODES} nodes of its hardware and Python"
             continue
         _centre(model, key, items, slow)
     return model

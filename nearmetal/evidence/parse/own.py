@@ -27,6 +27,10 @@ COLUMNS = {
     "messages": Column("messages", Unit.COUNT),
     "rate_p50_Mps": Column("rate_p50", Unit.MEGAMESSAGES_PER_SECOND),
     "bandwidth_p50_MBps": Column("bandwidth_p50", Unit.MEGABYTES_PER_SECOND),
+    "copy_p50_MBps": Column("copy_p50", Unit.MEGABYTES_PER_SECOND),
+    "pinned_p50_MBps": Column("pinned_p50", Unit.MEGABYTES_PER_SECOND),
+    "of_copy_p50": Column("of_copy", Unit.COUNT),
+    "of_pinned_p50": Column("of_pinned", Unit.COUNT),
 }
 
 _FIRST = "# nearmetal-bench "

@@ -93,6 +93,9 @@ _UNSET = ("OFF", "Unsupported", "")
 _SIDES = ("local", "remote")
 _NO_ADDRESS = re.compile(r"0*(?:0x)?0*")
 """The LID of a port that is not InfiniBand: only its GID names it."""
+ON_GPU = "GPU"
+"""The place of buffers with `--use_cuda`; the log shows the sides that wrote it."""
+
 FIXED_TIME = "for a fixed time"
 _NOT_MEASURED = ("bandwidth_peak",)
 """Figures that are 0 if perftest did not measure them, as with a fixed time (`-D`)."""
@@ -133,8 +136,10 @@ class Perftest(Reader):
     """
 
     format = "perftest"
-    version = 5
+    version = 6
     title = ""
+    buffers = ""
+    """Where the messages lie, if the log says it: `--use_cuda` prints the steps of its buffer."""
     closed = True
     """Whether a line of dashes follows the last row."""
 
@@ -186,7 +191,12 @@ class Perftest(Reader):
         "the test failed",
     )
 
-    @on(r"\s*(?:Test with events|MultiCast runs|initializing CUDA|Picking device)")
+    @on(r"\s*(?:initializing CUDA|cuMemAlloc\(\)|allocated GPU buffer)")
+    def _gpu(self, match: re.Match[str]) -> None:
+        self.buffers = ON_GPU
+        self.remark(match.string)
+
+    @on(r"\s*(?:Test with events|MultiCast runs)")
     def _option(self, match: re.Match[str]) -> None:
         self.header.setdefault(match[0].strip().lower(), "ON")
 
@@ -232,7 +242,7 @@ class Perftest(Reader):
         self.rows = list(self.by_size.values())
         if not self.closed:
             self.remarks.append((self.rows[-1].line, f"{self.test}: {NO_END}"))
-        setup = _setup(self.rows, self.columns, self.header)
+        setup = _setup(self.rows, self.columns, self.header)._replace(buffers=self.buffers)
         self.close_table(setup, 2)
         if self._is_loopback():
             self.tables = [

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 VERSION = 1
 SOURCE_S = 5.0
@@ -403,6 +403,7 @@ def quota() -> Facts:
                 words.append(line(folder + "/cpu.cfs_period_us"))
             if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
                 yield "processor.quota", round(int(words[0]) / int(words[1]), 3)
+                yield "processor.quota_file", clean("/%s/%s" % (folder, file))
                 return
 
 
@@ -606,6 +607,7 @@ def fabric() -> Facts:
         "rdma_ucm",
         "ib_ipoib",
         "nvidia_peermem",
+        "nv_peer_mem",
         "mlx5_ib",
         "mlx4_ib",
         "irdma",
@@ -664,6 +666,131 @@ def devices() -> Facts:
         if target(folder + "/iommu_group"):
             yield place + ".group_size", len(names(folder + "/iommu_group/devices"))
     yield "virtual.iommu_groups", len(names("sys/kernel/iommu_groups"))
+
+
+BRIDGE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
+EXTENDED, PCIE_BYTES = 0x100, 4096
+ACS, ATS = 0x0D, 0x0F
+MEMORY, PREFETCHABLE, UNSET = 0x200, 0x2000, 0x20000000
+"""Of a region: it is memory, reading it has no effect, and it has no address."""
+
+
+def extended(config: bytes) -> Optional[Dict[int, int]]:
+    """Return the places of the extended capabilities in the configuration of a PCI function.
+
+    None: they cannot be seen: a user gets 64 bytes, a device that does not answer only ones. The
+    list is that of a device, and may be damaged or have no end.
+    """
+    if len(config) < EXTENDED or config[:4] == b"\xff" * 4:
+        return None
+    found, seen, place = {}, set(), EXTENDED  # type: Dict[int, int], Set[int], int
+    while EXTENDED <= place <= len(config) - 8 and place not in seen:
+        seen.add(place)
+        header = int(struct.unpack_from("<I", config, place)[0])
+        if header in (0, 0xFFFFFFFF):
+            break
+        found.setdefault(header & 0xFFFF, place)
+        place = header >> 20 & 0xFFC
+    return found
+
+
+def word_of(config: bytes, place: int) -> int:
+    return int(struct.unpack_from("<H", config, place)[0])
+
+
+def above(folder: str) -> List[str]:
+    """Return the root complex and the bridges above a PCI device, the root complex first."""
+    parts = os.path.realpath(at(folder)).split("/")[:-1]
+    roots = [number for number, part in enumerate(parts) if ROOT_COMPLEX.match(part)]
+    chain = parts[roots[-1] :] if roots else []
+    return chain[:1] + [part for part in chain[1:] if BRIDGE.match(part)]
+
+
+def regions(folder: str) -> Facts:
+    """The largest memory region that peers can use, and the sum of those without an address."""
+    largest, unmapped = 0, 0
+    for row in whole(folder + "/resource").splitlines()[:6]:
+        words = row.split()
+        if len(words) != 3 or not all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
+            continue
+        start, end, flags = (int(word, 16) for word in words)
+        if flags & MEMORY and end > start:
+            size = end - start + 1
+            unmapped += size if flags & UNSET or not start else 0
+            largest = max(largest, size if flags & PREFETCHABLE else 0)
+    yield "region", largest
+    yield "unmapped", unmapped
+
+
+def peers() -> Facts:
+    """GPUs and RDMA adapters: the way between them, and what lets them reach each other."""
+    base = "sys/bus/pci/devices/"
+    rdma = {target("sys/class/infiniband/%s/device" % n) for n in names("sys/class/infiniband")}
+    gpus, adapters = [], []  # type: List[str], List[str]
+    for address in names(base):
+        kind = number(base + address + "/class") or 0
+        given = kind >> 16 == 0x02 and target(base + address + "/driver") == "vfio-pci"
+        if kind >> 16 in (0x03, 0x12):
+            gpus.append(address)
+        elif address in rdma or kind >> 8 == 0x0207 or given:
+            adapters.append(address)
+    bridges = set()  # type: Set[str]
+    for address in gpus + adapters:
+        folder, place = base + address, "pci." + key(address)
+        chain = above(folder)
+        yield place + ".above", " ".join(chain)[:MOST_TEXT]
+        bridges.update(chain[1:])
+        yield place + ".iommu_type", line(folder + "/iommu_group/type")
+        for name, size in regions(folder) if address in gpus else ():
+            yield "%s.%s" % (place, name), size
+    for fact in driver_of_gpus():
+        yield fact
+    if gpus and adapters:
+        hidden = 0
+        for place, name, value in switches(adapters, sorted(bridges)):
+            hidden += value is None
+            yield "%s.%s" % (place, name), value
+        if hidden:
+            raise Unseen("the configuration of PCI devices: only root may read it")
+
+
+def switches(
+    adapters: List[str], bridges: List[str]
+) -> Iterator[Tuple[str, str, Optional[Union[int, str]]]]:
+    """ATS of adapters and ACS of bridges: each a place, a name and a value, None if hidden."""
+    for address in adapters:
+        config = config_of(address)
+        found, ats = extended(config), None  # type: Optional[Dict[int, int]], Optional[str]
+        if found is not None:
+            ats = "none"
+        if found and ATS in found:
+            ats = "on" if word_of(config, found[ATS] + 6) & 0x8000 else "off"
+        yield "pci." + key(address), "ats", ats
+    for address in bridges:
+        config = config_of(address)
+        found = extended(config)
+        place = found.get(ACS) if found else 0
+        for name, offset in (("acs", 4), ("acs_on", 6)):
+            bits = word_of(config, place + offset) if place else 0
+            yield "bridges." + key(address), name, None if found is None else bits
+
+
+def driver_of_gpus() -> Facts:
+    """The version of NVIDIA's driver, and whether it is that of the open kernel modules."""
+    text = whole("proc/driver/nvidia/version").split("\n", 1)[0]
+    found = re.search(r"\s([0-9]+(?:\.[0-9]+)+)\s", text + " ")
+    if found:
+        yield "gpu.driver", found.group(1)[:32]
+        yield "gpu.open", "Open Kernel Module" in text
+
+
+def config_of(address: str) -> bytes:
+    """Return the configuration of a PCI function; without the right to read it, its first part."""
+    try:
+        return raw("sys/bus/pci/devices/%s/config" % address, PCIE_BYTES)
+    except OSError:
+        return b""
 
 
 def guest() -> Facts:
@@ -990,6 +1117,7 @@ SOURCES = [
     ("net", interfaces),
     ("fabric", fabric),
     ("pci", devices),
+    ("peers", peers),
     ("guest", guest),
     ("uuid", machine_id),
     ("machines", machines),

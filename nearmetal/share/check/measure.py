@@ -6,8 +6,9 @@ order per line on standard input, and answers each with one line of JSON and its
 of the input it ends at once, whatever it does. It opens no file to write. Each order has a limit of
 time.
 
-The first order has the node's address, on which the agent listens. Who connects must first show the
-key of the order, which only the two agents of a pair get.
+The first order has the node's address, on which the agent listens. If it is empty, or translated
+on the way, the agent takes the address to which ssh has connected, and says so. Who connects must
+first show the key of the order, which only the two agents of a pair get.
 """
 
 import hashlib
@@ -317,12 +318,26 @@ def next_order() -> Optional[Dict[str, Any]]:
 
 
 def listening(address: str) -> socket.socket:
-    """Return a socket that listens on an address of this node."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family)
-    listener.bind((address, 0))
+    """Return a socket that listens on an address of this node, or on that of our login by ssh."""
+    login = os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    places = [address, *login] if address else login
+    if not places:
+        raise OSError("the address of this node is not known")
+    try:
+        listener = bound(places[0])
+    except OSError:
+        if places[0] == places[-1]:
+            raise
+        listener = bound(places[-1])
     listener.listen(QUEUED)
     listener.setblocking(False)
+    return listener
+
+
+def bound(address: str) -> socket.socket:
+    """Return a socket with an address of this node, and any port."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    listener.bind((address, 0))
     return listener
 
 
@@ -332,7 +347,9 @@ def main() -> None:
     if order is None:
         return
     with listening(str(order["address"])) as listener:
-        answer({"version": VERSION, "port": listener.getsockname()[1]})
+        address, port = listener.getsockname()[:2]
+        software = "Python {}.{}.{}".format(*sys.version_info[:3])
+        answer({"version": VERSION, "address": address, "port": port, "software": software})
         while True:
             order = next_order()
             if order is None:

@@ -17,14 +17,14 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress, Silent
-from nearmetal.core.resources import REMEDY, REPOSITORY, built_program
+from nearmetal.core.resources import REMEDY, REPOSITORY, built_program, program_for_mpi
 from nearmetal.evidence import ChannelProof, Launch, Manifest, NodePair, parse_log, write_manifest
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import Mpi, find_installations
 from nearmetal.job.run import JobRequest, JobResult, Output, run_job
 from nearmetal.study.runner.environment import environment
 from nearmetal.study.runner.suite import BenchArm, PlannedLaunch, Program, Where
-from nearmetal.study.runner.two_nodes import PairResult, run_pair
+from nearmetal.study.runner.two_nodes import PairResult, loader_path, pair_of, run_pair
 
 _WIRE_S = 20.0
 
@@ -63,17 +63,24 @@ def _place(program: Program, mpi: Mpi | None) -> Path:
         return impi.prefix / "bin" / program.file
     if program.where is Where.BENCHMARKS:
         return built_program(program.file)
-    # A checkout compiles for each MPI, a package once for all MPIs of one binary interface.
-    path = REPOSITORY / "build/programs" / (mpi.value if mpi else "") / program.file
-    if mpi is None or os.access(path, os.X_OK):
-        return path
-    return built_program(f"{program.file}-{mpi.family.name.lower()}")
+    if mpi is None:
+        return REPOSITORY / "build/programs" / program.file
+    return program_for_mpi(program.file, mpi.value, mpi.family.name.lower())
 
 
 def find_pairs(backend: Backend, spec: ClusterSpec, runner: Runner) -> tuple[NodePair, ...]:
     """Return how each node reaches each other node."""
     meetings = measure_locality(backend, spec, runner)
     return tuple(NodePair(**{k: getattr(m, k) for k in NodePair.model_fields}) for m in meetings)
+
+
+def unreachable(arm: BenchArm, spec: ClusterSpec, pairs: Sequence[NodePair]) -> str:
+    """Return why the pair cannot have the channel that an arm forces; "" if it may have it."""
+    two = set(pair_of(spec)[1:])
+    found = {pair.channel for pair in pairs if {pair.node, pair.peer} == two}
+    if "segment" in (arm.channels or ()) and "segment" not in found:
+        return "the two nodes share no segment"
+    return ""
 
 
 @dataclass
@@ -165,6 +172,7 @@ class Collector:
 
     def _on_a_pair(self, program: Program, arm: BenchArm, path: Path, output: Output) -> Ended:
         argv = (str(path), *program.args)
+        first = pair_of(self.spec)[1]
         result = run_pair(
             self.backend,
             self.spec,
@@ -173,6 +181,8 @@ class Collector:
             channels=arm.channels,
             output=output,
             timeout_s=program.timeout_s,
+            nodes=(first, first) if arm.together else None,
+            more=dict(arm.env) | (loader_path() if program.gpu else {}),
         )
         return job_fields(result, 2)
 

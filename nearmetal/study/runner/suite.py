@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nearmetal.job.mpi import Mpi, Provider, Stack
@@ -13,7 +13,10 @@ from nearmetal.job.mpi import Mpi, Provider, Stack
 
 @dataclass(frozen=True)
 class BenchArm:
-    """One way to carry messages. `nodes` (): all nodes. `stack`: one of the ways of an MPI."""
+    """One way to carry messages. `nodes` (): all nodes. `stack`: one of the ways of an MPI.
+
+    `together`: a pair of processes runs in one node. `env`: settings of nearmetal.
+    """
 
     name: str
     title: str
@@ -21,6 +24,8 @@ class BenchArm:
     channels: tuple[str, ...] | None = None
     nodes: tuple[str, ...] = ()
     stack: Stack | None = None
+    together: bool = False
+    env: tuple[tuple[str, str], ...] = ()
 
 
 ARMS = {
@@ -31,6 +36,29 @@ ARMS = {
         BenchArm("stock", "the MPI's own stack over TCP", Provider.STOCK),
     )
 }
+
+_SHM = ("self", "shm")
+GPU_ARMS = {
+    arm.name: arm
+    for arm in (
+        BenchArm("near", "one node, nothing forced", Provider.NEARMETAL, together=True),
+        BenchArm(
+            "handle", "one node, `shm`: copies on the GPU", Provider.NEARMETAL, _SHM, together=True
+        ),
+        BenchArm(
+            "staged",
+            "one node, `shm` without handles: through host memory",
+            Provider.NEARMETAL,
+            _SHM,
+            together=True,
+            env=(("NEARMETAL_CMA", "off"),),
+        ),
+        BenchArm("apart", "two nodes, nothing forced", Provider.NEARMETAL),
+        BenchArm("segment", "two nodes, `segment`", Provider.NEARMETAL, ("self", "segment")),
+        BenchArm("net", "two nodes, network only", Provider.NEARMETAL, ("self", "net")),
+    )
+}
+"""The ways between two GPU buffers."""
 
 
 class Where(Enum):
@@ -57,6 +85,8 @@ class Program:
     last_size: int | None = None
     max_ranks: int | None = None
     timeout_s: float = 300.0
+    gpu: bool = False
+    """Whether it needs a GPU in each node of the pair."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +95,11 @@ class Suite:
 
     name: str
     summary: str
-    limits: Program
+    limits: Program | None
     fabric: tuple[Program, ...]
     programs: tuple[Program, ...]
     blocks: int
+    arms: Mapping[str, BenchArm] = field(default_factory=lambda: ARMS)
 
 
 @dataclass(frozen=True)
@@ -145,6 +176,7 @@ def _all(seconds: str) -> tuple[Program, ...]:
     )
 
 
+_DEVICE = Program("device", "fabric_device", Where.BENCHMARKS, ("-t", "100"), mpis=(), gpu=True)
 _QUICK = (_patterns("patterns", "-p", "pingpong,uniband", "-t", "0.03"),)
 
 SUITES = {
@@ -167,6 +199,15 @@ SUITES = {
             _all("0.2"),
             10,
         ),
+        Suite(
+            "gpu",
+            "messages from and to memory of a GPU over each channel, beside the copies of the GPU",
+            None,
+            (_DEVICE,),
+            (),
+            6,
+            GPU_ARMS,
+        ),
     )
 }
 
@@ -183,7 +224,8 @@ def schedule(
     steps = []
     ours = [arm for arm in arms if arm.provider is Provider.NEARMETAL]
     for block in range(blocks):
-        steps.append(PlannedLaunch(block, suite.limits, None, None))
+        if suite.limits is not None:
+            steps.append(PlannedLaunch(block, suite.limits, None, None))
         for program in suite.fabric:
             steps += [
                 PlannedLaunch(block, program, None, arm) for arm in dice.sample(ours, len(ours))

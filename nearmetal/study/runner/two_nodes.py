@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Runner
 from nearmetal.core.resources import provider_library
+from nearmetal.core.text import printable
 from nearmetal.job.client_server import LISTEN_S, patience, serve
 from nearmetal.job.places import MARKER, new_name
 from nearmetal.job.run import Output
@@ -78,10 +80,12 @@ def run_pair(
     timeout_s: float,
     nodes: tuple[str, str] | None = None,
     foreign: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> PairResult:
     """Run `program -r RANK -d DIRECTORY` on two nodes of one host; keep the output of rank 0.
 
     `nodes` None: the first two of one host. `foreign`: over the provider of another project.
+    `more`: more of the environment.
     """
     host, *two = pair_of(spec)
     if nodes is not None:
@@ -94,6 +98,7 @@ def run_pair(
         "FI_PROVIDER_PATH": str(provider_library().parent),
         "NEARMETAL_RUNDIR": str(MEETING / job),
         "NEARMETAL_STATS_DIR": str(MEETING / f"{job}.stats"),
+        **(more or {}),
     }
     if channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(channels)
@@ -116,8 +121,33 @@ def run_pair(
     code = _exit_code(ended.code, other)
     if code:
         proof = Proof(JobVerdict.NOT_ASKED, "the pair failed")
-    ranks = tuple((name, 1) for name in two)
+    ranks = tuple((name, two.count(name)) for name in dict.fromkeys(two))
     return PairResult(code, ended.timed_out, ended.seconds, ranks, tuple(argv[0]), env, proof)
+
+
+def require_gpu(backend: Backend, spec: ClusterSpec, runner: Runner, program: Path) -> str:
+    """Return the name of the GPU of the pair; raises LaunchError if one of its nodes has none."""
+    found = ""
+    for node in pair_of(spec)[1:]:
+        env = {"PATH": "/usr/bin:/bin", **loader_path()}
+        done = runner.run(
+            backend.on_node(node, [str(program), "-c"], env=env), timeout_s=_PARTNER_S
+        )
+        if done.code != 0:
+            why = printable((done.error_tail.splitlines() or ["no reason given"])[-1])[:200]
+            raise LaunchError(
+                f"node {node} has no GPU that programs can use: {why}",
+                "run it where `nvidia-smi` shows a GPU; LD_LIBRARY_PATH may name the directory of "
+                "libcuda.so.1",
+            )
+        found = printable(done.text.strip())[:120]
+    return found
+
+
+def loader_path() -> dict[str, str]:
+    """Return where the user's programs find the library of the GPU's driver."""
+    name = "LD_LIBRARY_PATH"
+    return {name: os.environ[name]} if os.environ.get(name) else {}
 
 
 def _exit_code(*codes: int) -> int:

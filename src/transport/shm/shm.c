@@ -64,6 +64,9 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	s->link.base.transport = transport;
 	s->link.base.peer = cookie;
 	s->cookie = cookie;
+	/* What was reported before there was a link. */
+	if (atomic_load_explicit(&session->is_asked, memory_order_relaxed))
+		nm_sessions_remind(shm->sessions, session);
 	*ret_link = &s->link.base;
 	nm_reason_set(ret_reason, "%s", session->how.text);
 	return 0;
@@ -79,13 +82,19 @@ static int reclaim(struct shm_transport *shm, struct shm_link *link)
 	return nm_pool_reclaim(&shm->pool, &link->chunks, freed);
 }
 
+void nm_shm_reclaim(struct shm_transport *shm)
+{
+	/* The lane of a peer that left may have another owner already. */
+	nm_shm_for_each(s, shm) if (s->link.chunks.nr_held && s->base.state == NM_SESSION_UP &&
+				    !s->is_held && reclaim(shm, &s->link))
+		nm_shm_cast_out(shm, s, "its count of chunks");
+}
+
 static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm,
 						       struct shm_link *link, uint32_t len,
 						       uint32_t *ret_index, uint32_t *ret_offset)
 {
-	nm_shm_for_each(s, shm) if (s->link.chunks.nr_held && s->base.state == NM_SESSION_UP &&
-				    reclaim(shm, &s->link))
-		nm_shm_cast_out(shm, s, "its count of chunks");
+	nm_shm_reclaim(shm);
 	if (nm_shm_session_of(&link->base)->base.state != NM_SESSION_UP)
 		return -EPIPE;
 	return nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset);
@@ -192,6 +201,11 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 	return send_any(base, pkt, iov, nr_iov);
 }
 
+void nm_shm_ring_sleeper(struct shm_link *link)
+{
+	ring_sleeper(link);
+}
+
 bool nm_shm_drained(struct nm_link *link)
 {
 	/* All sent packets are published, and a window outlives its owner while it is mapped. */
@@ -245,6 +259,11 @@ static inline __attribute__((always_inline)) unsigned int drain(struct shm_trans
 		done++;
 	}
 	return done;
+}
+
+NM_COLD unsigned int nm_shm_drain(struct shm_transport *shm, uint32_t i)
+{
+	return drain(shm, i);
 }
 
 NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells)
@@ -342,7 +361,7 @@ static NM_COLD void shm_finish(struct nm_transport *transport, const struct nm_i
 	nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, -EBADMSG, &why);
 	session->err = -EBADMSG;
 	while (nm_shm_is_unread(shm, s))
-		drain(shm, s->source_index);
+		nm_shm_drain(shm, s->source_index);
 	nm_shm_end(shm, s);
 }
 

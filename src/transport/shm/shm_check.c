@@ -16,6 +16,7 @@
 struct checksum {
 	uint32_t crc;
 };
+_Static_assert(sizeof(struct checksum) == NM_SHM_CHECK_LEN, "cut off again in shm_move.c");
 
 /* First part of a checksum: all of a packet except its payload. */
 static uint32_t start(const struct nm_packet *pkt, uint32_t len, uint64_t position)
@@ -73,6 +74,8 @@ bool nm_shm_vouch(struct shm_transport *shm, uint32_t i, struct nm_packet *pkt,
 {
 	struct shm_session *s = shm->sources[i];
 
+	if (s->nr_withheld)
+		nm_shm_withhold(shm, i);
 	if (shm->checked && !check(shm, shm->readers[i].position, pkt, payload)) {
 		nm_shm_cast_out(shm, s, "bytes that differ from their checksum");
 		return false;

@@ -120,11 +120,14 @@ int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct
 	shm->base.ops = &shm->ops;
 	shm->base.copy = flavor->copy;
 	shm->base.quarantine = &nm_shm_quarantine_ops;
+	shm->base.place = &nm_shm_place_ops;
+	shm->base.move = &nm_shm_move_ops;
 	shm->base.sink = *sink;
 	shm->base.max_payload = (uint32_t)params->chunk_size;
 	shm->base.eager_max = (uint32_t)nm_min_u64(params->shm_eager_max, params->chunk_size);
 	if (!strcmp(params->checksum, "on")) {
 		shm->ops.send = nm_shm_send_checked;
+		shm->base.place = NULL;
 		err = nm_shm_init_checks(shm, ret_reason);
 	}
 	if (!err)

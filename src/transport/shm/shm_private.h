@@ -28,7 +28,21 @@ struct shm_session {
 	struct nm_peer *cookie;
 	uint32_t source_index; /* see nm_shm_is_source() */
 	unsigned int nr_asked; /* lines in the log about `is_asked` */
-	uint64_t last;	       /* CLOSING: from this position of its ring on, nothing is valid */
+	/*
+	 * Chunks of its packets that are not returned yet, oldest first (shm_place.c): bit I is set
+	 * while chunk first_hold + I is in use.
+	 */
+	uint64_t first_hold, held;
+	uint32_t nr_withheld;
+	bool is_current; /* the youngest is of the packet that is being delivered, or was last */
+	/* leaving in order, one direction after the other (shm_move.c) */
+	bool is_held;	 /* nothing enters the link any more */
+	bool is_left;	 /* likewise, and the peer needs nothing of it */
+	bool is_taken;	 /* the source ended in order */
+	bool is_parting; /* both directions are over, and a handshake still keeps the session */
+	uint64_t floor;	 /* held: slots before this position may be overwritten */
+	uint64_t taken;	 /* position of the source when it was taken */
+	uint64_t last;	 /* CLOSING: from this position of its ring on, nothing is valid */
 	struct shm_link link NM_ALIGNED(NM_CACHE_LINE); /* of `out`; no transport: no link */
 };
 
@@ -104,9 +118,18 @@ void nm_shm_wake(struct nm_transport *transport);
  */
 bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells *doorbells);
 extern const struct nm_quarantine_ops nm_shm_quarantine_ops;
+/* shm_place.c */
+extern const struct nm_place_ops nm_shm_place_ops;
+/* The next packet of source I, which withholds chunks, is about to be delivered. */
+void nm_shm_withhold(struct shm_transport *shm, uint32_t i) NM_COLD;
+/* shm.c: take back what peers report as read. */
+void nm_shm_reclaim(struct shm_transport *shm);
+/* shm.c: after a packet was published. */
+void nm_shm_ring_sleeper(struct shm_link *link);
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
 /* shm_check.c: the same with a checksum. */
+#define NM_SHM_CHECK_LEN 4
 #define NM_SHM_CHECK_ROOM 64 /* of a checksum; keeps pieces of large messages whole lines */
 #define NM_SHM_CHECKED_IOV 64
 int nm_shm_send_checked(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
@@ -177,6 +200,20 @@ void nm_shm_add_reader(struct shm_transport *shm, struct shm_session *s);
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session *s);
 /* No more packets will be delivered: release everything, then report to the engine. */
 void nm_shm_end(struct shm_transport *shm, struct shm_session *s);
+/*
+ * shm_move.c: the end in order. True if nothing of S is awaited any more, or only what the engine
+ * learns on another channel: the end of the session is then not reported.
+ */
+bool nm_shm_is_quiet(const struct shm_transport *shm, const struct shm_session *s);
+/* End S without a report if both directions are over. */
+void nm_shm_part(struct shm_transport *shm, struct shm_session *s);
+/* The engine may begin to leave S, or stops to. */
+void nm_shm_report_asked(struct shm_transport *shm, struct shm_session *s);
+extern const struct nm_move_ops nm_shm_move_ops;
+/* Deliver packets of source I, at most a batch. Returns their number. */
+unsigned int nm_shm_drain(struct shm_transport *shm, uint32_t i);
+/* The source S is read no more. */
+void nm_shm_remove_source(struct shm_transport *shm, struct shm_session *s);
 /* End all sessions that are due. */
 void nm_shm_end_sessions(struct shm_transport *shm);
 

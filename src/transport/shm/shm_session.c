@@ -6,9 +6,6 @@
 #include "base/log.h"
 #include "transport/shm/shm_private.h"
 
-/* Lines about requests to leave, for each session. */
-#define ASKED_LINES 4
-
 /* S is no longer UP: send nothing more, and accept only a little more. */
 static void stop(struct shm_transport *shm, struct shm_session *s)
 {
@@ -102,18 +99,6 @@ NM_COLD void nm_shm_inspect(struct shm_transport *shm)
 			nm_shm_cast_out(shm, shm->sources[i], "a slot that it never published");
 }
 
-/* Memory carries the messages of a session as long as it stands. A machine may ask at any rate. */
-static NM_COLD void report_asked(struct shm_session *s)
-{
-	if (s->nr_asked >= ASKED_LINES)
-		return;
-	s->nr_asked++;
-	nm_info("%s: %s; messages stay in memory", s->base.label.text,
-		atomic_load_explicit(&s->base.is_asked, memory_order_relaxed) ?
-			"its machine or this one is asked to leave the segment" :
-			"no machine is asked to leave the segment any more");
-}
-
 NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 {
 	struct nm_session *session;
@@ -128,12 +113,12 @@ NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 			stop(shm, nm_shm_from(session));
 			break;
 		case NM_SESSION_ASKED:
-			report_asked(nm_shm_from(session));
+			nm_shm_report_asked(shm, nm_shm_from(session));
 			break;
 		}
 }
 
-static void remove_source(struct shm_transport *shm, struct shm_session *s)
+NM_COLD void nm_shm_remove_source(struct shm_transport *shm, struct shm_session *s)
 {
 	uint32_t last = --shm->nr_sources;
 
@@ -148,9 +133,13 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	const struct nm_sink *sink = &shm->base.sink;
 	struct nm_stream_ends ends = {0};
 
+	if (s->nr_withheld)
+		sink->let_go(&shm->base, s->cookie);
 	if (nm_shm_is_source(shm, s)) {
 		ends.taken = shm->readers[s->source_index].position - s->base.in.start;
-		remove_source(shm, s);
+		nm_shm_remove_source(shm, s);
+	} else if (s->is_taken) {
+		ends.taken = s->taken;
 	}
 	if (nm_shm_has_link(s)) {
 		ends.sent = s->link.writer.position - s->base.out.start;
@@ -159,7 +148,8 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	}
 	nm_sessions_leave(shm->sessions, &s->base, s->base.err, words);
 	NM_FAULT("session-ended");
-	shm->nr_ending--;
+	shm->nr_ending -= 1 + s->is_parting;
+	s->is_parting = false;
 	/* The engine refused this source and has no link to it. */
 	if (!s->cookie)
 		return;
@@ -177,9 +167,21 @@ bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session 
 	       reader->position < s->last && nm_ring_ready(reader);
 }
 
+static bool is_due(const struct shm_transport *shm, const struct shm_session *s)
+{
+	return s->base.state == NM_SESSION_CAST_OUT ||
+	       (s->base.state == NM_SESSION_CLOSING && !nm_shm_is_unread(shm, s));
+}
+
 NM_COLD void nm_shm_end_sessions(struct shm_transport *shm)
 {
-	nm_shm_for_each(s, shm) if (s->base.state == NM_SESSION_CAST_OUT ||
-				    (s->base.state == NM_SESSION_CLOSING &&
-				     !nm_shm_is_unread(shm, s))) nm_shm_end(shm, s);
+	nm_shm_for_each(s, shm)
+	{
+		if (s->base.state != NM_SESSION_CAST_OUT &&
+		    (s->is_parting ||
+		     (s->base.state == NM_SESSION_CLOSING && nm_shm_is_quiet(shm, s))))
+			nm_shm_part(shm, s);
+		else if (is_due(shm, s))
+			nm_shm_end(shm, s);
+	}
 }

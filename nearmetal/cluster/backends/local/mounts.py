@@ -107,7 +107,9 @@ def private_tmpfs(root: str, shm_bytes: int) -> None:
 def own_devices(dev: str) -> None:
     """Replace the machine's devices by DEVICES; others of the same mount are out of reach."""
     mount("tmpfs", dev, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k")
-    for name in DEVICES:
+    # GPUs of NVIDIA, with the permissions that they have outside: nvidia0, nvidiactl, nvidia-uvm.
+    gpus = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+    for name in (*DEVICES, *gpus):
         source, target = f"/dev/{name}", f"{dev}/{name}"
         if os.path.isdir(source):
             os.mkdir(target)

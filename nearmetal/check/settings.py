@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of virtual machines that their guests cannot see: the backend of a cluster knows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from nearmetal.check.snapshot import load_bounded
+from nearmetal.cluster.backend import Backend
+from nearmetal.cluster.resource import Kind
+from nearmetal.core.errors import BackendError, LogError, StateError
+
+_KNOWN = ("mmio", "p2p")
+
+Settings = Mapping[str, Mapping[str, str]]
+"""By node: the names of a spec, with their values as plans show them."""
+
+
+def settings_of(backend: Backend) -> tuple[Settings, str]:
+    """Return the settings of the machines of a cluster; none, and why, if it cannot be asked."""
+    try:
+        resources = backend.details().resources
+    except (BackendError, StateError) as error:
+        return {}, error.message
+    nodes = {r.key.name: dict(r.attributes) for r in resources if r.key.kind is Kind.NODE}
+    found = {
+        name: {key: text for key, text in texts.items() if key in _KNOWN}
+        for name, texts in nodes.items()
+    }
+    return {name: texts for name, texts in found.items() if texts}, ""
+
+
+def with_settings(content: bytes, settings: Mapping[str, str]) -> bytes:
+    """Return a snapshot, which was checked, with the settings of its machine."""
+    data = json.loads(content)
+    virtual = data["facts"].setdefault("virtual", {})
+    if not isinstance(virtual, dict):
+        return content
+    virtual["settings"] = dict(settings)
+    more = (json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n").encode()
+    try:
+        load_bounded(more, "")
+    except LogError:
+        return content  # a snapshot that is full stays as the agent wrote it
+    return more

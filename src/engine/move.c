@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/move.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/internal.h"
+
+/* A direction has one session in memory today: it never comes back. */
+#define THE_SESSION 1
+
+struct nm_move {
+	struct nm_link *net;  /* beside the link in memory; NULL: none was needed yet */
+	struct nm_link *left; /* the link in memory, held; NULL: none is */
+	uint64_t sent;	      /* position after the last packet on `left` */
+	uint64_t taken;	      /* way NETWORK: from here on `left` is to be sent again */
+	uint64_t deadline_ns; /* of MOVED */
+	uint64_t pending_ns;  /* is_pending: until then the session has to come */
+	uint64_t position;    /* of the MOVE that came */
+	bool is_asked;	      /* way MEMORY: to be left once there is a link on the network */
+	bool is_pending;      /* MOVE came before the session that it names */
+	bool is_answer_due;
+	bool has_reported; /* the session of its direction has ended in order */
+};
+
+void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event)
+{
+	int next = nm_move_next(&nm_ways, peer->way, event);
+
+#ifdef NM_CHECK_STATES
+	if (next < 0)
+		abort();
+#endif
+	if (next >= 0)
+		peer->way = (enum nm_way)next;
+}
+
+/* The move of PEER, made at first use. NULL: the peer is down for lack of memory. */
+static struct nm_move *move_of(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (!peer->move)
+		peer->move = calloc(1, sizeof(*peer->move));
+	if (!peer->move)
+		nm_peer_down(engine, peer, -ENOMEM, "no memory to leave its memory channel");
+	return peer->move;
+}
+
+struct nm_link *nm_move_link(const struct nm_peer *peer)
+{
+	return peer->move && peer->move->left ? peer->move->net : peer->link;
+}
+
+struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_transport *net)
+{
+	struct nm_link *link = peer->move ? peer->move->net : NULL;
+
+	return link && link->transport == net ? link : NULL;
+}
+
+void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
+{
+	struct nm_move *move = peer->move;
+
+	if (nm_move_next(&nm_ways, peer->way, event) >= 0)
+		nm_peer_on_way(peer, event);
+	if (!move)
+		return;
+	move->is_asked = move->is_pending = move->is_answer_due = false;
+	if (move->left)
+		move->left->transport->move->leave(move->left);
+	move->left = NULL;
+}
+
+void nm_move_free(struct nm_peer *peer)
+{
+	free(peer->move);
+	peer->move = NULL;
+}
+
+bool nm_move_is_due(const struct nm_peer *peer)
+{
+	const struct nm_move *move = peer->move;
+
+	if (!move || move->is_answer_due)
+		return move;
+	/* What waits for the way keeps a closing engine busy by itself. */
+	return !peer->engine->closing && (move->is_asked || move->is_pending || move->left);
+}
+
+bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked)
+{
+	struct nm_engine *engine = from->sink.engine;
+
+	if (peer->state == NM_PEER_DOWN)
+		return false;
+	/* The other direction is left by its own writer. */
+	if (!from->move || peer->way != NM_WAY_MEMORY || peer->link->transport != from)
+		return true;
+	if (!is_asked) {
+		if (peer->move)
+			peer->move->is_asked = false;
+		return true;
+	}
+	if (!move_of(engine, peer))
+		return false;
+	peer->move->is_asked = true;
+	nm_peer_activate(engine, peer);
+	return true;
+}
+
+/* The link to PEER on the network, made if needed: move->net. 0 or -errno with a reason. */
+static int find_net(struct nm_engine *engine, struct nm_peer *peer, struct nm_reason *ret_why)
+{
+	struct nm_transport *net = nm_network(engine);
+
+	if (peer->move->net)
+		return 0;
+	if (!nm_network_reaches(net, peer)) {
+		nm_reason_set(ret_why, "there is no network to it");
+		return -EHOSTUNREACH;
+	}
+	if (peer->link && peer->link->transport == net) {
+		peer->move->net = peer->link;
+		return 0;
+	}
+	return net->ops->connect(net, &peer->address, peer, &peer->move->net, ret_why);
+}
+
+/* Send a packet without payload on the network. 0 or -errno with a reason. */
+static int say(struct nm_engine *engine, struct nm_peer *peer, enum nm_op op, uint64_t position,
+	       struct nm_reason *ret_why)
+{
+	const struct nm_packet packet = {.op = op, .tag = position, .data = THE_SESSION};
+	int err = find_net(engine, peer, ret_why);
+	struct nm_link *net = peer->move->net;
+
+	return err ? err : net->transport->ops->send(net, &packet, NULL, 0);
+}
+
+/* Not now, or the network itself reports the reason soon. */
+static bool is_transient(int err)
+{
+	return err == -EAGAIN || err == -EPIPE;
+}
+
+static void hold(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+
+	move->is_asked = false;
+	move->left = peer->link;
+	move->sent = move->left->transport->move->hold(move->left);
+	move->deadline_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
+	nm_peer_set_state(peer, NM_PEER_MOVING);
+	nm_peer_activate(engine, peer);
+}
+
+/* The memory is used until the network is there. */
+static void begin(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_reason why = {""};
+	int err;
+
+	/* The channel has ended: its report follows. */
+	if (peer->state != NM_PEER_CONNECTED) {
+		peer->move->is_asked = false;
+		return;
+	}
+	err = find_net(engine, peer, &why);
+	if (err == 0) {
+		hold(engine, peer);
+		nm_peer_on_way(peer, NM_WAY_QUIESCED);
+	} else if (err != -EAGAIN) {
+		peer->move->is_asked = false;
+		nm_warn("peer " NM_WHO_FORMAT " (%.60s): a machine is asked to leave the segment, "
+			"but its messages stay in memory: %s",
+			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text, why.text);
+	}
+}
+
+static unsigned int say_move(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_reason why;
+	int err;
+
+	err = say(engine, peer, NM_OP_MOVE, peer->move->sent, &why);
+	if (err == 0) {
+		nm_peer_on_way(peer, NM_WAY_SAID);
+	}
+	return err == 0;
+}
+
+static void check_deadline(struct nm_engine *engine, struct nm_peer *peer)
+{
+	if (nm_clock_ns() > peer->move->deadline_ns)
+		nm_peer_down(engine, peer, -ECONNRESET,
+			     "it did not say within NEARMETAL_MOVE_MS how much it took from the "
+			     "memory that is left");
+}
+
+/* The peer has everything, or what it left goes again: on with what waits. */
+static void go_on(struct nm_engine *engine, struct nm_peer *peer)
+{
+	static const struct nm_reason others = {"the memory was left: a machine is to be moved"};
+	struct nm_move *move = peer->move;
+	struct nm_reason why = {"what it left in memory cannot be sent again"};
+	int err = find_net(engine, peer, &why);
+
+	if (!err && move->taken != move->sent)
+		err = move->left->transport->move->replay(move->left, &move->taken, move->net);
+	if (is_transient(err))
+		return;
+	if (err) {
+		nm_peer_down(engine, peer, -EBADMSG, why.text);
+		return;
+	}
+	move->left->transport->move->leave(move->left);
+	move->left = NULL;
+	/* It may have closed the memory in the meantime, and then uses only the network itself. */
+	if (peer->state != NM_PEER_MOVING)
+		return;
+	nm_peer_set_link(peer, move->net, &others);
+	nm_peer_set_state(peer, NM_PEER_CONNECTED);
+}
+
+/* Where PEER sends from now on. */
+static void left_by(struct nm_engine *engine, struct nm_peer *peer, const struct nm_transport *from)
+{
+	peer->source_channels &= ~(1U << from->kind->channel);
+	nm_peer_receives_on(peer, nm_network(engine)->kind->channel);
+	peer->move->is_pending = false;
+	peer->move->has_reported = true;
+	peer->move->is_answer_due = true;
+	nm_info("peer " NM_WHO_FORMAT " (%.60s): it left the memory channel %s in order",
+		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
+		nm_channel_name(from->kind->channel));
+}
+
+/* Take the rest of the session that PEER left. 0; -ENOENT: there is none; -EBADMSG. */
+static int take_rest(struct nm_engine *engine, struct nm_peer *peer)
+{
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *t = engine->polled[i];
+		int err =
+			t->move ? t->move->take_rest(t, &peer->who, peer->move->position) : -ENOENT;
+
+		if (err == -ENOENT)
+			continue;
+		/* A packet in there may have ended the peer. */
+		if (err == 0 && peer->state != NM_PEER_DOWN)
+			left_by(engine, peer, t);
+		return err == -EBADMSG ? err : 0;
+	}
+	return -ENOENT;
+}
+
+/* MOVE may overtake the last word of the handshake, which goes through memory. */
+static void take_pending(struct nm_engine *engine, struct nm_peer *peer)
+{
+	int err = take_rest(engine, peer);
+
+	if (err != -ENOENT)
+		peer->move->is_pending = false;
+	if (err == -EBADMSG)
+		nm_peer_down(engine, peer, err, "it left its memory at a wrong position");
+	else if (err == -ENOENT && nm_clock_ns() > peer->move->pending_ns)
+		nm_peer_down(engine, peer, -EBADMSG, "it left a memory channel that it never had");
+}
+
+static unsigned int answer(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_reason why;
+	int err;
+
+	err = say(engine, peer, NM_OP_MOVED, peer->move->position, &why);
+	if (err == 0) {
+		peer->move->is_answer_due = false;
+	} else if (!is_transient(err)) {
+		nm_peer_down(engine, peer, -ECONNRESET,
+			     "it left the memory, and there is no network to answer it");
+	}
+	return err == 0;
+}
+
+unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+	unsigned int nr = 0;
+
+	if (move->is_pending)
+		take_pending(engine, peer);
+	if (move->is_answer_due)
+		nr += answer(engine, peer);
+	if (move->is_asked)
+		begin(engine, peer);
+	if (peer->way == NM_WAY_LEAVING)
+		nr += say_move(engine, peer);
+	if (peer->way == NM_WAY_NETWORK && move->left)
+		go_on(engine, peer);
+	else if (move->left)
+		check_deadline(engine, peer);
+	return nr;
+}
+
+/* MOVE and MOVED: True if IN is worth a look; else it has been dealt with. */
+static bool is_for_session(const struct nm_incoming *in)
+{
+	if (!(in->from->kind->flags & NM_TRANSPORT_NETWORK) || in->pkt->len != 0) {
+		nm_violation(in, "it sent %s with %u bytes on channel %s",
+			     in->pkt->op == NM_OP_MOVE ? "MOVE" : "MOVED", in->pkt->len,
+			     nm_channel_name(in->from->kind->channel));
+		return false;
+	}
+	if (in->pkt->data == 0 || in->pkt->data > THE_SESSION) {
+		nm_violation(in, "it named session %llu in memory, which never was",
+			     (unsigned long long)in->pkt->data);
+		return false;
+	}
+	/* The counts of SWITCH are the last word about memory. */
+	return !in->peer->failover && !in->peer->nr_quarantines;
+}
+
+void nm_move_on_move(const struct nm_incoming *in)
+{
+	struct nm_engine *engine = in->engine;
+	struct nm_peer *peer = in->peer;
+	int err;
+
+	if (!is_for_session(in) || !move_of(engine, peer) || peer->move->has_reported ||
+	    peer->move->is_pending)
+		return;
+	peer->move->position = in->pkt->tag;
+	err = take_rest(engine, peer);
+	if (err == -EBADMSG) {
+		nm_violation(in, "it left its memory at position %llu, where no packet ends",
+			     (unsigned long long)in->pkt->tag);
+	} else if (err == -ENOENT) {
+		peer->move->is_pending = true;
+		peer->move->pending_ns = nm_clock_ns() + engine->params->connect_ms * NM_NS_PER_MS;
+	}
+	if (peer->state != NM_PEER_DOWN && nm_move_is_due(peer))
+		nm_peer_activate(engine, peer);
+}
+
+void nm_move_on_moved(const struct nm_incoming *in)
+{
+	struct nm_peer *peer = in->peer;
+
+	if (!is_for_session(in))
+		return;
+	if (peer->way != NM_WAY_MEMORY && peer->way != NM_WAY_LEAVING &&
+	    peer->way != NM_WAY_COUNTING)
+		return;
+	if (!move_of(in->engine, peer))
+		return;
+	if (!peer->move->left && peer->state == NM_PEER_CONNECTED)
+		hold(in->engine, peer);
+	if (!peer->move->left)
+		return;
+	if (in->pkt->tag > peer->move->sent) {
+		nm_violation(in, "it took %llu places of the ring, and %llu were used",
+			     (unsigned long long)in->pkt->tag,
+			     (unsigned long long)peer->move->sent);
+		return;
+	}
+	peer->move->taken = in->pkt->tag;
+	nm_peer_on_way(peer, NM_WAY_COUNTED);
+	nm_peer_activate(in->engine, peer);
+}
