@@ -6,6 +6,8 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 from nearmetal.core.resources import share
+from tests.system.need import lacking
 
 PROGRAM = share("heat", "machines.py")
 META = {
@@ -30,8 +33,12 @@ class Service(http.server.BaseHTTPRequestHandler):
     """In place of Nova's metadata service."""
 
     answer: ClassVar[bytes] = b""
+    broken: ClassVar[bool] = False
 
     def do_GET(self) -> None:
+        if self.broken:
+            self.wfile.write(b"not HTTP\r\n\r\n")
+            return
         self.send_response(200)
         self.end_headers()
         self.wfile.write(self.answer)
@@ -51,7 +58,8 @@ def service() -> Iterator[str]:
 
 
 def run(root: Path, url: str, answer: object) -> subprocess.CompletedProcess[str]:
-    """Run the program with another address of the service."""
+    """Run the program with another address of the service; None is an answer that is no HTTP."""
+    Service.broken = answer is None
     Service.answer = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
     text = PROGRAM.read_text()
     line = 'METADATA = "http://169.254.169.254/openstack/latest/meta_data.json"'
@@ -102,7 +110,7 @@ def test_names_and_host_files_follow_the_metadata(root: Path, service: str) -> N
     assert found["etc/nearmetal/hostfile"].splitlines() == [f"{n} slots={slots}" for n in names]
     assert found["etc/nearmetal/hosts"].splitlines() == [f"{n}:{slots}" for n in names]
     assert found["etc/nearmetal/machines"].splitlines()[0] == "mpi-instance-0 10.40.0.10"
-    assert f"Host {' '.join(names)}\n" in found["etc/ssh/ssh_config.d/nearmetal.conf"]
+    assert re.findall("Host (.*)", found["etc/ssh/ssh_config.d/nearmetal.conf"]) == names
     assert "This stack has 3 machines" in found["etc/motd.d/nearmetal"]
     assert "There is no mpirun" in found["etc/motd.d/nearmetal"]
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in (root / "etc/nearmetal").iterdir())
@@ -115,6 +123,36 @@ def test_names_and_host_files_follow_the_metadata(root: Path, service: str) -> N
     assert run(root, service, {"meta": less}).returncode == 0
     assert not any("instance-10" in text for text in files(root).values())
     assert files(root)["etc/hosts"].startswith("127.0.0.1 localhost\n# nearmetal")
+
+
+def test_a_new_machine_of_an_old_name_is_not_taken_for_an_attack(root: Path, service: str) -> None:
+    """Its key is new, so ssh must look for the key of another name."""
+    if not shutil.which("ssh"):
+        lacking("there is no ssh")
+    aliases = set()
+    for address in ("10.40.0.12", "10.40.0.13"):
+        assert run(root, service, {"meta": {**META, "nm-mpi-instance-2": address}}).returncode == 0
+        config = str(root / "etc/ssh/ssh_config.d/nearmetal.conf")
+        shown = subprocess.run(
+            ["ssh", "-G", "-F", config, "mpi-instance-2"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        assert {"forwardagent yes", "stricthostkeychecking accept-new"} <= set(shown)
+        aliases |= {line for line in shown if line.startswith("hostkeyalias")}
+    assert aliases == {f"hostkeyalias mpi-instance-2-10.40.0.{n}" for n in (12, 13)}
+
+
+def test_hosts_may_have_any_bytes(root: Path, service: str) -> None:
+    line = b"127.0.0.1 localhost # na\xefve\n"
+    (root / "etc" / "hosts").write_bytes(line)
+    for _ in range(2):
+        done = run(root, service, {"meta": META})
+        assert done.returncode == 0, done.stderr
+        found = (root / "etc" / "hosts").read_bytes()
+        assert found.startswith(line + b"# nearmetal")
+        assert b"10.40.0.10 mpi-instance-0\n" in found
 
 
 @pytest.mark.parametrize("kind", ["vm", "host"])
@@ -135,18 +173,43 @@ def test_the_launchers_read_these_host_files(root: Path, service: str) -> None:
     assert "HYDRA_HOST_FILE=/etc/nearmetal/hosts" in shown
 
 
-def test_without_the_service_the_copy_of_the_first_boot_is_used(root: Path) -> None:
+@pytest.fixture
+def copied(root: Path) -> Path:
+    """Make the copy of cloud-init, as version 22.4 writes it from a configuration drive."""
     copy = root / "run/cloud-init/instance-data-sensitive.json"
     copy.parent.mkdir(parents=True)
-    copy.write_text(json.dumps({"ds": {"meta_data": {"meta": META}}}))
-    assert run(root, "http://127.0.0.1:9/", b"").returncode == 0
-    assert "10.40.0.10 mpi-instance-0" in files(root)["etc/hosts"]
+    copy.write_text(json.dumps({"ds": {"ec2_metadata": {}, "meta_data": {"meta": META}}}))
+    return root
+
+
+def test_without_the_service_the_copy_of_the_first_boot_is_used(copied: Path) -> None:
+    for _ in range(2):
+        assert run(copied, "http://127.0.0.1:9/", b"").returncode == 0
+        assert "10.40.0.10 mpi-instance-0" in files(copied)["etc/hosts"]
+
+
+def test_a_broken_answer_is_like_none(copied: Path, service: str) -> None:
+    done = run(copied, service, None)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10.40.0.10 mpi-instance-0" in files(copied)["etc/hosts"]
+
+
+def test_the_copy_never_replaces_what_the_service_has_said(copied: Path, service: str) -> None:
+    more = {**META, "nm-mpi-instance-11": "10.40.0.21"}
+    assert run(copied, service, {"meta": more}).returncode == 0
+    before = files(copied)
+    assert "10.40.0.21 mpi-instance-11" in before["etc/hosts"]
+    done = run(copied, "http://127.0.0.1:9/", b"")
+    assert done.returncode == 1
+    assert "the names stay as they are" in done.stderr
+    assert files(copied) == before
 
 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (b"{", "meta_data.json"),
+        (b"[" * 100_000, "too deep"),
         (b" " * (1 << 20) + b"{}", "longer than 1 MiB"),
         ([], "has no `meta`"),
         ({"meta": []}, "has no `meta`"),

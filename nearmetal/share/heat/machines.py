@@ -10,6 +10,7 @@ Nova's metadata service has its present state; the copy of cloud-init has that o
 
 from __future__ import annotations
 
+import http.client
 import ipaddress
 import json
 import os
@@ -22,6 +23,9 @@ from typing import Any, NamedTuple
 
 METADATA = "http://169.254.169.254/openstack/latest/meta_data.json"
 FIRST = "run/cloud-init/instance-data-sensitive.json"
+SERVED = "run/nearmetal-machines"
+"""A file that is there from the first use of the service's answer to the next boot."""
+
 BEGIN, END = "# nearmetal: machines of the stack", "# nearmetal: end"
 
 _MAX_BYTES = 1 << 20
@@ -41,29 +45,40 @@ class Machine(NamedTuple):
 
 
 def present() -> Any:
-    """Return what the metadata service says; raises OSError or ValueError."""
+    """Return what the metadata service says; raises OSError, HTTPException or ValueError."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(METADATA, timeout=10) as answer:
         text = answer.read(_MAX_BYTES + 1)
     if len(text) > _MAX_BYTES:
         raise ValueError("the answer is longer than 1 MiB")
-    return json.loads(text)
+    return _parsed(text)
 
 
-def metadata(root: Path) -> dict[str, Any]:
-    """Return the metadata of this server; raises MetadataError."""
+def _parsed(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("too deep a nesting") from None
+
+
+def metadata(root: Path) -> tuple[dict[str, Any], bool]:
+    """Return the metadata of this server, and if they are present; raises MetadataError."""
+    served = True
     try:
         found = present()
-    except (OSError, ValueError) as fault:
+    except (OSError, http.client.HTTPException, ValueError) as fault:
+        served = False
+        if (root / SERVED).exists():
+            raise MetadataError(f"{METADATA}: {fault}; the names stay as they are") from None
         copy = root / FIRST
         try:
-            found = json.loads(copy.read_text())["ds"]["meta_data"]
+            found = _parsed(copy.read_text())["ds"]["meta_data"]
         except (OSError, ValueError, KeyError, TypeError) as other:
             raise MetadataError(f"{METADATA}: {fault}; {copy}: {other!r}") from None
     values = found.get("meta") if isinstance(found, dict) else None
     if not isinstance(values, dict):
         raise MetadataError("the metadata of this server has no `meta`")
-    return values
+    return values, served
 
 
 def _address(name: str, value: str) -> str:
@@ -90,13 +105,18 @@ def machines_of(values: dict[str, Any]) -> list[Machine]:
     return sorted(found, key=lambda one: (len(one.name), one.name))
 
 
+def read(path: Path) -> str:
+    """Return a text; bytes that are not UTF-8 come out of `write` again."""
+    return path.read_text(encoding="utf-8", errors="surrogateescape")
+
+
 def write(path: Path, text: str) -> None:
     """Replace a file at once, unless it has this text."""
-    if path.exists() and path.read_text() == text:
+    if path.exists() and read(path) == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".nearmetal")
-    fresh.write_text(text)
+    fresh.write_text(text, encoding="utf-8", errors="surrogateescape")
     fresh.chmod(0o644)
     fresh.replace(path)
 
@@ -138,7 +158,7 @@ def apply(root: Path, values: dict[str, Any], slots: int) -> None:
     machines = machines_of(values)
     hosts = root / "etc" / "hosts"
     own = root / "etc" / "nearmetal"
-    write(hosts, with_block(hosts.read_text() if hosts.exists() else "", machines))
+    write(hosts, with_block(read(hosts) if hosts.exists() else "", machines))
     write(own / "machines", "".join(" ".join(one).rstrip() + "\n" for one in machines))
     write(own / "hostfile", "".join(f"{one.name} slots={slots}\n" for one in machines))
     write(own / "hosts", "".join(f"{one.name}:{slots}\n" for one in machines))
@@ -151,11 +171,13 @@ def apply(root: Path, values: dict[str, Any], slots: int) -> None:
     write(
         root / "etc/profile.d/nearmetal.sh", "# Open MPI 4, Open MPI 5, MPICH\n" + "".join(exports)
     )
-    names = " ".join(one.name for one in machines)
-    write(
-        root / "etc/ssh/ssh_config.d/nearmetal.conf",
-        f"Host {names}\n    StrictHostKeyChecking accept-new\n    ForwardAgent yes\n",
+    # A new machine of an old name has another key, and most often another address.
+    logins = (
+        f"Host {one.name}\n    HostKeyAlias {one.name}-{one.address}\n"
+        "    StrictHostKeyChecking accept-new\n    ForwardAgent yes\n"
+        for one in machines
     )
+    write(root / "etc/ssh/ssh_config.d/nearmetal.conf", "".join(logins))
     write(root / "etc/motd.d/nearmetal", greeting(values.get("nearmetal"), machines, slots))
 
 
@@ -163,7 +185,10 @@ def main() -> int:
     """Run once."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else "/")
     try:
-        apply(root, metadata(root), len(os.sched_getaffinity(0)))
+        values, served = metadata(root)
+        apply(root, values, len(os.sched_getaffinity(0)))
+        if served:
+            write(root / SERVED, "")
     except (MetadataError, OSError) as fault:
         sys.stderr.write(f"nearmetal-machines: {fault}\n")
         return 1
