@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ SITE = {
     "bare_metal_flavor": "hpc.small",
     "outside": "outside",
     "bare_metal_fabric": "direct",
+    "packages": [],
 }
 
 
@@ -45,13 +47,17 @@ class Stacks:
     def __init__(self, cloud: RealCloud, directory: Path) -> None:
         self.cloud = cloud
         self.site = directory / "site.yaml"
-        self.site.write_text(yaml.safe_dump({"parameter_defaults": SITE}))
+        self.describe()
 
-    def typed(self, *words: str) -> str:
-        """Type `openstack stack` and words; returns the output."""
+    def describe(self, **values: object) -> None:
+        """Write the file of the cloud, with other values for some names."""
+        self.site.write_text(yaml.safe_dump({"parameter_defaults": {**SITE, **values}}))
+
+    def typed(self, *words: str, about: str = "stack") -> str:
+        """Type `openstack stack` and words, or about something else; returns the output."""
         python = SERVICES / "venv" / "bin" / "python"
         done = subprocess.run(
-            [str(python), "-W", "ignore", str(python.with_name("openstack")), "stack", *words],
+            [str(python), "-W", "ignore", str(python.with_name("openstack")), about, *words],
             env={**os.environ, "OS_CLOUD": "member"},
             capture_output=True,
             text=True,
@@ -65,6 +71,7 @@ class Stacks:
         """Type `openstack stack create` or `update`; the stack has the name of its template."""
         path = str(share("heat", f"{template}.yaml"))
         words = [f"--parameter={name}={value}" for name, value in parameters.items()]
+        words += ["--existing"] if verb == "update" else []
         self.typed(verb, "-t", path, "-e", str(self.site), *words, template)
 
     def ended(self, name: str) -> tuple[str, str]:
@@ -85,17 +92,19 @@ class Stacks:
         return {one["output_key"]: one["output_value"] for one in found.outputs}
 
     def removed(self, name: str) -> None:
-        sdk = self.cloud.connected()
-        sdk.orchestration.delete_stack(name)
-        for _ in self.cloud.waiting(f"the end of stack {name}"):
-            found = sdk.orchestration.find_stack(name)
-            if found is None or found.status == "DELETE_COMPLETE":
-                return
-            assert found.status != "DELETE_FAILED", found.status_reason
+        self.typed("delete", "--yes", "--wait", name)
 
     def servers(self) -> dict[str, Any]:
         sdk = self.cloud.connected()
         return {server.name: server for server in sdk.compute.servers(details=True)}
+
+    def user_data(self, server: Any) -> dict[str, Any]:
+        """Return what cloud-init reads in a server."""
+        shown = self.cloud.connected("admin").compute.get_server(server.id)
+        text = base64.b64decode(shown.user_data).decode()
+        assert text.startswith("#cloud-config\n")
+        found: dict[str, Any] = yaml.safe_load(text)
+        return found
 
     def functions(self) -> list[tuple[str, str]]:
         """Return the virtual functions that ports have."""
@@ -144,32 +153,36 @@ def test_a_cluster_of_virtual_machines_grows_shrinks_runs_out_and_goes(stacks: S
     assert shown.strip() == outputs["first_instance_ip"] == floating.floating_ip_address
     assert floating.fixed_ip_address == results["mpi-instance-0"]["address"]
     # What they boot with is our program, and no secret.
-    server = stacks.cloud.connected("admin").compute.get_server(first["mpi-instance-0"].id)
-    user_data = base64.b64decode(server.user_data).decode()
-    assert user_data.startswith("#cloud-config\n")
-    written = {one["path"]: one["content"] for one in yaml.safe_load(user_data)["write_files"]}
-    program = share("heat", "machines.py").read_text()
-    assert written["/usr/local/sbin/nearmetal-machines"] == program
-    assert "PRIVATE KEY" not in user_data
+    booted = stacks.user_data(first["mpi-instance-0"])
+    written = {one["path"]: one["content"] for one in booted["write_files"]}
+    assert written["/usr/local/sbin/nearmetal-machines"] == share("heat", "machines.py").read_text()
+    assert "PRIVATE KEY" not in str(booted)
+    # cloud-init refuses an empty list.
+    assert set(booted) == {"runcmd", "write_files"}
 
-    # More machines: the first stay, and learn of the new ones.
-    results = stacks.made("update", name, total_vms=4, **same)["deployment_results"]
+    # More machines: the first stay, and learn of the new ones, which alone get other user data.
+    stacks.describe(packages=["mpich"])
+    results = stacks.made("update", name, total_vms=4)["deployment_results"]
     second = stacks.servers()
+    assert stacks.user_data(second["mpi-instance-3"])["packages"] == ["mpich"]
+    stacks.describe()
     assert {n: second[n].id for n in first} == {n: first[n].id for n in first}
     assert set(second) - set(first) == {"mpi-instance-3"}
     assert {f"nm-{n}" for n in results} < set(second["mpi-instance-0"].metadata)
     assert len(set(stacks.functions())) == 4
 
     # More than there are functions: an error names the machine and the reason.
-    stacks.change("update", name, total_vms=2 * VFS + 1, **same)
+    stacks.change("update", name, total_vms=2 * VFS + 1)
     state, reason = stacks.ended(name)
     assert state == "UPDATE_FAILED"
-    assert "resources.machines" in reason
     assert "No valid host was found" in reason
+    assert re.search(r"machines\.\d\.server", stacks.typed("failures", "list", "--long", name))
     assert len(set(stacks.functions())) <= 2 * VFS
 
-    # Fewer: the first machines are left, and the stack is sound again.
-    results = stacks.made("update", name, total_vms=2, **same)["deployment_results"]
+    # Fewer: the first machines are left, and the stack is sound again. The last servers go first.
+    last = sorted(stacks.servers().keys() - sorted(first)[:2])
+    stacks.typed("delete", "--wait", *last, about="server")
+    results = stacks.made("update", name, total_vms=2)["deployment_results"]
     third = stacks.servers()
     assert {n: third[n].id for n in third} == {n: first[n].id for n in sorted(first)[:2]}
     assert set(third["mpi-instance-0"].metadata) == {"nearmetal", *(f"nm-{n}" for n in results)}
