@@ -150,6 +150,17 @@ def test_host_against_gpu_is_compared_only_if_the_labels_say_so(
     )
 
 
+def test_a_run_that_forgot_its_gpu_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of `osu_latency` without `D D` in the folder of an arm with a GPU."""
+    monkeypatch.setitem(PLACES, "direct", PLACES["host"])
+    made = str(study(tmp_path, facts=True))
+    _, text = judged(capsys, made, "staged", "direct")
+    assert "REFUSED" in text
+    assert "the place of the buffers: D D against H H" in text
+
+
 def test_the_claims_of_the_paper_are_tested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
