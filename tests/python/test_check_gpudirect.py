@@ -20,7 +20,7 @@ from nearmetal.check.settings import settings_of, with_settings
 from nearmetal.check.snapshot import Snapshot, parse_snapshot
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.resource import Key, Kind, Observed, Resource
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, NearmetalError, PasswordError
 from tests.python.check_nodes import judged
 from tests.python.pci_tree import (
     ACS,
@@ -477,8 +477,13 @@ def test_the_backend_says_what_a_machine_cannot_see() -> None:
     settings, why = settings_of(SimpleNamespace(details=lambda: observed))
     assert (settings, why) == ({"n1": {"mmio": "64 GiB", "p2p": "no"}}, "")
 
+
+@pytest.mark.parametrize("error", [BackendError, PasswordError])
+def test_what_was_collected_stays_if_the_backend_does_not_answer(
+    error: type[NearmetalError],
+) -> None:
     def fails() -> Observed:
-        raise BackendError("no vCenter")
+        raise error("no vCenter")
 
     backend: Any = SimpleNamespace(details=fails)
     assert settings_of(backend) == ({}, "no vCenter")

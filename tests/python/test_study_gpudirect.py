@@ -181,6 +181,21 @@ def test_the_claims_of_the_paper_are_tested(
         assert verdict in text
 
 
+def test_host_memory_confirms_no_claim_about_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of the right latency, whose buffers are in the memory of the host."""
+    for arm in ("staged", "direct"):
+        monkeypatch.setitem(PLACES, arm, PLACES["host"])
+    made = study(tmp_path, facts=True)
+    capsys.readouterr()
+    roles = ["--arm", "staged-ib=staged", "--arm", "direct-ib=direct"]
+    main(["study", "reproduce", "vmw-gdr", str(made), *roles, "--json"])
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert {claim["outcome"] for claim in claims} == {"CANNOT TEST"}
+    assert any("missing: osu_latency D D (latency)" in claim["reason"] for claim in claims)
+
+
 @pytest.mark.parametrize("old", [False, True])
 def test_perftest_with_a_gpu_says_where_its_buffers_are(old: bool) -> None:
     found = parse_log(perftest("direct", 1, old=old), "f", "perftest")
