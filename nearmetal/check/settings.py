@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.resource import Kind
-from nearmetal.core.errors import BackendError, LogError, StateError
+from nearmetal.core.errors import BackendError, LogError, PasswordError, StateError
 
 _KNOWN = ("mmio", "p2p")
 
@@ -21,7 +21,7 @@ def settings_of(backend: Backend) -> tuple[Settings, str]:
     """Return the settings of the machines of a cluster; none, and why, if it cannot be asked."""
     try:
         resources = backend.details().resources
-    except (BackendError, StateError) as error:
+    except (BackendError, PasswordError, StateError) as error:
         return {}, error.message
     nodes = {r.key.name: dict(r.attributes) for r in resources if r.key.kind is Kind.NODE}
     found = {

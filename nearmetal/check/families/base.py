@@ -16,6 +16,8 @@ from nearmetal.core.text import printable
 _MOST_CPUS = 8192
 _NEVER_READ = "packages of rpm are not read"
 """What the agent leaves out on each system with rpm: no fault of a node."""
+_ASLEEP = "are not read: they sleep"
+"""What the agent leaves out because it would wake a device."""
 _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
 _LIMITS = "/etc/security/limits.d"
 _NR_OPEN = "/etc/sysctl.d/zz-open-files.conf"
@@ -101,7 +103,7 @@ def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"the agent could not read all of its source {source!r}, which is judged in part",
                 "python3 -I -B - <nearmetal/share/check/agent.py",
                 source,
-                grade=Gravity.NOTE if _NEVER_READ in why else None,
+                grade=Gravity.NOTE if _NEVER_READ in why or _ASLEEP in why else None,
             )
 
 
