@@ -18,7 +18,7 @@ from pathlib import Path
 from nearmetal.check.collection import INDEX, Entry, index_text
 from nearmetal.check.settings import Settings, with_settings
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
-from nearmetal.cluster.backend import SWEEP
+from nearmetal.cluster.backend import SWEEP, swept
 from nearmetal.core.errors import BackendError, CommandError, LogError
 from nearmetal.core.files import new_directory
 from nearmetal.core.process import Command, Completed, Runner
@@ -89,7 +89,7 @@ class SshHosts:
         ]
         if silent:
             raise BackendError(f"no answer of {', '.join(silent[:3])}")
-        return sum(int(done.text.strip() or 0) for done in ends)
+        return sum(swept(done.text) for done in ends)
 
 
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:
