@@ -6,6 +6,7 @@ The agent travels on the standard input of the node's Python, so no file of it i
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -34,6 +35,20 @@ _START = (
     'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B "$@"; done; '
     "echo it has no python3 >&2; exit 127"
 )
+_COMPILED = (
+    "import sys; sys.path.append(sys.argv[1]); import agent; sys.exit(agent.main(sys.argv[2:]))"
+)
+_STEP = (
+    "--quiet",
+    "--overlap",
+    "--nodes=1",
+    "--ntasks=1",
+    "--mpi=none",
+    "--cpu-bind=none",
+    "--chdir=/",
+)
+_OF_SLURM = ("SLURM_", "SRUN_")
+_KEPT = ("SLURM_CONF",)
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "LogLevel": "ERROR"}
 
 
@@ -59,9 +74,21 @@ def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
     return {host: Command(Login(host, user, options=_OPTIONS).argv(text)) for host in hosts}
 
 
+def over_srun(nodes: Sequence[str], job: str, minutes: int) -> dict[str, Command]:
+    """Return the commands for the nodes of a job of Slurm: a step on each, beside other steps."""
+    # Variables of srun are options of it, such as one that puts a number before each line.
+    env = {k: v for k, v in os.environ.items() if k in _KEPT or not k.startswith(_OF_SLURM)}
+    words = (f"--jobid={job}", *_STEP, f"--time={minutes}")
+    return {
+        node: Command(("srun", *words, f"--nodelist={node}", "--", *agent_argv()), env=env)
+        for node in nodes
+    }
+
+
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:
-    """Return the command for this machine. A quick one does not look for another Python first."""
-    own = (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    """Return the command for this machine. A quick one takes this Python, and a compiled agent."""
+    folder = str(share("check", "agent.py").parent)
+    own = (sys.executable, "-I", "-S", "-B", "-c", _COMPILED, folder, "--quick")
     return {name: Command(own if quick else tuple(agent_argv()))}
 
 
@@ -161,6 +188,8 @@ def _failure(done: Completed) -> str:
         return "it has no python3|apt-get install python3"
     if done.code == NO_CONNECTION:
         return f"ssh: {words.removeprefix('ssh: ')}|ssh -v NODE true"
+    if words.startswith("srun: "):
+        return f"{words}|scontrol show node NODE"
     return f"the agent failed: {words}|python3 -I -B - <nearmetal/share/check/agent.py"
 
 

@@ -133,7 +133,9 @@ def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
             f"at least {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
             f"at most {limit:g} s",
             "its clock differs from the clock of the machine that collected the facts",
-            by_system(node, *next((_SETTERS[k] for k in _SETTERS if k in keeper), _SETTERS["chronyd"])),
+            by_system(
+                node, *next((_SETTERS[k] for k in _SETTERS if k in keeper), _SETTERS["chronyd"])
+            ),
             source=wanted.source("clock_s"),
         )
 
