@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeGuard
 
-from nearmetal.check.collect import SshHosts, python_argv
+from nearmetal.check.collect import python_argv
 from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
@@ -36,6 +36,7 @@ from nearmetal.check.performance.run import (
     is_possible,
 )
 from nearmetal.check.snapshot import load_bounded
+from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.model import ClusterSpec

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from nearmetal.check.collect import SshHosts
 from nearmetal.check.measure import measure_cluster
 from nearmetal.check.model import Gravity
 from nearmetal.check.performance.classes import (
@@ -25,6 +24,7 @@ from nearmetal.check.performance.classes import (
 )
 from nearmetal.check.performance.findings import judge_run
 from nearmetal.check.performance.run import PERFORMANCE, PerformanceRun, parse_run, run_text
+from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError
 from nearmetal.core.process import LocalRunner
