@@ -80,6 +80,34 @@ NM_TEST(messages_between_the_chunks_of_a_device)
 	free(out);
 }
 
+/* A get that the target ends midway: at its completion the device writes no more into its buffer. */
+NM_TEST(gets_that_the_target_ends)
+{
+	struct iovec iov = {at(2 * LEN), LEN}, exposed = {at(4 * LEN), LEN};
+	const struct nm_memory_attr attr = {
+		.iov = &exposed, .nr_iov = 1, .access = BOTH, .key = KEY};
+	struct nm_memory_region *region;
+	struct nm_rma rma = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.len = LEN, .key = KEY}},
+		.nr_remote = 1,
+		.flags = NM_COMPLETION,
+	};
+
+	setenv("NEARMETAL_DEVICE_BLOCK", "65536", 1);
+	open_both();
+	rma.peer = near_peer(a, b);
+	NM_CHECK_EQ(nm_memory_register(b->memory, &attr, &region), 0);
+	NM_CHECK_EQ(nm_engine_read(a->engine, &rma), 0);
+	while (nr_puts == 0)
+		near_step(a, b, NULL);
+	nm_memory_deregister(b->memory, region);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, EACCES);
+	NM_CHECK_EQ(nr_going, 0);
+	close_both();
+}
+
 NM_TEST(a_device_copies_no_checksums)
 {
 	setenv("NEARMETAL_CHECKSUM", "on", 1);
