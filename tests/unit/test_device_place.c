@@ -80,6 +80,49 @@ NM_TEST(messages_between_the_chunks_of_a_device)
 	free(out);
 }
 
+/*
+ * Receivers whose devices read the pool of one sender. None of them may keep a chunk until a packet
+ * comes for which the others left no chunk.
+ */
+NM_TEST(receivers_share_the_pool_of_a_sender)
+{
+	enum { NR = 3, TURNS = 4 };
+	struct near_node *to[NR], *from;
+	unsigned int nr_done = 0, idle = 0;
+
+	plug();
+	from = near_create(false);
+	write_pattern(0, LEN, 9);
+	for (uint64_t i = 0; i < NR; i++) {
+		to[i] = near_create(false);
+		near_link(from, to[i]);
+		near_link(to[i], from);
+		post(to[i], from, false, at((1 + i) * LEN), LEN);
+		post(from, to[i], true, at(0), LEN);
+	}
+	while (nr_done < 2 * NR) {
+		unsigned int moved = 0;
+
+		for (unsigned int turn = 0; turn < TURNS; turn++)
+			moved += nm_engine_progress(from->engine);
+		nr_done += nr_completed(from);
+		for (unsigned int i = 0; i < NR; i++) {
+			moved += nm_engine_progress(to[i]->engine);
+			nr_done += nr_completed(to[i]);
+		}
+		idle = moved ? 0 : idle + 1;
+		if (idle > 100000)
+			nm_test_fail(__FILE__, __LINE__, "nothing moves: %u of %u ended", nr_done,
+				     2U * NR);
+	}
+	for (uint64_t i = 0; i < NR; i++) {
+		check_pattern((1 + i) * LEN, LEN, 9);
+		near_destroy(to[i]);
+	}
+	near_destroy(from);
+	unplug();
+}
+
 /* A get that the target ends midway: at its completion the device writes no more into its buffer. */
 NM_TEST(gets_that_the_target_ends)
 {
