@@ -72,7 +72,8 @@ static NM_COLD int place_send(struct nm_link *base, const struct nm_packet *pkt,
 static NM_COLD void place_unreserve(struct nm_link *base, struct nm_place *place)
 {
 	for (; place->nr; place->nr--)
-		nm_pool_unreserve(&nm_shm_of(base->transport)->pool, place->index++);
+		nm_pool_unreserve(&nm_shm_of(base->transport)->pool,
+				  &nm_shm_session_of(base)->link.chunks, place->index++);
 }
 
 /* The source that PEER is. NULL: it is none. */
