@@ -139,6 +139,8 @@ NM_TEST(gets_that_the_target_ends)
 	};
 
 	setenv("NEARMETAL_DEVICE_BLOCK", "65536", 1);
+	/* Smaller than the message, so that it cannot be sent whole before the end. */
+	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
 	open_both();
 	rma.peer = near_peer(a, b);
 	NM_CHECK_EQ(nm_memory_register(b->memory, &attr, &region), 0);
