@@ -524,23 +524,34 @@ static bool has_seen(const struct stage *s, const struct nm_transport *from,
 	return false;
 }
 
-void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer)
+/* The device gets what is here and is free again of what it has, at once or (WAITS) with a wait. */
+static int hurry(struct nm_engine *engine, struct stage *s, bool waits)
+{
+	const struct block *b = &s->blocks[s->now];
+	int err = waits ? 0 : block_end_copy(&s->blocks[!s->now], false);
+
+	if (!err && is_taken(s) && b->end > b->begin)
+		err = flush(engine, s->request, s);
+	if (!err && waits)
+		err = stage_wait(s);
+	return err;
+}
+
+void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer, bool waits)
 {
 	struct nm_engine *engine = from->sink.engine;
 
 	for (unsigned int i = 0; engine->stages && i < NM_NR_STAGES; i++) {
 		struct stage *s = &engine->stages->transfers[i];
-		struct nm_request *r = s->request;
-		int err = 0;
+		int err;
 
 		if (!has_seen(s, from, peer))
 			continue;
-		if (is_taken(s) && s->blocks[s->now].end > s->blocks[s->now].begin)
-			err = flush(engine, r, s);
-		if (!err)
-			err = stage_wait(s);
+		err = hurry(engine, s, waits);
+		if (err == -EAGAIN)
+			continue;
 		if (err && is_taken(s))
-			nm_stage_failed(r, err);
+			nm_stage_failed(s->request, err);
 		if (err || !is_taken(s))
 			stage_drop(s);
 	}
