@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/internal.h"
+#include "engine/stage.h"
 
 /* A direction has one session in memory today: it never comes back. */
 #define THE_SESSION 1
@@ -151,6 +152,7 @@ static void hold(struct nm_engine *engine, struct nm_peer *peer)
 
 	move->is_asked = false;
 	move->left = peer->link;
+	nm_stages_leave(engine, move->left);
 	move->sent = move->left->transport->move->hold(move->left);
 	move->deadline_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
 	nm_peer_set_state(peer, NM_PEER_MOVING);
