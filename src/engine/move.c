@@ -60,12 +60,24 @@ struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_trans
 	return link && link->transport == net ? link : NULL;
 }
 
+/* A machine that is asked to leave does not wait for what a peer that is down has left in memory. */
+static void forget(const struct nm_peer *peer)
+{
+	const struct nm_engine *engine = peer->engine;
+
+	for (unsigned int i = 0; engine && i < engine->nr_polled; i++)
+		if (engine->polled[i]->move)
+			engine->polled[i]->move->forget(engine->polled[i], &peer->who);
+}
+
 void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
 {
 	struct nm_move *move = peer->move;
 
 	if (nm_move_next(&nm_ways, peer->way, event) >= 0)
 		nm_peer_on_way(peer, event);
+	if (event == NM_WAY_DOWN)
+		forget(peer);
 	if (!move)
 		return;
 	move->is_asked = move->is_pending = move->is_answer_due = false;

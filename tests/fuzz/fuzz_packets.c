@@ -43,7 +43,8 @@ struct world {
 		bool gone;
 		bool ends; /* is to be told as quarantined */
 		bool speaks;
-		bool is_held, is_left, is_taken; /* see nm_move_ops */
+		/* see nm_move_ops */
+		bool is_held, is_left, is_taken, is_forgotten;
 		struct nm_packet packet;
 		char *payload;
 	} ways[2];
@@ -228,11 +229,18 @@ static void fake_leave(struct nm_link *link)
 	way->is_left = true;
 }
 
+static void fake_forget(struct nm_transport *transport, const struct nm_identity *who)
+{
+	(void)who;
+	way_of(transport)->is_forgotten = true;
+}
+
 static const struct nm_move_ops fake_move_ops = {
 	.hold = fake_hold,
 	.take_rest = fake_take_rest,
 	.replay = fake_replay,
 	.leave = fake_leave,
+	.forget = fake_forget,
 };
 
 static unsigned int fake_progress(struct nm_transport *transport)
@@ -244,6 +252,9 @@ static unsigned int fake_progress(struct nm_transport *transport)
 		nm_engine_sink(world->engine)
 			->deliver(transport, world->source, &way->packet, way->payload);
 	way->speaks = false;
+	if (way->is_forgotten && world->source)
+		nm_engine_sink(world->engine)->asked(transport, world->source, true);
+	way->is_forgotten = false;
 	if (way->ends)
 		quarantine(way);
 	way->ends = false;
