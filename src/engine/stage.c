@@ -199,6 +199,16 @@ void nm_stages_end(struct nm_engine *engine, const struct nm_peer *peer)
 	}
 }
 
+void nm_stages_leave(struct nm_engine *engine, const struct nm_link *link)
+{
+	for (unsigned int i = 0; engine->stages && i < 2 * NM_NR_STAGES; i++) {
+		struct block *b = &engine->stages->transfers[i / 2].blocks[i % 2];
+
+		if (b->place.nr && b->link == link)
+			block_drop(b);
+	}
+}
+
 /* The stage of transfer R, which gets one if there is any left. NULL: there is none. */
 static struct stage *stage_of(struct nm_stages *stages, struct nm_request *r)
 {

@@ -413,6 +413,11 @@ struct nm_move_ops {
 	int (*replay)(struct nm_link *link, uint64_t *position, struct nm_link *to);
 	/* The peer has, or will not get, what went over the held LINK. The link is then down. */
 	void (*leave)(struct nm_link *link);
+	/*
+	 * The engine has no use for WHO any more. While a machine is asked to leave, asked() follows
+	 * for it once more, from within progress().
+	 */
+	void (*forget)(struct nm_transport *transport, const struct nm_identity *who);
 };
 
 /* ---- Kinds and instances ---- */

@@ -164,9 +164,20 @@ static NM_COLD void leave(struct nm_link *base)
 	nm_shm_part(shm, s);
 }
 
+static NM_COLD void forget(struct nm_transport *transport, const struct nm_identity *who)
+{
+	struct shm_transport *shm = nm_shm_of(transport);
+	struct nm_session *session = nm_sessions_find(shm->sessions, who);
+
+	if (session && session->state == NM_SESSION_UP &&
+	    atomic_load_explicit(&session->is_asked, memory_order_relaxed))
+		nm_sessions_remind(shm->sessions, session);
+}
+
 const struct nm_move_ops nm_shm_move_ops = {
 	.hold = hold,
 	.take_rest = take_rest,
 	.replay = replay,
 	.leave = leave,
+	.forget = forget,
 };
