@@ -38,6 +38,7 @@ static const int percents[] = {2, 25, 50, 75, 98};
 struct memory {
 	char *out, *in;
 	void *desc;
+	bool pinned;
 };
 
 struct bench {
@@ -223,7 +224,6 @@ static void open_memory(struct bench *b)
 				  .requested_key = 1,
 				  .iface = FI_HMEM_CUDA};
 	size_t room = (2 * b->largest + PAGE - 1) / PAGE * PAGE;
-	bool pinned;
 
 	b->host.out = aligned_alloc(PAGE, room);
 	if (!b->host.out)
@@ -235,9 +235,10 @@ static void open_memory(struct bench *b)
 	iov = (struct iovec){b->device.out, room};
 	job_check(&b->job, fi_mr_regattr(b->job.domain, &attr, 0, &b->mr), "fi_mr_regattr");
 	b->device.desc = fi_mr_desc(b->mr);
-	pinned = device_pin(b->host.out, room);
+	b->host.pinned = device_pin(b->host.out, room);
 	if (b->job.rank == 0)
-		printf("# host-memory %s\n", pinned ? "pinned" : "pageable: the driver pins none");
+		printf("# host-memory %s\n",
+		       b->host.pinned ? "pinned" : "pageable: the driver pins none");
 }
 
 static void close_memory(struct bench *b)
@@ -245,6 +246,9 @@ static void close_memory(struct bench *b)
 	job_barrier(&b->job);
 	job_check(&b->job, fi_close(&b->mr->fid), "fi_close");
 	device_free(b->device.out);
+	if (b->host.pinned)
+		device_unpin(b->host.out);
+	free(b->host.out);
 }
 
 static void usage(FILE *to)
@@ -321,8 +325,9 @@ int main(int argc, char **argv)
 	}
 	b.largest = max;
 	job_start(&b.job, &options);
-	if (options.rank < 0)
-		device_open();
+	why = options.rank < 0 ? device_open() : NULL;
+	if (why)
+		job_fail(&b.job, "%s", why);
 	if (!b.job.rank) {
 		double link = device_link_MBps();
 

@@ -12,7 +12,7 @@
  * bandwidth   MB/s of messages of 256 KiB, of A to B and of B to A for each pair
  *
  * A rank that has nothing to do sleeps. An order that takes longer than its limit ends the job, and so
- * does the line "end": Open MPI 5 does not pass on the end of the input to a rank on another node.
+ * does the line "end": Open MPI 5 does not pass on the end of the input.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,7 +32,8 @@
 #define MATRIX_MOST 1024
 #define ARRAY_MOST ((size_t)64 << 20)
 #define ARRAY_LEAST ((size_t)1 << 20)
-#define SHARE_OF_MEMORY 16 /* each of the three arrays, with all ranks of the node */
+#define SHARE_OF_MEMORY 16 /* each of the three arrays, with all ranks of the kernel */
+#define BOOT_ID 37
 #define NAP_NS 200000
 #define MORE_S 10 /* of alarm(), after the limit */
 
@@ -178,15 +179,18 @@ static double multiply_once(struct check *c, int side)
 /* The largest side of which the slowest rank makes several products in the time of a value. */
 static void choose_side(struct check *c)
 {
-	int side = MATRIX_LEAST, least;
-	size_t i, bytes = sizeof(double) * MATRIX_MOST * MATRIX_MOST;
+	int side = MATRIX_LEAST, most = MATRIX_MOST, least;
+	size_t i;
 
+	/* A matrix is not larger than an array of the triad. */
+	while ((size_t)most * most > c->elements)
+		most /= 2;
 	for (i = 0; i < 3; i++)
-		c->matrix[i] = room(c, bytes);
-	for (i = 0; i < (size_t)MATRIX_MOST * MATRIX_MOST; i++)
+		c->matrix[i] = room(c, sizeof(double) * most * most);
+	for (i = 0; i < (size_t)most * most; i++)
 		c->matrix[0][i] = c->matrix[1][i] = 1.0;
 	multiply_once(c, side);
-	while (side < MATRIX_MOST && 8.0 * multiply_once(c, side) < c->order.seconds / 8.0)
+	while (side < most && 8.0 * multiply_once(c, side) < c->order.seconds / 8.0)
 		side *= 2;
 	MPI_Allreduce(&side, &least, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
 	c->side = least;
@@ -413,17 +417,46 @@ static void serve(struct check *c)
 	free(values);
 }
 
-/* Arrays that are larger than caches, and small beside the free memory of any node. */
+/* Memory that programs can get without swapping, caches of files included; -1: not known. */
+static long long available_memory(void)
+{
+	FILE *file = fopen("/proc/meminfo", "re");
+	long long kib = -1;
+	char line[256];
+
+	while (file && fgets(line, sizeof(line), file) &&
+	       sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
+		;
+	if (file)
+		fclose(file);
+	return kib < 0 ? -1 : kib << 10;
+}
+
+/* The ranks that share memory with this one: nodes that are containers may share a kernel. */
+static int ranks_of_kernel(const struct check *c)
+{
+	char(*all)[BOOT_ID] = room(c, (size_t)c->job.nr_ranks * BOOT_ID);
+	FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+	char own[BOOT_ID] = "";
+	int i, found = 0;
+
+	if (file) {
+		if (!fgets(own, sizeof(own), file))
+			own[0] = 0;
+		fclose(file);
+	}
+	MPI_Allgather(own, BOOT_ID, MPI_BYTE, all, BOOT_ID, MPI_BYTE, MPI_COMM_WORLD);
+	for (i = 0; i < c->job.nr_ranks; i++)
+		found += !memcmp(all[i], own, BOOT_ID);
+	free(all);
+	return found;
+}
+
+/* Small beside the memory of any node. The arrays of all ranks and their matrices are six of them. */
 static void choose_arrays(struct check *c)
 {
-	long long bytes, least, pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-	MPI_Comm node;
-	int ranks;
+	long long least, bytes = available_memory() / SHARE_OF_MEMORY / ranks_of_kernel(c);
 
-	MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-	MPI_Comm_size(node, &ranks);
-	MPI_Comm_free(&node);
-	bytes = pages * page / SHARE_OF_MEMORY / ranks;
 	if (bytes > (long long)ARRAY_MOST)
 		bytes = (long long)ARRAY_MOST;
 	MPI_Allreduce(&bytes, &least, 1, MPI_LONG_LONG, MPI_MIN, MPI_COMM_WORLD);

@@ -6,7 +6,7 @@ The agent travels on the standard input of the node's Python, so no file of it i
 
 from __future__ import annotations
 
-import shlex
+import os
 import sys
 import threading
 import time
@@ -18,8 +18,7 @@ from pathlib import Path
 from nearmetal.check.collection import INDEX, Entry, index_text
 from nearmetal.check.settings import Settings, with_settings
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
-from nearmetal.cluster.backend import SWEEP
-from nearmetal.core.errors import BackendError, CommandError, LogError
+from nearmetal.core.errors import CommandError, LogError
 from nearmetal.core.files import new_directory
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.progress import Progress
@@ -36,6 +35,20 @@ _START = (
     'command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -B "$@"; done; '
     "echo it has no python3 >&2; exit 127"
 )
+_COMPILED = (
+    "import sys; sys.path.append(sys.argv[1]); import agent; sys.exit(agent.main(sys.argv[2:]))"
+)
+_STEP = (
+    "--quiet",
+    "--overlap",
+    "--nodes=1",
+    "--ntasks=1",
+    "--mpi=none",
+    "--cpu-bind=none",
+    "--chdir=/",
+)
+_OF_SLURM = ("SLURM_", "SRUN_")
+_KEPT = ("SLURM_CONF",)
 _OPTIONS = {"BatchMode": "yes", "ConnectTimeout": "15", "LogLevel": "ERROR"}
 
 
@@ -54,47 +67,33 @@ def with_agent(command: Command) -> Command:
     return replace(command, stdin=share("check", "agent.py").read_bytes(), most=MAX_BYTES)
 
 
+def login(host: str, user: str) -> Login:
+    """Return a login to a host that the user's own ssh reaches without questions."""
+    return Login(host, user, options=_OPTIONS)
+
+
 def over_ssh(hosts: Sequence[str], user: str = "") -> dict[str, Command]:
-    """Return the commands for hosts that the user's own ssh reaches without questions."""
+    """Return the commands for hosts, by `login`."""
     # ssh joins its words, and the login shell there splits them again.
     text = f"sh -c '{_START}' sh -"
-    return {host: Command(Login(host, user, options=_OPTIONS).argv(text)) for host in hosts}
+    return {host: Command(login(host, user).argv(text)) for host in hosts}
 
 
-@dataclass(frozen=True)
-class SshHosts:
-    """Hosts that the user's own ssh reaches without questions."""
-
-    names: Sequence[str]
-    user: str
-    runner: Runner
-
-    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
-        """Return the command that runs `argv` on a host, with these variables."""
-        given = [f"{name}={value}" for name, value in env.items()]
-        text = f"exec {shlex.join(['env', *given, *argv])}"
-        return Command(Login(node, self.user, options=_OPTIONS).argv(text))
-
-    def end_marked(self, marker: str) -> int:
-        """Kill the user's processes with this variable; raises BackendError if a host is silent."""
-        argv = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
-        try:
-            ends = self.runner.run_all(
-                [self.on_node(name, argv, env={}) for name in self.names], timeout_s=TIMEOUT_S
-            )
-        except CommandError as error:
-            raise BackendError(error.message, error.hint) from error
-        silent = [
-            n for n, done in zip(self.names, ends, strict=True) if done.code or done.timed_out
-        ]
-        if silent:
-            raise BackendError(f"no answer of {', '.join(silent[:3])}")
-        return sum(int(done.text.strip() or 0) for done in ends)
+def over_srun(nodes: Sequence[str], job: str, minutes: int) -> dict[str, Command]:
+    """Return the commands for the nodes of a job of Slurm: a step on each, beside other steps."""
+    # Variables of srun are options of it, such as one that puts a number before each line.
+    env = {k: v for k, v in os.environ.items() if k in _KEPT or not k.startswith(_OF_SLURM)}
+    words = (f"--jobid={job}", *_STEP, f"--time={minutes}")
+    return {
+        node: Command(("srun", *words, f"--nodelist={node}", "--", *agent_argv()), env=env)
+        for node in nodes
+    }
 
 
 def here(name: str, *, quick: bool = False) -> dict[str, Command]:
-    """Return the command for this machine. A quick one does not look for another Python first."""
-    own = (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    """Return the command for this machine. A quick one takes this Python, and a compiled agent."""
+    folder = str(share("check", "agent.py").parent)
+    own = (sys.executable, "-I", "-S", "-B", "-c", _COMPILED, folder, "--quick")
     return {name: Command(own if quick else tuple(agent_argv()))}
 
 
@@ -194,6 +193,8 @@ def _failure(done: Completed) -> str:
         return "it has no python3|apt-get install python3"
     if done.code == NO_CONNECTION:
         return f"ssh: {words.removeprefix('ssh: ')}|ssh -v NODE true"
+    if words.startswith("srun: "):
+        return f"{words}|scontrol show node NODE"
     return f"the agent failed: {words}|python3 -I -B - <nearmetal/share/check/agent.py"
 
 

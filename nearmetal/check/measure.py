@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeGuard
 
-from nearmetal.check.collect import SshHosts, python_argv
+from nearmetal.check.collect import python_argv
 from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.procedure import perform
@@ -35,6 +36,7 @@ from nearmetal.check.performance.run import (
     is_possible,
 )
 from nearmetal.check.snapshot import load_bounded
+from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.model import ClusterSpec
@@ -79,6 +81,9 @@ _OURS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 _MOST_WORDS = 4096
 _MOST_ANSWER = 4096
+_MOST_ADDRESS = 61
+"""Bytes of an IPv6 address, %, and the longest name of an interface."""
+
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 
 
@@ -154,9 +159,18 @@ def _measure(
     )
 
 
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*)?")
+
+
 def _is_address(value: object) -> TypeGuard[str]:
+    """Whether another agent can take it: the name of an interface is looked up as that of a host."""
     try:
-        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+        return (
+            isinstance(value, str)
+            and len(value) <= _MOST_ADDRESS
+            and _ADDRESS.fullmatch(value) is not None
+            and bool(ipaddress.ip_address(value))
+        )
     except ValueError:
         return False
 

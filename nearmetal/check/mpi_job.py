@@ -13,9 +13,10 @@ import re
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Self
 
 from nearmetal.check.performance.run import (
@@ -32,13 +33,13 @@ from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, LaunchError, NearmetalError
 from nearmetal.core.process import Runner
 from nearmetal.core.progress import Progress
-from nearmetal.core.resources import program_for_mpi
+from nearmetal.core.resources import REMEDY, program_for_mpi
 from nearmetal.core.text import printable
 from nearmetal.job.client_server import FirstWords, first_words
 from nearmetal.job.mpi import NO_MPI, MapBy, Mpi, find_installations
 from nearmetal.job.mpi.launcher import place
 from nearmetal.job.places import new_name
-from nearmetal.job.run import JobRequest, Output, crowded, run_job
+from nearmetal.job.run import JobRequest, JobResult, Output, crowded, run_job
 
 PROGRAM = "mpi_check"
 ORDERS = {
@@ -57,6 +58,8 @@ _CROWDED = (
     "give each node cores of its own (cpus in the spec), and run `nearmetal up` again"
 )
 
+_NOT_COMPILED = f"{REMEDY}; a build with meson needs -Dopenmpi=PREFIX or -Dmpich=PREFIX"
+
 _SECONDS = {"stream": 0.3, "dgemm": 0.3, "mpi_latency": 0.1, "mpi_bandwidth": 0.1}
 _VERSION = 1
 _START_S = 180.0
@@ -67,7 +70,8 @@ _LATE_S = 15.0
 
 _END_S = 60.0
 _MOST_WORDS = 4096
-_MOST_LINE = 1 << 18
+_MOST_LINE = 1 << 16
+_MOST_VALUE = 32
 _MARK = "NM_CHECK_RUN"
 
 
@@ -88,6 +92,10 @@ class MpiMeasurement:
     runner: Runner
     progress: Progress
     limit_s: float = LIMIT_S
+    run: Callable[..., JobResult] = run_job
+    program: Callable[[str, str, str], Path] = program_for_mpi
+    end_s: float = _END_S
+    """Time in which the job ends, by itself or killed."""
     lacking: dict[str, str] = field(default_factory=dict)
     setup: dict[str, str] = field(default_factory=dict)
     _name: str = field(default_factory=lambda: new_name("check"))
@@ -147,7 +155,7 @@ class MpiMeasurement:
         try:
             request = self._request()
         except NearmetalError as error:
-            raise _JobEndError(f"{error.message.replace('|', '/')}|{error.hint}") from error
+            raise _JobEndError(_words(error.message, error.hint)) from error
         orders, self._orders = (os.fdopen(end, mode, buffering=0) for end, mode in _pipe())
         self._answers, answers = os.pipe()
         self._words = self._stack.enter_context(first_words(_MOST_WORDS))
@@ -155,9 +163,11 @@ class MpiMeasurement:
         self._thread = threading.Thread(target=self._run, args=(request, output), daemon=True)
         self._thread.start()
         ranks = sum(count for _, count in self._ranks)
-        hello = re.fullmatch(rf"{PROGRAM} {_VERSION} {ranks} (\d+) (\d+)", self._line(_START_S))
+        hello = re.fullmatch(
+            rf"{PROGRAM} {_VERSION} {ranks} (\d{{1,9}}) (\d{{1,9}})", self._line(_START_S)
+        )
         if hello is None:
-            raise _JobEndError("its first line is not that of the program|run `make setup`")
+            raise _JobEndError(f"its first line is not that of the program|{REMEDY}")
         mib, lacking = int(hello[1]), int(hello[2])
         self.setup["stream"] = f"a[i] = b[i] + s * c[i] in arrays of {mib} MiB by each rank"
         kernel = OPENBLAS if not lacking else f"a loop of nearmetal, not {OPENBLAS}"
@@ -174,26 +184,29 @@ class MpiMeasurement:
         slots = [(node.name, node.slots) for _, node in self.spec.nodes if node.name in up]
         self._ranks = place(slots, None, MapBy.SLOT).ranks
         installed = find_installations() if self.backend.shares_files else (Mpi.OPENMPI5,)
-        missing = LaunchError("no MPI is installed", NO_MPI)
         for mpi in installed:
             try:
-                path = program_for_mpi(PROGRAM, mpi.value, mpi.family.name.lower())
-            except LaunchError as error:
-                missing = error
+                path = self.program(PROGRAM, mpi.value, mpi.family.name.lower())
+            except LaunchError:
                 continue
             for name in ("mpi_latency", "mpi_bandwidth"):
                 size = "8 bytes" if name == "mpi_latency" else "256 KiB"
                 self.setup[name] = f"messages of {size} by {mpi.title} between first ranks"
             return JobRequest(str(path), mpi=mpi.value, nodes=tuple(up), env={_MARK: self._name})
-        raise missing
+        if not installed:
+            raise LaunchError("no MPI is installed", NO_MPI)
+        titles = ", ".join(mpi.title for mpi in installed)
+        raise LaunchError(f"{PROGRAM} is not compiled for {titles}", _NOT_COMPILED)
 
     def _run(self, request: JobRequest, output: Output) -> None:
         """Run the job to its end, in a thread."""
         try:
-            result = run_job(self.backend, self.spec, request, self.runner, output)
+            result = self.run(self.backend, self.spec, request, self.runner, output)
             self._why = f"the MPI job ended with {result.lost or f'code {result.exit_code}'}"
         except NearmetalError as error:
-            self._why = f"{error.message.replace('|', '/')}|{error.hint}"
+            self._why = _words(error.message, error.hint)
+        except OSError as error:
+            self._why = _words(f"this machine cannot run the MPI job: {error}", "")
         finally:
             for stream in (output.stdin, output.stdout):
                 if stream is not None:
@@ -206,6 +219,8 @@ class MpiMeasurement:
             first[name] = at
             at += count
         items = [item for item in order.items if all(name in first for name in item)]
+        if not items:
+            return {}
         pairs = [f"{first[a]}:{first[b]}" for a, b in items] if quantity.of_pairs else []
         self._number += 1
         words = (ORDERS[order.quantity], _SECONDS[order.quantity], int(self.limit_s) + 1, *pairs)
@@ -239,17 +254,22 @@ class MpiMeasurement:
     def _line(self, wait_s: float) -> str:
         """Return the next line of the job."""
         deadline = time.monotonic() + wait_s
+        most = _MOST_LINE + _MOST_VALUE * sum(count for _, count in self._ranks)
+        poll = select.poll()  # any descriptor, also over 1023
+        poll.register(self._answers, select.POLLIN)
         while b"\n" not in self._read:
             rest = deadline - time.monotonic()
-            ready = rest > 0 and select.select([self._answers], [], [], rest)[0]
+            ready = rest > 0 and poll.poll(1000 * rest)
             piece = os.read(self._answers, 1 << 16) if ready else b""
             self._read += piece
             if not ready:
                 raise _JobEndError(
                     f"the MPI job does not answer in {wait_s:g} s|nearmetal status SPEC"
                 )
-            if not piece or len(self._read) > _MOST_LINE:
+            if not piece:
                 raise _JobEndError(self._reason())
+            if len(self._read) > most:
+                raise _JobEndError("the MPI job prints a line without an end|measure again")
         line, _, rest_of_it = bytes(self._read).partition(b"\n")
         self._read[:] = rest_of_it
         return line.decode("ascii", "replace")
@@ -257,12 +277,14 @@ class MpiMeasurement:
     def _reason(self) -> str:
         """Return why the job has ended, or has to."""
         if self._thread is not None:
-            self._thread.join(_END_S)
+            self._thread.join(self.end_s)
         said = [] if self._words is None else self._words.text().splitlines()
         why, _, remedy = (self._why or "the MPI job ended").partition("|")
-        last = f": {said[-1]}" if said else ""
-        words = printable(f"{why}{last}".replace("|", "/"))[:MAX_TEXT]
-        return f"{words}|{remedy or 'nearmetal run SPEC -- PROGRAM'}"
+        # The program's own words say more than those of the launcher, which draws lines.
+        words = [line for line in said if any(map(str.isalpha, line))]
+        own = [line for line in words if line.startswith("FAILED rank ")]
+        last = f": {(own or words[-1:])[0]}" if words else ""
+        return _words(f"{why}{last}", remedy)
 
     def _close(self, *, broken: bool) -> None:
         """End the job by its last order; what does not end by itself is killed."""
@@ -272,14 +294,26 @@ class MpiMeasurement:
             with contextlib.suppress(OSError):
                 self._orders.close()
         if self._thread is not None:
-            if broken and self._thread.is_alive():
+            if not broken:
+                self._thread.join(self.end_s)
+            if self._thread.is_alive():
+                self._hear_no_more()
                 with contextlib.suppress(BackendError):
                     self.backend.end_marked(f"{_MARK}={self._name}")
-            self._thread.join(_END_S)
+                self._thread.join(self.end_s)
+        self._hear_no_more()
+        self._stack.close()
+
+    def _hear_no_more(self) -> None:
         if self._answers >= 0:
             os.close(self._answers)
             self._answers = -1
-        self._stack.close()
+
+
+def _words(why: str, remedy: str) -> str:
+    """Return "why|remedy". Both may have words of nodes."""
+    first = printable(why.replace("|", "/"))[:MAX_TEXT]
+    return f"{first}|{printable(remedy)[:MAX_TEXT] or 'nearmetal run SPEC -- PROGRAM'}"
 
 
 def _pipe() -> Sequence[tuple[int, str]]:

@@ -34,7 +34,8 @@ def failures(text: str, file: str) -> Iterator[tuple[HealthCheck, tuple[str, ...
     Other lines, such as those of its checks that passed, are passed over.
     """
     count = 0
-    for number, line in enumerate(text.splitlines(), 1):
+    # Other ends of lines are characters of a node, which could then speak for another node.
+    for number, line in enumerate(text.split("\n"), 1):
         found = _FAILED.fullmatch(line[:_MOST_LINE].strip())
         if found is None:
             continue

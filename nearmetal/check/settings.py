@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from nearmetal.check.snapshot import load_bounded
-from nearmetal.cluster.backend import Backend
-from nearmetal.cluster.resource import Kind
-from nearmetal.core.errors import BackendError, LogError, StateError
+from nearmetal.core.errors import BackendError, LogError, PasswordError, StateError
+
+if TYPE_CHECKING:
+    from nearmetal.cluster.backend import Backend
 
 _KNOWN = ("mmio", "p2p")
+_NODE = "node"
+"""The value of Kind.NODE, which a quick check has no time to load."""
 
 Settings = Mapping[str, Mapping[str, str]]
 """By node: the names of a spec, with their values as plans show them."""
@@ -21,9 +25,9 @@ def settings_of(backend: Backend) -> tuple[Settings, str]:
     """Return the settings of the machines of a cluster; none, and why, if it cannot be asked."""
     try:
         resources = backend.details().resources
-    except (BackendError, StateError) as error:
+    except (BackendError, PasswordError, StateError) as error:
         return {}, error.message
-    nodes = {r.key.name: dict(r.attributes) for r in resources if r.key.kind is Kind.NODE}
+    nodes = {r.key.name: dict(r.attributes) for r in resources if r.key.kind.value == _NODE}
     found = {
         name: {key: text for key, text in texts.items() if key in _KNOWN}
         for name, texts in nodes.items()

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
 _GRADES = ["fault", "warning", "note"]
 _QUICK_S = 20.0
+_FILES, _FILES_OF_NODE = 64, 9
+"""Files that are open, at most: those of nearmetal, and those for each node that is asked."""
+
 _LEAST_S = 2
 """Of --timeout: a node must be entered, and its Python started, in that time."""
 
 _TARGETS = """\
-Without SPEC and --hosts, the node is this machine. The agent is one Python file that is sent to
+Without SPEC, --hosts and --slurm, the node is this machine. The agent is one Python file that is sent to
 each node and reads only; nodes need Python 3.6 or later, and nothing of nearmetal."""
 
 
@@ -46,6 +49,7 @@ def timeout(text: str) -> float:
 def _add_targets(parser: VerbParser) -> None:
     parser.add_argument_group("nodes", _TARGETS)
     add_nodes(parser, "; its nodes are checked")
+    parser.option("--slurm", "the nodes of the Slurm job in which this runs, each by a step of it")
     parser.option(
         "--root", "enter the machines of a cluster as root, who sees more (default: user of jobs)"
     )
@@ -141,12 +145,18 @@ def _list(args: argparse.Namespace, view: View) -> int:
 
 
 def _drain(args: argparse.Namespace, view: View) -> int:
-    from nearmetal.check.model import Gravity
+    from concurrent.futures import ThreadPoolExecutor
 
-    if args.spec is not None or args.hosts is not None:
-        raise UsageError("--drain is for this machine", "leave out SPEC and --hosts")
-    gathered = _here(min(args.timeout, _QUICK_S))
+    if args.spec is not None or args.hosts is not None or args.slurm:
+        raise UsageError("--drain is for this machine", "leave out SPEC, --hosts and --slurm")
     args.profile = args.profile or "health_base"
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_here, min(args.timeout, _QUICK_S))
+        # To load the analysis takes as long as half of the agent's work.
+        from nearmetal.check import analyse, profile  # noqa: F401
+        from nearmetal.check.model import Gravity
+
+        gathered = asked.result()
     analysis = _analysis(args, gathered.snapshots(), gathered.silent)
     faults = [f for f in analysis.findings if f.grade is Gravity.FAULT]
     view.result(
@@ -234,6 +244,8 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     if at_once < 1:
         raise UsageError(f"--at-once {at_once}: more than 0")
     targets, silent, backend = _targets(args)
+    at_once = min(at_once, len(targets))
+    _refuse_files(at_once)
     with view.steps("check: collect") as steps:
         gathered = collect(
             targets, LocalRunner(), at_once=at_once, timeout_s=args.timeout, progress=steps
@@ -249,6 +261,19 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     return gathered
 
 
+def _refuse_files(at_once: int) -> None:
+    """Raise UsageError if the pipes to so many nodes are more than this process may open."""
+    import resource
+
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = _FILES + at_once * _FILES_OF_NODE
+    if most not in (resource.RLIM_INFINITY, -1) and most < least:
+        raise UsageError(
+            f"--at-once {at_once}: this process may open only {most} files",
+            f"ulimit -n {least}, or a smaller number",
+        )
+
+
 def _targets(
     args: argparse.Namespace,
 ) -> tuple[dict[str, Command], dict[str, str], Backend | None]:
@@ -258,6 +283,10 @@ def _targets(
     """
     from nearmetal.check.collect import here, over_ssh
 
+    if (args.spec is not None) + (args.hosts is not None) + args.slurm > 1:
+        raise UsageError("SPEC, --hosts and --slurm contradict each other", "give one of them")
+    if args.slurm:
+        return _of_job(args.timeout), {}, None
     hosts = named_hosts(args)
     if hosts:
         return over_ssh(hosts, args.user or ""), {}, None
@@ -283,6 +312,20 @@ def named_hosts(args: argparse.Namespace) -> list[str]:
     except ValueError as error:
         why, _, hint = str(error).partition("|")
         raise UsageError(f"--hosts {args.hosts[:60]!r} {why}", hint) from error
+
+
+def _of_job(timeout_s: float) -> dict[str, Command]:
+    """Return the commands for the nodes of this job of Slurm."""
+    from nearmetal.check.collect import over_srun
+    from nearmetal.core.process import LocalRunner
+    from nearmetal.slurm.queue import expand, this_job
+
+    job, nodes = this_job()
+    if not job:
+        raise UsageError("--slurm: this is no job of Slurm", "salloc -N 2 nearmetal check --slurm")
+    # Should nearmetal be killed, Slurm ends the steps.
+    minutes = int(timeout_s // 60) + 2
+    return over_srun(expand(LocalRunner(), nodes), job, minutes)
 
 
 def of_cluster(

@@ -56,13 +56,14 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from datetime import UTC, datetime
 
     from nearmetal.check.analyse import analyse
-    from nearmetal.check.collect import TIMEOUT_S, SshHosts, collect, over_ssh
+    from nearmetal.check.collect import TIMEOUT_S, collect, over_ssh
     from nearmetal.check.families.base import ANSWER
     from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
     from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
+    from nearmetal.check.ssh_hosts import SshHosts
     from nearmetal.cli.arguments import open_target
     from nearmetal.core.process import LocalRunner
 

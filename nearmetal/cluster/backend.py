@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ done
 
 It runs one grep for all processes, because a program for each takes a minute under TCG.
 """
+
+
+def swept(text: str) -> int:
+    """Return the number that SWEEP printed last; 0 if a node says something else."""
+    last = text.split()[-1:]
+    return int(last[0]) if last and re.fullmatch("[0-9]{1,9}", last[0]) else 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from nearmetal.cluster.backend import STAGED, SWEEP, Backend, CommandEntry, NodeEntry, agent_text
+from nearmetal.cluster.backend import (
+    STAGED,
+    SWEEP,
+    Backend,
+    CommandEntry,
+    NodeEntry,
+    agent_text,
+    swept,
+)
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command, Completed, Runner
@@ -144,7 +152,7 @@ class Nodes:
         script = ["sh", "-c", f"marker=$1{SWEEP}echo $killed", "sh", marker]
         commands = {name: self.command(name, script, root=True) for name in self.where}
         ends = self.run_all(commands, "cannot end a job")
-        return sum(int(done.text.strip() or 0) for done in ends)
+        return sum(swept(done.text) for done in ends)
 
     def close(self, node: str = "*") -> None:
         """End the kept connections to a node, or to all; no error if there are none.

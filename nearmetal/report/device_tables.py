@@ -14,6 +14,7 @@ from nearmetal.report.sections import RawLinks
 PROGRAM, _PREFIX, _BOTH = "device", "fabric_device_", "_both"
 _SIDES = {"D": "GPU", "H": "host"}
 _SIZES = {8: "8 B", 64 << 10: "64 KiB", 1 << 20: "1 MiB", 64 << 20: "64 MiB"}
+_SHARES = {"of_copy": "the GPU's copy", "of_pinned": "pinned copies"}
 _SMALL = 4096
 """Of a smaller message, the time is shown."""
 
@@ -44,8 +45,9 @@ def _title(test: str) -> str:
 
 def _cell(evidence: Evidence, links: RawLinks, arm: str, test: str, size: int) -> GridCell:
     launches = rows_of(evidence.facts(Which(arm, "", PROGRAM, test)))
-    rows = [row for (_, of_size), row in launches.items() if of_size == size]
     metric = "time_p50" if size < _SMALL else "bandwidth_p50"
+    needed = {metric} if size < _SMALL else {metric, *_SHARES}
+    rows = [row for (_, of_size), row in launches.items() if of_size == size and needed <= {*row}]
     found = sorted((row[metric] for row in rows), key=lambda fact: fact.value)
     if not found:
         return GridCell("not measured")
@@ -54,8 +56,7 @@ def _cell(evidence: Evidence, links: RawLinks, arm: str, test: str, size: int) -
     if size < _SMALL:
         return GridCell(numbers.microseconds(middle.value), href)
     shares = [
-        f"{_spread(row[metric] for row in rows)} of {words}"
-        for metric, words in (("of_copy", "the GPU's copy"), ("of_pinned", "pinned copies"))
+        f"{_spread(row[metric] for row in rows)} of {words}" for metric, words in _SHARES.items()
     ]
     return GridCell(f"{middle.value / 1e3:.3g}", href, ", ".join(shares))
 

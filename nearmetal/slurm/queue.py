@@ -38,6 +38,12 @@ def this_node() -> str:
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
 
 
+def this_job() -> tuple[str, str]:
+    """Return the job in which this process is, and its nodes in Slurm's short form; or "", ""."""
+    job, nodes = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"))
+    return (job, nodes) if job.isdecimal() and nodes else ("", "")
+
+
 def _run(runner: Runner, argv: tuple[str, ...]) -> Completed:
     """Run a program of Slurm, for this cluster, without options from the caller's variables."""
     env = {

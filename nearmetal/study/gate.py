@@ -197,15 +197,17 @@ USUAL = {"datatype": set(USUAL_DATATYPES)}
 """Values of a part that older versions use without a word."""
 
 
-GPU = "gpu"
-"""Fact of an arm: how messages of a GPU go, for example `none`, `staged` or `direct`."""
+GPU, NO_GPU = "gpu", "none"
+"""Fact of an arm: how messages of a GPU go, for example `staged` or `direct`; `none`: without GPU."""
+_ON_HOST = ("", "H H")
+"""Places of buffers that are the memory of the host. perftest says nothing of it."""
 
 
 def _setups(base: Setup, test: Setup, gpu: tuple[str | None, ...]) -> Iterator[Difference]:
     """Compare the configurations of a benchmark that two cells carry from their logs.
 
-    `gpu`: that fact of both arms. If both have it and differ, the place of the buffers is what they
-    compare.
+    `gpu`: that fact of both arms. If one of them is without a GPU, and its logs agree, the place of
+    the buffers is what they compare.
     """
     if base.placement != test.placement:
         words = " against ".join(s.placement or "as the labels say" for s in (base, test))
@@ -215,7 +217,7 @@ def _setups(base: Setup, test: Setup, gpu: tuple[str | None, ...]) -> Iterator[D
         if ours == theirs:
             continue
         weight = Weight.BLOCK
-        if name == "buffers" and None not in gpu and len(set(gpu)) > 1:
+        if name == "buffers" and _compares_places(gpu, (ours, theirs)):
             weight = Weight.NOTE
         elif not ours or not theirs:
             usual = {ours, theirs} <= USUAL.get(name, set())
@@ -228,6 +230,11 @@ def _setups(base: Setup, test: Setup, gpu: tuple[str | None, ...]) -> Iterator[D
             marked = all(word.startswith("mtu ") for word in parts[0] ^ parts[1])
             weight = Weight.WATERMARK if marked else Weight.BLOCK
         yield Difference(weight, f"{words}: {ours or 'not known'} against {theirs or 'not known'}")
+
+
+def _compares_places(gpu: tuple[str | None, ...], places: tuple[str, ...]) -> bool:
+    on_host = tuple(place in _ON_HOST for place in places)
+    return None not in gpu and tuple(way == NO_GPU for way in gpu) == on_host
 
 
 def _facts(base: Arm, test: Arm, seen: tuple[Mapping[str, str], ...]) -> Iterator[Difference]:

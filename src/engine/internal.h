@@ -230,7 +230,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 				  const struct nm_peer_label *label);
 void nm_sink_deliver(struct nm_transport *from, struct nm_peer *source, const struct nm_packet *pkt,
 		     const void *payload);
-void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer);
+void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer, bool waits);
 void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int err,
 			 const struct nm_reason *why);
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/internal.h"
+#include "engine/stage.h"
 
 /* A direction has one session in memory today: it never comes back. */
 #define THE_SESSION 1
@@ -59,12 +60,24 @@ struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_trans
 	return link && link->transport == net ? link : NULL;
 }
 
+/* A machine that is asked to leave does not wait for what a peer that is down has left in memory. */
+static void forget(const struct nm_peer *peer)
+{
+	const struct nm_engine *engine = peer->engine;
+
+	for (unsigned int i = 0; engine && i < engine->nr_polled; i++)
+		if (engine->polled[i]->move)
+			engine->polled[i]->move->forget(engine->polled[i], &peer->who);
+}
+
 void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
 {
 	struct nm_move *move = peer->move;
 
 	if (nm_move_next(&nm_ways, peer->way, event) >= 0)
 		nm_peer_on_way(peer, event);
+	if (event == NM_WAY_DOWN)
+		forget(peer);
 	if (!move)
 		return;
 	move->is_asked = move->is_pending = move->is_answer_due = false;
@@ -151,6 +164,7 @@ static void hold(struct nm_engine *engine, struct nm_peer *peer)
 
 	move->is_asked = false;
 	move->left = peer->link;
+	nm_stages_leave(engine, move->left);
 	move->sent = move->left->transport->move->hold(move->left);
 	move->deadline_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
 	nm_peer_set_state(peer, NM_PEER_MOVING);

@@ -307,5 +307,7 @@ void nm_rndv_ack(const struct nm_incoming *in)
 	if (nm_unlikely(!err && r->kind == NM_REQUEST_SEND && r->state == NM_REQUEST_WAIT_CTS &&
 			!nm_user_is_host(r->iov, r->nr_iov)))
 		err = check_shown(r);
+	if (nm_unlikely(err))
+		nm_stage_end(in->engine, r);
 	nm_request_complete(in->engine, r, err);
 }

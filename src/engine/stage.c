@@ -199,6 +199,16 @@ void nm_stages_end(struct nm_engine *engine, const struct nm_peer *peer)
 	}
 }
 
+void nm_stages_leave(struct nm_engine *engine, const struct nm_link *link)
+{
+	for (unsigned int i = 0; engine->stages && i < 2 * NM_NR_STAGES; i++) {
+		struct block *b = &engine->stages->transfers[i / 2].blocks[i % 2];
+
+		if (b->place.nr && b->link == link)
+			block_drop(b);
+	}
+}
+
 /* The stage of transfer R, which gets one if there is any left. NULL: there is none. */
 static struct stage *stage_of(struct nm_stages *stages, struct nm_request *r)
 {
@@ -524,23 +534,34 @@ static bool has_seen(const struct stage *s, const struct nm_transport *from,
 	return false;
 }
 
-void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer)
+/* The device gets what is here and is free again of what it has, at once or (WAITS) with a wait. */
+static int hurry(struct nm_engine *engine, struct stage *s, bool waits)
+{
+	const struct block *b = &s->blocks[s->now];
+	int err = waits ? 0 : block_end_copy(&s->blocks[!s->now], false);
+
+	if (!err && is_taken(s) && b->end > b->begin)
+		err = flush(engine, s->request, s);
+	if (!err && waits)
+		err = stage_wait(s);
+	return err;
+}
+
+void nm_sink_let_go(struct nm_transport *from, struct nm_peer *peer, bool waits)
 {
 	struct nm_engine *engine = from->sink.engine;
 
 	for (unsigned int i = 0; engine->stages && i < NM_NR_STAGES; i++) {
 		struct stage *s = &engine->stages->transfers[i];
-		struct nm_request *r = s->request;
-		int err = 0;
+		int err;
 
 		if (!has_seen(s, from, peer))
 			continue;
-		if (is_taken(s) && s->blocks[s->now].end > s->blocks[s->now].begin)
-			err = flush(engine, r, s);
-		if (!err)
-			err = stage_wait(s);
+		err = hurry(engine, s, waits);
+		if (err == -EAGAIN)
+			continue;
 		if (err && is_taken(s))
-			nm_stage_failed(r, err);
+			nm_stage_failed(s->request, err);
 		if (err || !is_taken(s))
 			stage_drop(s);
 	}

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 
 struct nm_incoming;
+struct nm_link;
 struct nm_peer;
 struct nm_request;
 
@@ -58,5 +59,10 @@ void nm_stage_failed(struct nm_request *r, int err) NM_COLD;
  */
 void nm_stage_end(struct nm_engine *engine, const struct nm_request *r) NM_COLD;
 void nm_stages_end(struct nm_engine *engine, const struct nm_peer *peer) NM_COLD;
+/*
+ * LINK is to be left: no copy goes on into its places after this, and they are given back. Transfers
+ * that had blocks there go on from blocks that are copied again.
+ */
+void nm_stages_leave(struct nm_engine *engine, const struct nm_link *link) NM_COLD;
 
 #endif

@@ -80,12 +80,24 @@ int64_t nm_cuda_begin(uint64_t address, void *host, size_t len, bool is_get)
 	return number;
 }
 
+/* Wait for an event of GPU, or only ask for it. The thread may have another context, or none. */
+static int look(const struct nm_cuda_gpu *gpu, nm_cuda_event event, bool waits)
+{
+	bool is_in = nm_cuda.push(gpu->context) == 0;
+	nm_cuda_context popped;
+	int error = waits ? nm_cuda.event_wait(event) : nm_cuda.event_query(event);
+
+	if (is_in)
+		nm_cuda.pop(&popped);
+	return error;
+}
+
 static int end(const struct nm_cuda_gpu *gpu, const struct nm_cuda_copy *copy, bool waits)
 {
 	int error;
 
 	if (copy->serial && nm_cuda_is_there(gpu)) {
-		error = waits ? nm_cuda.event_wait(copy->event) : nm_cuda.event_query(copy->event);
+		error = look(gpu, copy->event, waits);
 		if (error == NM_CUDA_NOT_READY)
 			return -EAGAIN;
 		if (error) {
@@ -94,7 +106,7 @@ static int end(const struct nm_cuda_gpu *gpu, const struct nm_cuda_copy *copy, b
 				 waits ? "cuEventSynchronize" : "cuEventQuery",
 				 (unsigned long long)copy->len, (unsigned long long)copy->address,
 				 nm_cuda_words(error), error);
-			nm_cuda.event_wait(copy->event);
+			look(gpu, copy->event, true);
 			return -EIO;
 		}
 		if (nm_cuda_is_buffer(copy->start, copy->id))
@@ -135,7 +147,7 @@ void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start)
 		const struct nm_cuda_copy *copy = &gpu->copies[i];
 
 		if (copy->serial && (!start || copy->start == start) && nm_cuda_is_there(gpu))
-			nm_cuda.event_wait(copy->event);
+			look(gpu, copy->event, true);
 	}
 }
 
@@ -148,7 +160,7 @@ void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len)
 		copy = gpu->copies[i];
 		pthread_mutex_unlock(&lock);
 		if (copy.serial && copy.host - (uintptr_t)pages < len && nm_cuda_is_there(gpu))
-			nm_cuda.event_wait(copy.event);
+			look(gpu, copy.event, true);
 	}
 }
 

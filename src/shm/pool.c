@@ -73,25 +73,27 @@ static uint32_t take_first(struct nm_pool *pool)
 	return index;
 }
 
-int nm_pool_reserve(struct nm_pool *pool, const struct nm_pool_user *user, uint32_t nr,
+int nm_pool_reserve(struct nm_pool *pool, struct nm_pool_user *user, uint32_t nr,
 		    uint32_t *ret_index)
 {
-	const uint32_t left = pool->nr_free / 2;
+	const uint32_t left = pool->nr_free / 2, held = user->nr_held + user->nr_reserved;
 	uint32_t first, got = 1;
 
-	if (!pool->nr_free || user->nr_held / NM_POOL_SHARE > pool->nr_free - 1)
+	if (!pool->nr_free || held / NM_POOL_SHARE > pool->nr_free - 1)
 		return -EAGAIN;
 	first = take_first(pool);
 	while (got < nr && pool->nr_free > left && pool->head == first + got) {
 		take_first(pool);
 		got++;
 	}
+	user->nr_reserved += got;
 	*ret_index = first;
 	return (int)got;
 }
 
 void nm_pool_attach(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index)
 {
+	user->nr_reserved--;
 	/* All of it is used, so the next small payload begins at its start. */
 	pool->offset[index] = pool->chunk_size;
 	if (user->nr_held++)
@@ -110,8 +112,9 @@ static inline void give_last(struct nm_pool *pool, uint32_t index)
 	pool->tail = index;
 }
 
-void nm_pool_unreserve(struct nm_pool *pool, uint32_t index)
+void nm_pool_unreserve(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index)
 {
+	user->nr_reserved--;
 	give_last(pool, index);
 }
 

@@ -35,7 +35,8 @@ struct nm_pool {
 struct nm_pool_user {
 	uint32_t head, tail;
 	uint32_t nr_held;
-	uint64_t nr_freed; /* last value read of the peer's counter */
+	uint32_t nr_reserved; /* and not attached */
+	uint64_t nr_freed;    /* last value read of the peer's counter */
 };
 
 /* Returns 0 or -ENOMEM. NR_CHUNKS >= 1. */
@@ -55,15 +56,15 @@ static inline uint8_t *nm_pool_bytes(const struct nm_pool *pool, uint32_t index,
 
 /*
  * Reserve up to NR whole chunks that lie side by side, from *RET_INDEX on: they are of no user until
- * nm_pool_attach() or nm_pool_unreserve(). Leaves at least half of the free ones. Returns their
- * number, or -EAGAIN: USER may get none now.
+ * nm_pool_attach() or nm_pool_unreserve(). They count as held for the share of USER in later calls.
+ * Leaves at least half of the free ones. Returns their number, or -EAGAIN: USER may get none now.
  */
-int nm_pool_reserve(struct nm_pool *pool, const struct nm_pool_user *user, uint32_t nr,
+int nm_pool_reserve(struct nm_pool *pool, struct nm_pool_user *user, uint32_t nr,
 		    uint32_t *ret_index);
 /* A reserved chunk becomes the youngest of USER. */
 void nm_pool_attach(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index);
-/* A reserved chunk is free again. */
-void nm_pool_unreserve(struct nm_pool *pool, uint32_t index);
+/* A chunk that USER has reserved is free again. */
+void nm_pool_unreserve(struct nm_pool *pool, struct nm_pool_user *user, uint32_t index);
 
 /*
  * Take back chunks up to the peer's counter NR_FREED. Returns 0, or -EBADMSG: the counter went

@@ -155,9 +155,11 @@ struct nm_sink {
 		      struct nm_address *ret_address);
 	/*
 	 * Release every payload of the peer that place->hold() keeps: the transport has kept as many
-	 * as it can, or its memory goes. May be NULL if the engine never calls hold().
+	 * as it can, or its memory goes. WAITS false: only those that need no wait, and have the
+	 * device read the others; the next packet of the peer may wait for their room. May be NULL
+	 * if the engine never calls hold().
 	 */
-	void (*let_go)(struct nm_transport *from, struct nm_peer *peer);
+	void (*let_go)(struct nm_transport *from, struct nm_peer *peer, bool waits);
 	/*
 	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM, or
 	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, and true again
@@ -411,6 +413,11 @@ struct nm_move_ops {
 	int (*replay)(struct nm_link *link, uint64_t *position, struct nm_link *to);
 	/* The peer has, or will not get, what went over the held LINK. The link is then down. */
 	void (*leave)(struct nm_link *link);
+	/*
+	 * The engine has no use for WHO any more. While a machine is asked to leave, asked() follows
+	 * for it once more, from within progress().
+	 */
+	void (*forget)(struct nm_transport *transport, const struct nm_identity *who);
 };
 
 /* ---- Kinds and instances ---- */

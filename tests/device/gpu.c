@@ -83,6 +83,11 @@ void gpu_primary(void)
 	check(gpu.use(primary), "cuCtxSetCurrent");
 }
 
+void gpu_no_context(void)
+{
+	check(gpu.use(NULL), "cuCtxSetCurrent");
+}
+
 void gpu_reset(void)
 {
 	check(gpu.reset(0), "cuDevicePrimaryCtxReset");

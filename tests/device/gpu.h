@@ -18,6 +18,8 @@ void gpu_reset(void);
 void *gpu_other_context(void);
 void gpu_destroy_context(void *context);
 void gpu_primary(void);
+/* This thread has no context, as one that never used the GPU. */
+void gpu_no_context(void);
 
 void *gpu_alloc(size_t len);
 void gpu_free(void *memory);

@@ -151,6 +151,8 @@ struct outcome move(struct matrix *m, enum op op, size_t len, bool from, bool to
 	if (is_target && is_message)
 		post_recv(m, op, to, len, other);
 	job_barrier(&m->job);
+	if (m->has_no_context)
+		gpu_no_context();
 	if (fail && m->job.rank == fails)
 		gpu_fail(fail);
 	if (is_origin) {
@@ -180,6 +182,8 @@ struct outcome move(struct matrix *m, enum op op, size_t len, bool from, bool to
 		mine.calls = gpu_calls();
 		gpu_fail(0);
 	}
+	if (m->has_no_context)
+		gpu_primary();
 	if (gets)
 		mine.is_right = has_bytes(m, to, len, m->seed);
 	job_exchange(&m->job, &mine, sizeof(mine), all);
@@ -240,6 +244,18 @@ static void overlaps(struct matrix *m)
 		expect_right(m, SEND, 2500000, sides & 1, sides & 2);
 		EXPECT(m, gpu_overlap() >= 2 || !(m->job.rank == 0 ? sides & 1 : sides & 2));
 	}
+}
+
+/* The thread that calls the provider need not be one that uses the GPU. */
+static void without_context(struct matrix *m)
+{
+	m->job.phase = "without a context";
+	m->has_no_context = true;
+	for (int sides = 1; sides < 4; sides++) {
+		expect_right(m, SEND, 1000, sides & 1, sides & 2);
+		expect_right(m, SEND, 2500000, sides & 1, sides & 2);
+	}
+	m->has_no_context = false;
 }
 
 /* ---- atomics ---- */
@@ -455,6 +471,7 @@ int main(int argc, char **argv)
 		offers(&m);
 		moves(&m);
 		overlaps(&m);
+		without_context(&m);
 		atomics(&m);
 		wrong_pointers(&m);
 		freed_buffers(&m);

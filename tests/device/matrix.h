@@ -23,6 +23,7 @@ struct matrix {
 	char *host, *device; /* LARGEST + ROOM bytes each: source and target of this rank */
 	struct fid_mr *host_mr, *device_mr;
 	char *scratch;
+	bool has_no_context; /* the thread calls the provider without one */
 };
 
 #define EXPECT(m, condition)                                                                       \

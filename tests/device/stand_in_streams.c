@@ -228,6 +228,9 @@ EXPORT int cuEventRecord(struct event *event, struct stream *stream)
 /* The copies before an event are made when a second query asks for it, or when it is waited for. */
 static int end_event(struct event *event, bool waits, int err)
 {
+	/* NVIDIA names this error for the wait, and not when it comes. */
+	if (!current())
+		return err ? err : INVALID_CONTEXT;
 	if (event->done < event->record && !waits && !err && !event->was_asked) {
 		event->was_asked = true;
 		return NOT_READY;

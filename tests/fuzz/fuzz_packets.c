@@ -43,7 +43,7 @@ struct world {
 		bool gone;
 		bool ends; /* is to be told as quarantined */
 		bool speaks;
-		bool is_held, is_left, is_taken; /* see nm_move_ops */
+		bool is_held, is_left, is_taken, is_forgotten; /* see nm_move_ops */
 		struct nm_packet packet;
 		char *payload;
 	} ways[2];
@@ -152,8 +152,7 @@ static ssize_t fake_write_remote(struct nm_link *link, const struct iovec *local
 
 static bool fake_drained(struct nm_link *link)
 {
-	(void)link;
-	return true;
+	return link != NULL;
 }
 
 static void fake_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
@@ -176,8 +175,7 @@ static void quarantine(struct way *way)
 static void fake_cast_out(struct nm_transport *transport, const struct nm_identity *who,
 			  const char *what)
 {
-	(void)who;
-	(void)what;
+	(void)who, (void)what;
 	way_of(transport)->ends = true;
 }
 
@@ -228,11 +226,18 @@ static void fake_leave(struct nm_link *link)
 	way->is_left = true;
 }
 
+static void fake_forget(struct nm_transport *transport, const struct nm_identity *who)
+{
+	(void)who;
+	way_of(transport)->is_forgotten = true;
+}
+
 static const struct nm_move_ops fake_move_ops = {
 	.hold = fake_hold,
 	.take_rest = fake_take_rest,
 	.replay = fake_replay,
 	.leave = fake_leave,
+	.forget = fake_forget,
 };
 
 static unsigned int fake_progress(struct nm_transport *transport)
@@ -244,6 +249,9 @@ static unsigned int fake_progress(struct nm_transport *transport)
 		nm_engine_sink(world->engine)
 			->deliver(transport, world->source, &way->packet, way->payload);
 	way->speaks = false;
+	if (way->is_forgotten && world->source)
+		nm_engine_sink(world->engine)->asked(transport, world->source, true);
+	way->is_forgotten = false;
 	if (way->ends)
 		quarantine(way);
 	way->ends = false;
@@ -268,38 +276,30 @@ static const struct nm_transport_ops fake_ops = {
 
 static int fake_publish(struct nm_transport *transport, const struct nm_region *region)
 {
-	(void)transport;
-	(void)region;
+	(void)transport, (void)region;
 	return -ENOSPC;
 }
 
 static void fake_revoke(struct nm_transport *transport, uint64_t key)
 {
-	(void)transport;
-	(void)key;
+	(void)transport, (void)key;
 }
 
 static int fake_reach(struct nm_link *link, const uint64_t *keys, unsigned int nr_keys,
 		      struct nm_region *ret_regions)
 {
-	(void)link;
-	(void)keys;
-	(void)nr_keys;
-	(void)ret_regions;
+	(void)link, (void)keys, (void)nr_keys, (void)ret_regions;
 	return -ENOKEY;
 }
 
 static void fake_polled(struct nm_transport *transport, uint64_t now_ns)
 {
-	(void)transport;
-	(void)now_ns;
+	(void)transport, (void)now_ns;
 }
 
 static bool fake_polls(struct nm_link *link, uint64_t now_ns)
 {
-	(void)link;
-	(void)now_ns;
-	return false;
+	return !link && now_ns > 0;
 }
 
 /* It shows no regions, so there is never one to leave. */

@@ -56,9 +56,18 @@ NO_REGION = "0x0000000000000000 " * 2 + "0x0000000000000000\n"
 
 
 def gpu_regions(size: int, start: int = 0x3800_0000_0000, flags: int = 0x14220C) -> str:
-    """Return the regions of a GPU of NVIDIA: registers, BAR1 and BAR3."""
+    """Return the regions of a GPU of NVIDIA: registers, BAR1 and BAR3. Size 0: BAR1 was forgotten."""
     registers = region(0x9C00_0000, 16 * MIB, 0x40200)
-    return registers + region(start, size, flags) + NO_REGION + region(0x3900_0000_0000, 32 * MIB)
+    memory = region(start, size, flags) if size else NO_REGION
+    third = region(0x3900_0000_0000, 32 * MIB)
+    return registers + memory + NO_REGION + third + NO_REGION * 9
+
+
+def hopper_regions(size: int) -> str:
+    """Return the regions of an H100, whose registers also have a 64-bit address."""
+    memory = region(0x2000_0000_0000, size) if size else NO_REGION
+    registers, third = region(0x2420_4200_0000, 16 * MIB), region(0x2420_4000_0000, 32 * MIB)
+    return registers + NO_REGION + memory + NO_REGION + third + NO_REGION * 8
 
 
 def put(tree: Path, files: Mapping[str, str | bytes]) -> None:
@@ -77,11 +86,17 @@ def device(
     *,
     driver: str = "",
     group: str = "",
+    physical: str = "",
 ) -> str:
-    """Make a PCI device below a root complex and bridges. `group`: the type of its IOMMU group."""
+    """Make a PCI device below a root complex and bridges. `group`: the type of its IOMMU group.
+
+    `physical`: it is a virtual function of this device.
+    """
     folder = "/".join(["sys/devices", *above, address])
     put(tree, {f"{folder}/{name}": content for name, content in files.items()})
     link(tree, f"sys/bus/pci/devices/{address}", folder)
+    if physical:
+        link(tree, f"{folder}/physfn", f"sys/bus/pci/devices/{physical}")
     if driver:
         (tree / f"sys/bus/pci/drivers/{driver}").mkdir(parents=True, exist_ok=True)
         link(tree, f"{folder}/driver", f"sys/bus/pci/drivers/{driver}")

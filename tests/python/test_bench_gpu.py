@@ -130,3 +130,17 @@ def test_the_report_shows_each_path_beside_its_limits(tmp_path: Path) -> None:
     assert "6.5 (0.01 of the GPU's copy, 0.13 of pinned copies)" in text
     assert "not measured" in text
     assert "GPU to GPU" in render_html(run)
+
+
+def test_a_log_without_the_shares_is_not_measured(tmp_path: Path) -> None:
+    """A log of another version, or one that was edited, is no reason for a traceback."""
+    directory = make_run(tmp_path / "run", blocks=0)
+    text = log(of_copy=1.0).replace(" of_copy_p50 of_pinned_p50", "").replace(" 1.0000 20.0000", "")
+    fields: dict[str, Any] = {"mpi": "", "arm": "handle", "program": "device", "block": 0}
+    launches = (make_launch(directory, 1, text, **fields),)
+    manifest = load_run(directory).manifest.model_copy(update={"launches": launches})
+    write_manifest(directory, manifest)
+    row = next(
+        line for line in render_markdown(load_run(directory)).splitlines() if "handle |" in line
+    )
+    assert row.count("not measured") == 3

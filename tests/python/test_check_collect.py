@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import subprocess
 import sys
 import threading
 import time
@@ -122,6 +124,21 @@ def test_a_node_whose_clock_is_five_seconds_ahead_is_found(tmp_path: Path) -> No
     assert finding.value.endswith("s ahead")
 
 
+def test_more_nodes_at_once_than_files_are_refused_before_any_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    words = ["check", "collect", "--hosts", "n[1-900]", "--output", str(tmp_path / "c")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        assert main([*words, "--at-once", "800"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    error = capsys.readouterr().err
+    assert "--at-once 800: this process may open only 1024 files" in error
+    assert "ulimit -n 7264" in error
+
+
 def test_a_collection_names_each_snapshot_by_its_content(tmp_path: Path) -> None:
     found, _ = gathered({"a": GOOD, "b": GOOD, "c": None})
     found.write(tmp_path / "tuesday")
@@ -169,6 +186,10 @@ def test_a_report_may_lie_in_the_directory_of_the_run(
     ("words", "problem"),
     [
         (["check", "x.yaml", "--hosts", "n1"], "contradict each other"),
+        (["check", "--slurm", "--hosts", "n1"], "contradict each other"),
+        (["check", "x.yaml", "--slurm"], "contradict each other"),
+        (["check", "--slurm"], "--slurm: this is no job of Slurm"),
+        (["check", "--drain", "--slurm"], "--drain is for this machine"),
         (["check", "--hosts", "n[1-"], "is not a set of nodes"),
         (["check", "--hosts", "n[1-99999999]"], "names more than 20000 nodes"),
         (["check", "--at-once", "0"], "--at-once 0: more than 0"),
@@ -199,7 +220,13 @@ def test_a_report_may_lie_in_the_directory_of_the_run(
         (["check", "performance", "none", "--junit", "no/where.xml"], "no is no directory"),
     ],
 )
-def test_wrong_usage(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    words: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert main(words) == 2
     assert problem in capsys.readouterr().err
 
@@ -230,6 +257,61 @@ def test_slurm_drains_the_node_with_the_words_of_the_fault(
     assert not (tmp_path / "calls").exists()
 
 
+SRUN = """\
+#!/bin/sh
+case "$*" in *--nodelist=n3*) echo "srun: error: Node n3 is down" >&2; exit 1;; esac
+env | grep ^SLURM_ >"$(dirname $0)/env"
+echo "$*" >>"$(dirname $0)/calls"
+while [ "$1" != -- ]; do shift; done; shift; exec "$@"
+"""
+
+
+def test_the_nodes_of_a_job_are_asked_by_steps_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\nprintf 'n1\\nn2\\nn3\\n'\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    # As an option of srun, this one would break the snapshot.
+    given = {"JOB_ID": "77", "JOB_NODELIST": "n[1-3]", "LABELIO": "1", "CONF": "/etc/x"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    assert main(["check", "collect", "--slurm", "--output", str(tmp_path / "c"), "--json"]) == 4
+    result = json.loads(capsys.readouterr().out)
+    assert result["nodes"] == ["n1", "n2"]
+    assert result["silent"] == {"n3": "srun: error: Node n3 is down"}
+    assert (tmp_path / "env").read_text() == "SLURM_CONF=/etc/x\n"
+    for call in (tmp_path / "calls").read_text().splitlines():
+        assert call.startswith("--jobid=77 --quiet --overlap --nodes=1 --ntasks=1 "), call
+        assert "--time=3 --nodelist=n" in call
+
+
 def test_a_quick_check_of_this_machine_takes_the_python_that_runs() -> None:
-    assert here("n", quick=True)["n"].argv == (sys.executable, "-I", "-S", "-B", "-", "--quick")
+    command = here("n", quick=True)["n"]
+    assert command.argv[:4] == (sys.executable, "-I", "-S", "-B")
+    (found,) = collect({"n": command}, LocalRunner(), progress=Silent()).snapshots()
+    assert found.quick
     assert here("n")["n"].argv[0] == "sh"
+
+
+LOADED = """\
+import sys
+from nearmetal.cli.main import main
+main(["check", "--drain", "--profile", sys.argv[1]])
+print(*sorted({"pydantic", "statistics", "asyncio", "nearmetal.cluster"} & set(sys.modules)))
+"""
+
+
+def test_a_quick_check_loads_no_large_modules(tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("name: site\nchecks: [base.kernel]\n")
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(site)],
+        capture_output=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "\n"

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from nearmetal.check.families.gpudirect import CHECKS
+from nearmetal.check.model import Gravity
 from nearmetal.check.settings import settings_of, with_settings
 from nearmetal.check.snapshot import Snapshot, parse_snapshot
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.resource import Key, Kind, Observed, Resource
-from nearmetal.core.errors import BackendError
+from nearmetal.core.errors import BackendError, NearmetalError, PasswordError
 from tests.python.check_nodes import judged
 from tests.python.pci_tree import (
     ACS,
@@ -30,6 +31,7 @@ from tests.python.pci_tree import (
     config,
     device,
     gpu_regions,
+    hopper_regions,
     link,
     put,
     switch_port,
@@ -179,6 +181,18 @@ MISSING: list[tuple[str, Node, list[tuple[str, str, str]]]] = [
         [("region", "64 GiB without an address", "Above 4G Decoding")],
     ),
     (
+        "a BAR1 that the kernel forgot, so that the driver fails",
+        Node(regions=gpu_regions(0), gpu_driver=""),
+        [("region", "a region without an address", "Above 4G Decoding")],
+    ),
+    ("an H100", Node(regions=hopper_regions(128 * GIB)), []),
+    (
+        "an H100 whose BAR1 the kernel forgot",
+        Node(regions=hopper_regions(0)),
+        [("region", "a region without an address", "Above 4G Decoding")],
+    ),
+    ("an adapter of VMware", Node(nic_driver="vmw_pvrdma"), [("memory", "neither", "modprobe")]),
+    (
         "another root complex",
         Node(nic_root="pci0000:b1"),
         [("placement", f"no adapter below {ROOT}", "lspci -tv")],
@@ -207,7 +221,12 @@ HOSTS: list[tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = [
         {"acs": (0x1F, 0x1D)},
         [("acs", "cannot let translated ones pass", "another switch")] * 2,
     ),
-    ("no ATS", {"ats": None}, [("ats", "no ATS", f"mlxconfig -d {NIC} set ATS_ENABLED=true")]),
+    (
+        "no ATS",
+        {"ats": None},
+        [("ats", "no ATS", f"mlxconfig -d {NIC} set ATS_ENABLED=true  # then reboot")],
+    ),
+    ("no ATS, and the host keeps the adapter", {"ats": None, "nic_driver": "mlx5_core"}, []),
     ("ATS is off", {"ats": False}, [("ats", "off", f"lspci -vv -s {NIC}")]),
     ("no IOMMU", {"group": ""}, [("iommu", "off", GRUB)]),
 ]
@@ -222,12 +241,18 @@ GUESTS: list[tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = [
     (
         "a window that is too small",
         {"regions": SMALL},
-        [("region", "64 GiB without", "use64bitMMIO=TRUE, pciPassthru.64bitMMIOSizeGB=64")],
+        # 64 GiB hold the region, and not the others beside it.
+        [("region", "64 GiB without", "use64bitMMIO=TRUE, pciPassthru.64bitMMIOSizeGB=128")],
+    ),
+    (
+        "the same, and the kernel forgot the region",
+        {"regions": gpu_regions(0), "gpu_driver": ""},
+        [("region", "a region without", "mmio: N GiB in SPEC")],
     ),
     (
         "the same in QEMU",
         {"regions": SMALL, "vendor": "QEMU"},
-        [("region", "64 GiB without", "opt/ovmf/X-PciMmio64Mb,string=65536")],
+        [("region", "64 GiB without", "opt/ovmf/X-PciMmio64Mb,string=131072")],
     ),
 ]
 
@@ -282,6 +307,77 @@ def test_a_node_without_an_adapter_has_nothing_to_prepare(tmp_path: Path) -> Non
     assert rungs(parse_snapshot(done.stdout, "n1", "n1")) == []
 
 
+NVME, FUNCTION = "0000:1c:00.0", "0000:1a:00.1"
+
+
+def test_acs_stays_where_it_keeps_a_machine_apart(tmp_path: Path) -> None:
+    """Without it the machine's device would reach the host's memory past the IOMMU."""
+    node = Node(acs=(0x5F, 0x1D))
+    device(tmp_path, [ROOT], NVME, {"class": "0x010802\n"}, driver="vfio-pci", group="DMA")
+    found = rungs(node.read(tmp_path))
+    assert [name for name, *_ in found] == ["acs", "acs"]
+    assert not [remedy for *_, remedy in found if "setpci" in remedy]
+
+
+def test_a_virtual_function_that_a_machine_has_needs_ats_and_its_adapter_does_not(
+    tmp_path: Path,
+) -> None:
+    node = changed(GIVEN, {"nic_driver": "mlx5_core", "group": "", "ats": False})
+    below = [ROOT, UP, PORT_B]
+    files: dict[str, str | bytes] = {"class": "0x020700\n", "vendor": "0x15b3\n"}
+    files |= {"device": "0x1018\n", "config": adapter(ats=None)}
+    put(tmp_path, {"sys/kernel/iommu_groups/1/type": "DMA\n"})
+    device(tmp_path, below, FUNCTION, files, driver="vfio-pci", physical=NIC)
+    (found,) = rungs(node.read(tmp_path))
+    remedy = f"mlxconfig -d {NIC} set ATS_ENABLED=true  # then reboot the host"
+    assert found == ("ats", FUNCTION, "no ATS", remedy)
+
+
+def test_an_adapter_of_a_machine_says_nothing_of_the_gpu_of_the_host(tmp_path: Path) -> None:
+    node = Node()
+    files: dict[str, str | bytes] = {"class": "0x020000\n", "config": adapter(ats=True)}
+    device(tmp_path, [ROOT, UP, PORT_B], "0000:1b:00.0", files, driver="vfio-pci", group="DMA")
+    assert rungs(node.read(tmp_path)) == []
+
+
+def test_virtual_functions_of_a_gpu_are_no_gpus_of_the_host(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"class": "0x030200\n", "vendor": "0x10de\n"}
+    files |= {"device": "0x20b5\n"}
+    device(tmp_path, [ROOT, UP, PORT_A], "0000:19:00.4", files, physical=GPU)
+    assert rungs(Node().read(tmp_path)) == []
+
+
+def test_a_sleeping_device_is_not_woken(tmp_path: Path) -> None:
+    """The kernel powers a device and its bridge up for each read of the configuration."""
+    node = Node(acs=(0x5F, 0x1D), ats=None)
+    for address, file, state in (
+        (PORT_A, "power/runtime_status", "suspended"),
+        (NIC, "power_state", "D3cold"),
+    ):
+        above = [ROOT, UP] if address == PORT_A else [ROOT, UP, PORT_B]
+        put(tmp_path, {"/".join(["sys/devices", *above, address, file]): state + "\n"})
+        put(tmp_path, {"/".join(["sys/devices", *above, address, "max_link_speed"]): "8 GT/s\n"})
+    found = node.read(tmp_path)
+    assert found.table("bridges").keys() == {UP, PORT_B}
+    assert found.text("pci", NIC, "ats") == found.text("pci", NIC, "max_link_speed") == ""
+    assert found.unseen["peers"].startswith(f"the configurations of {NIC}, {PORT_A}")
+    assert [about for _, about, *_ in rungs(found)] == [PORT_B]
+    (remark,) = [f for f in judged([found]).findings if f.about == "peers"]
+    assert remark.grade is Gravity.NOTE
+
+
+def test_only_the_capabilities_are_read(agent: Any) -> None:
+    """Other places of a configuration belong to its maker: reading one may do something."""
+    asked = []
+
+    def read(place: int, size: int) -> bytes:
+        asked.append((place, size))
+        return adapter(ats=True)[place : place + size]
+
+    assert agent.extended(read, (ACS, ATS)) == {ATS: 0x8000_0000}
+    assert asked == [(0x100, 4), (0x150, 4), (0x180, 4), (0x480, 4), (0x484, 4)]
+
+
 def test_a_user_sees_no_bits_and_the_snapshot_says_so(tmp_path: Path) -> None:
     """The kernel gives a user the first 64 bytes of a configuration."""
     node = Node(acs=(0x5F, 0x1D))
@@ -322,14 +418,25 @@ HOSTILE = {
 }
 
 
+def walked(agent: Any, content: bytes) -> tuple[list[int], dict[int, int]]:
+    """Return the places that the agent reads of a configuration, and what it finds."""
+    places: list[int] = []
+
+    def read(place: int, size: int) -> bytes:
+        places.append(place)
+        return content[place : place + size]
+
+    return places, agent.extended(read, (ACS, ATS))
+
+
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_lists_of_capabilities_have_an_end(
     agent: Any, content: bytes, tmp_path: Path
 ) -> None:
-    found = agent.extended(content)
-    assert found is None or len(found) <= 1024
-    for place in (found or {}).values():
-        assert 0x100 <= place <= len(content) - 8
+    places, found = walked(agent, content)
+    assert len(places) <= 1024 + 2
+    assert len(places) == len(set(places))
+    assert found.keys() <= {ACS, ATS}
     Node().make(tmp_path)
     (tmp_path / f"sys/bus/pci/devices/{PORT_A}/config").write_bytes(content)
     (tmp_path / f"sys/bus/pci/devices/{NIC}/config").write_bytes(content)
@@ -347,7 +454,8 @@ def test_any_bytes_are_read_to_an_end(agent: Any) -> None:
         for place in range(0x100, 0x1000, 4):
             header = ATS | 1 << 16 | ((place * 7 + step) & 0xFFF) << 20
             struct.pack_into("<I", space, place, header & 0xFFFFFFFF)
-        assert all(0x100 <= p <= 4088 for p in agent.extended(bytes(space)).values())
+        places, _ = walked(agent, bytes(space))
+        assert all(0x100 <= place <= 4092 for place in places)
 
 
 def test_hostile_regions(agent: Any, tmp_path: Path) -> None:
@@ -369,8 +477,13 @@ def test_the_backend_says_what_a_machine_cannot_see() -> None:
     settings, why = settings_of(SimpleNamespace(details=lambda: observed))
     assert (settings, why) == ({"n1": {"mmio": "64 GiB", "p2p": "no"}}, "")
 
+
+@pytest.mark.parametrize("error", [BackendError, PasswordError])
+def test_what_was_collected_stays_if_the_backend_does_not_answer(
+    error: type[NearmetalError],
+) -> None:
     def fails() -> Observed:
-        raise BackendError("no vCenter")
+        raise error("no vCenter")
 
     backend: Any = SimpleNamespace(details=fails)
     assert settings_of(backend) == ({}, "no vCenter")

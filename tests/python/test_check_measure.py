@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -206,6 +207,34 @@ def agent_that_listens() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
             agent.kill()
 
 
+DIGEST = hashlib.sha256(b"k" * 32).hexdigest().encode()
+
+
+def greet(link: socket.socket) -> None:
+    """Show the key, and end our own messages before they begin."""
+    link.sendall(b"k" * 32 + b"\1" * 8)
+    assert link.recv(len(DIGEST), socket.MSG_WAITALL) == DIGEST
+
+
+@pytest.mark.parametrize("said", [b"k" * 64, b"220 ready\r\n", DIGEST.swapcase()])
+def test_another_program_at_the_address_of_a_partner_gets_the_key_alone(said: bytes) -> None:
+    """A hostile agent may name any address: its partner must not send data there."""
+    with agent_that_listens() as (agent, _), socket.create_server(("127.0.0.1", 0)) as other:
+        words = {"measure": "bandwidth", "seconds": 0.05, "limit": 2, "key": "k" * 32}
+        order(agent, words | {"peer": ["127.0.0.1", other.getsockname()[1]]})
+        link = other.accept()[0]
+        with link:
+            link.settimeout(9)
+            link.sendall(said)
+            assert b"".join(iter(lambda: link.recv(1 << 16), b"")) == b"k" * 32
+        assert agent.stdout is not None
+        why = json.loads(agent.stdout.readline())["why"]
+        late = "no result in 2 s" if len(said) < len(DIGEST) else "another program listens"
+        assert why.startswith(late) or why == "timed out"
+        agent.communicate()
+    assert agent.returncode == 0
+
+
 def test_a_stranger_without_the_key_is_turned_away() -> None:
     with agent_that_listens() as (agent, port):
         assert agent.stdout is not None
@@ -217,7 +246,7 @@ def test_a_stranger_without_the_key_is_turned_away() -> None:
             socket.create_connection(address) as right,
         ):
             wrong.sendall(b"x" * 32)
-            right.sendall(b"k" * 32 + b"\1" * 8)  # we begin, and end at once
+            greet(right)
             wrong.settimeout(9)
             assert wrong.recv(1) == b""
             while (got := right.recv(8)) != b"\1" * 8:
@@ -246,7 +275,7 @@ def test_no_caller_holds_up_another(callers: int) -> None:
         dripper = threading.Thread(target=drip, args=(silent[0],))
         dripper.start()
         with socket.create_connection(("127.0.0.1", port), 9) as right:
-            right.sendall(b"k" * 32 + b"\1" * 8)
+            greet(right)
             while (got := right.recv(8)) not in (b"\1" * 8, b""):
                 right.sendall(got)
         assert agent.stdout is not None

@@ -24,6 +24,7 @@ from nearmetal.check.performance.classes import (
 )
 from nearmetal.check.performance.findings import judge_run
 from nearmetal.check.performance.run import PERFORMANCE, PerformanceRun, parse_run, run_text
+from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.cli.main import main
 from nearmetal.core.errors import LogError
 from nearmetal.core.process import LocalRunner
@@ -35,6 +36,7 @@ _SSH = """#!/bin/sh
 # Runs the command here, as sshd on a host of which each has an address of its own.
 while [ "$1" != -- ]; do shift; done
 host=$2 number=${2#n}
+case $host in loud) echo "Welcome, 2 messages";; esac
 case $host in gone) echo "ssh: no route to host gone" >&2; exit 255;; esac
 export SSH_CONNECTION="192.0.2.1 50000 127.0.0.$number 22"
 exec sh -c "$3"
@@ -80,6 +82,12 @@ def test_a_host_that_ssh_does_not_reach_is_one_finding(
     }
 
 
+@pytest.mark.usefixtures("fake_ssh")
+def test_the_words_of_a_shell_at_a_login_are_no_number_of_processes() -> None:
+    hosts = SshHosts(("n1", "loud"), "", LocalRunner())
+    assert hosts.end_marked("NM_CHECK_RUN=none") == 0
+
+
 def test_spec_and_hosts_contradict_and_one_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "performance"]) == 2
     assert "no nodes to measure" in capsys.readouterr().err
@@ -89,7 +97,19 @@ def test_spec_and_hosts_contradict_and_one_is_needed(capsys: pytest.CaptureFixtu
     assert "a cluster of 2 nodes has no majority" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("address", ['"no address"', "7", '"10.0.0.1 22"', "null", '"::g"'])
+@pytest.mark.parametrize(
+    "address",
+    [
+        '"no address"',
+        "7",
+        '"10.0.0.1 22"',
+        "null",
+        '"::g"',
+        '"fe80::1%a..b"',
+        '"fe80::1%\\ud800"',
+        f'"fe80::1%{"a" * 64}"',
+    ],
+)
 def test_an_address_that_is_none_gives_the_agent_up(address: str) -> None:
     said = HELLO.replace("}", f', "address": {address}}}')
     with agents(Here(odd={"n2": ("sh", "-c", f"echo '{said}'; exec sleep 60")})) as running:

@@ -52,6 +52,12 @@ def test_hostile_output_is_bounded_and_printable() -> None:
     assert seen.value.isprintable()
     with pytest.raises(LogError, match="more than 20000 failures"):
         list(failures("n1: Health check failed:  check_x: y\n" * 20_001, "f"))
+    # Only the newline ends a line of pdsh: a node must not speak for another one.
+    for end in "\r\v\f\x1c\x85\u2028":
+        text = (
+            f"n1: ERROR:  nhc:  Health check failed:  check_x:  a{end}n2: Health check failed:  b"
+        )
+        assert [nodes for _, nodes, _ in failures(text, "f")] == [("n1",)], end
     assert not list(failures("n$(x): Health check failed:  check_x: y", "f"))
 
 

@@ -38,6 +38,8 @@ def test_the_firmware_of_an_adapter_is_set_by_the_tool_of_its_vendor(ids: str, r
         # Hostile nodes.
         ("/sys/fs/cgroup/../../../etc/passwd/cpu.max", "UNIT"),
         ("/sys/fs/cgroup/a;b/cpu.max", "UNIT"),
+        # Its path would be cut, to that of another file.
+        ("/sys/fs/cgroup/" + "a" * 100 + "/b/cpu.max", "UNIT"),
         ("/sys/fs/cgroup/--now.slice/cpu.max", "UNIT"),
         ("/etc/passwd", "UNIT"),
         ("", "UNIT"),
@@ -80,13 +82,25 @@ def test_a_daemon_is_started_by_the_name_of_its_unit(system: str, service: str, 
     [
         ("chronyd", "chronyc makestep"),
         ("systemd-timesyn", "systemctl restart systemd-timesyncd"),
-        ("ntpd", "systemctl restart ntpd"),
-        ("phc2sys, vmtoolsd", "vmware-toolbox-cmd timesync enable"),
+        ("ntpd", "systemctl restart ntp"),
+        ("chronyd, timemaster", "systemctl restart timemaster"),
+        ("vmtoolsd", "vmware-toolbox-cmd timesync enable"),
+        # VMware: only one process may keep the clock of a guest.
+        ("phc2sys, ptp4l, vmtoolsd", "systemctl restart 'phc2sys*'"),
+        ("ptp4l, vmtoolsd", "systemctl restart 'ptp4l*'"),
+        ("", "chronyc makestep"),
     ],
 )
 def test_a_clock_is_set_by_the_process_that_keeps_it(keeper: str, remedy: str) -> None:
     late = node(1, ("services>time", keeper), clock=(-9.0, -8.0))
-    assert only(judged([late])).remedy == remedy
+    (found,) = [f for f in judged([late]).findings if f.check == "base.clock"]
+    assert found.remedy == remedy
+
+
+def test_ntpd_has_another_unit_on_red_hat() -> None:
+    changes = ("services>time", "ntpd"), ("system>os>id", "rocky")
+    found = only(judged([node(1, *changes, clock=(-9.0, -8.0))]))
+    assert found.remedy == "systemctl restart ntpd"
 
 
 @pytest.mark.parametrize(

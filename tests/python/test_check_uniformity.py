@@ -91,6 +91,8 @@ def test_the_remedy_sets_the_value_of_most_nodes(path: str, value: Any, remedy: 
         ("sysctl>kernel.yama.ptrace_scope", "0", "1", DIFF),
         ("sysctl>kernel.perf_event_paranoid", "2", "1", "sysctl -w kernel.perf_event_paranoid=2"),
         ("sysctl>kernel.perf_event_paranoid", "1", "2", DIFF),
+        ("sysctl>kernel.perf_event_paranoid", "0", "1", DIFF),
+        ("sysctl>kernel.yama.ptrace_scope", "3", "0", DIFF),
         # Jobs and machines may use the pages.
         ("memory>HugePages_Total", 512, 0, "sysctl -w vm.nr_hugepages=512"),
         ("memory>HugePages_Total", 0, 512, DIFF),

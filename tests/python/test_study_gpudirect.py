@@ -150,6 +150,17 @@ def test_host_against_gpu_is_compared_only_if_the_labels_say_so(
     )
 
 
+def test_a_run_that_forgot_its_gpu_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of `osu_latency` without `D D` in the folder of an arm with a GPU."""
+    monkeypatch.setitem(PLACES, "direct", PLACES["host"])
+    made = str(study(tmp_path, facts=True))
+    _, text = judged(capsys, made, "staged", "direct")
+    assert "REFUSED" in text
+    assert "the place of the buffers: D D against H H" in text
+
+
 def test_the_claims_of_the_paper_are_tested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +179,21 @@ def test_the_claims_of_the_paper_are_tested(
         text = capsys.readouterr().out
         assert "GPUDirect RDMA is able to achieve a 3X improvement" in text
         assert verdict in text
+
+
+def test_host_memory_confirms_no_claim_about_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of the right latency, whose buffers are in the memory of the host."""
+    for arm in ("staged", "direct"):
+        monkeypatch.setitem(PLACES, arm, PLACES["host"])
+    made = study(tmp_path, facts=True)
+    capsys.readouterr()
+    roles = ["--arm", "staged-ib=staged", "--arm", "direct-ib=direct"]
+    main(["study", "reproduce", "vmw-gdr", str(made), *roles, "--json"])
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert {claim["outcome"] for claim in claims} == {"CANNOT TEST"}
+    assert any("missing: osu_latency D D (latency)" in claim["reason"] for claim in claims)
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -10,6 +10,7 @@ from pyVmomi import vim
 
 from nearmetal.cluster.backends.vsphere.machine import (
     DEVICES,
+    P2P,
     clone_spec,
     config_spec,
     customization,
@@ -123,6 +124,19 @@ def test_every_change_by_hand_is_a_difference() -> None:
     now = read(machine, properties(machine) | {"config.cpuAllocation": off}, esxi="e2", rules=())
     assert differences(machine, now) == {"cpu_reservation", "cpu_shares", "esxi", "rules"}
     assert (now.cpu_reservation, now.cpu_shares) == ("100", "low")
+
+
+def test_devices_reach_each_other_by_two_settings() -> None:
+    """NVIDIA asks for both; a machine with one of them is neither way as wanted."""
+    for wish in (True, False):
+        machine = wanted()["n1"].model_copy(update={"p2p": wish})
+        found = properties(machine)
+        settings = {o.key: o.value for o in found["config.extraConfig"]}
+        assert {settings[key] for key in P2P} == {"TRUE" if wish else ""}
+        assert read(machine, found).p2p is wish
+        half = [o for o in found["config.extraConfig"] if o.key not in P2P]
+        half.append(vim.option.OptionValue(key=P2P[0], value="TRUE"))
+        assert read(machine, found | {"config.extraConfig": half}).p2p is not wish
 
 
 def test_a_newer_virtual_hardware_version_is_enough() -> None:

@@ -173,7 +173,8 @@ def test_a_file_is_imported_planned_made_and_removed(
     assert main(["up", str(target), "--yes"]) == 0
     assert main(["plan", str(target)]) == 0
     extra = [{o.key: o.value for o in vm.config.extraConfig} for vm in machines.values()]
-    assert {options.get("pciPassthru.allowP2P") for options in extra} == {"TRUE"}
+    for key in ("pciPassthru.allowP2P", "pciPassthru.RelaxACSforP2P"):
+        assert {options.get(key) for options in extra} == {"TRUE"}
     on = {vm for vm, one in machines.items() if one.runtime.powerState == "poweredOn"}
     assert on == ({*machines} if name == "vgpu" else {*machines} - {*off})
     assert machines_of(own.content, name) == machines

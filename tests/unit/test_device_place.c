@@ -80,6 +80,79 @@ NM_TEST(messages_between_the_chunks_of_a_device)
 	free(out);
 }
 
+/*
+ * Receivers whose devices read the pool of one sender. None of them may keep a chunk until a packet
+ * comes for which the others left no chunk.
+ */
+NM_TEST(receivers_share_the_pool_of_a_sender)
+{
+	enum { NR = 3, TURNS = 4 };
+	struct near_node *to[NR], *from;
+	unsigned int nr_done = 0, idle = 0;
+
+	plug();
+	from = near_create(false);
+	write_pattern(0, LEN, 9);
+	for (uint64_t i = 0; i < NR; i++) {
+		to[i] = near_create(false);
+		near_link(from, to[i]);
+		near_link(to[i], from);
+		post(to[i], from, false, at((1 + i) * LEN), LEN);
+		post(from, to[i], true, at(0), LEN);
+	}
+	while (nr_done < 2 * NR) {
+		unsigned int moved = 0;
+
+		for (unsigned int turn = 0; turn < TURNS; turn++)
+			moved += nm_engine_progress(from->engine);
+		nr_done += nr_completed(from);
+		for (unsigned int i = 0; i < NR; i++) {
+			moved += nm_engine_progress(to[i]->engine);
+			nr_done += nr_completed(to[i]);
+		}
+		idle = moved ? 0 : idle + 1;
+		if (idle > 100000)
+			nm_test_fail(__FILE__, __LINE__, "nothing moves: %u of %u ended", nr_done,
+				     2U * NR);
+	}
+	for (uint64_t i = 0; i < NR; i++) {
+		check_pattern((1 + i) * LEN, LEN, 9);
+		near_destroy(to[i]);
+	}
+	near_destroy(from);
+	unplug();
+}
+
+/* A get that the target ends midway: at its completion the device writes no more into its buffer. */
+NM_TEST(gets_that_the_target_ends)
+{
+	struct iovec iov = {at(2 * LEN), LEN}, exposed = {at(4 * LEN), LEN};
+	const struct nm_memory_attr attr = {
+		.iov = &exposed, .nr_iov = 1, .access = BOTH, .key = KEY};
+	struct nm_memory_region *region;
+	struct nm_rma rma = {
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.len = LEN, .key = KEY}},
+		.nr_remote = 1,
+		.flags = NM_COMPLETION,
+	};
+
+	setenv("NEARMETAL_DEVICE_BLOCK", "65536", 1);
+	/* Smaller than the message, so that it cannot be sent whole before the end. */
+	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
+	open_both();
+	rma.peer = near_peer(a, b);
+	NM_CHECK_EQ(nm_memory_register(b->memory, &attr, &region), 0);
+	NM_CHECK_EQ(nm_engine_read(a->engine, &rma), 0);
+	while (nr_puts == 0)
+		near_step(a, b, NULL);
+	nm_memory_deregister(b->memory, region);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, EACCES);
+	NM_CHECK_EQ(nr_going, 0);
+	close_both();
+}
+
 NM_TEST(a_device_copies_no_checksums)
 {
 	setenv("NEARMETAL_CHECKSUM", "on", 1);

@@ -297,6 +297,24 @@ NM_TEST_WITHIN(who_does_not_count_is_given_up, 60)
 	moving_destroy();
 }
 
+/* Who is given up keeps no machine from leaving, whether it ends its own way or not. */
+NM_TEST_WITHIN(who_is_given_up_holds_up_no_machine, 60)
+{
+	setenv("NEARMETAL_MOVE_MS", "1000", 1);
+	moving_create(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	ask(0);
+	/* The other one computes. */
+	while (!is_frozen[0]) {
+		near_step(moving_node(0), NULL, NULL);
+		try_to_freeze(0);
+		nm_test_sleep_ms(1);
+	}
+	NM_CHECK(near_facts(moving_node(0), moving_node(1)).down);
+	moving_destroy();
+}
+
 /* Answers that the other side awaits leave before the endpoint closes, by the network. */
 NM_TEST_WITHIN(an_answer_outlives_a_close_amid_a_move, 60)
 {

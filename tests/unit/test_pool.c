@@ -58,7 +58,7 @@ NM_TEST(reserved_chunks_lie_side_by_side)
 	NM_CHECK_EQ(nm_pool_reclaim(&pool, &user, 1), 0);
 	NM_CHECK_EQ(user.nr_held, 0);
 	for (uint32_t i = 0; i < NR / 2; i++)
-		i % 2 ? nm_pool_unreserve(&pool, i) : nm_pool_attach(&pool, &user, i);
+		i % 2 ? nm_pool_unreserve(&pool, &user, i) : nm_pool_attach(&pool, &user, i);
 	NM_CHECK_EQ(user.nr_held, NR / 4);
 	NM_CHECK_EQ(pool.nr_free, NR - NR / 4);
 	/* The oldest of the user is given back first. */
@@ -121,6 +121,21 @@ NM_TEST(one_user_cannot_take_everything)
 	nm_pool_reclaim_all(&pool, &second);
 	nm_pool_reclaim_all(&pool, &third);
 	NM_CHECK_EQ(pool.nr_free, 128);
+	pool_end(&pool);
+}
+
+/* What a peer that stopped reading has reserved starves the others no more than what it holds. */
+NM_TEST(reserved_chunks_count_for_the_share)
+{
+	struct nm_pool_user stuck = {0}, other = {0};
+	uint32_t index, offset;
+	struct nm_pool pool;
+
+	pool_start(&pool, NR);
+	while (nm_pool_reserve(&pool, &stuck, NR, &index) > 0)
+		;
+	NM_CHECK_EQ(nm_pool_take(&pool, &other, 1, &index, &offset), 0);
+	NM_CHECK_EQ(stuck.nr_reserved + 1 + pool.nr_free, NR);
 	pool_end(&pool);
 }
 

@@ -16,6 +16,8 @@ from nearmetal.core.text import printable
 _MOST_CPUS = 8192
 _NEVER_READ = "packages of rpm are not read"
 """What the agent leaves out on each system with rpm: no fault of a node."""
+_ASLEEP = "are not read: they sleep"
+"""What the agent leaves out because it would wake a device."""
 _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
 _LIMITS = "/etc/security/limits.d"
 _NR_OPEN = "/etc/sysctl.d/zz-open-files.conf"
@@ -26,12 +28,17 @@ _UNITS = {"munged": ("munge", "munge"), "sshd": ("ssh", "sshd")}
 """The units of daemons that have another name, on Debian and on Red Hat."""
 
 _SETTERS = {
-    "chronyd": "chronyc makestep",
-    "ntpd": "systemctl restart ntpd",
-    "systemd-timesyn": "systemctl restart systemd-timesyncd",
-    "vmtoolsd": "vmware-toolbox-cmd timesync enable",
+    "timemaster": ("systemctl restart timemaster",) * 2,
+    "chronyd": ("chronyc makestep",) * 2,
+    "ntpd": ("systemctl restart ntp", "systemctl restart ntpd"),
+    "systemd-timesyn": ("systemctl restart systemd-timesyncd",) * 2,
+    # Their units have the names of interfaces, on Debian. The first offset is a step for them.
+    "phc2sys": ("systemctl restart 'phc2sys*'",) * 2,
+    "ptp4l": ("systemctl restart 'ptp4l*'",) * 2,
+    # Only without another keeper: the clock would have two.
+    "vmtoolsd": ("vmware-toolbox-cmd timesync enable",) * 2,
 }
-"""What sets the clock at once, by the process that keeps it."""
+"""What sets the clock at once, by the process that keeps it, on Debian and on Red Hat."""
 
 _PRIVILEGE = ("only root", "for root only", "hidden")
 
@@ -101,7 +108,7 @@ def _sources(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 f"the agent could not read all of its source {source!r}, which is judged in part",
                 "python3 -I -B - <nearmetal/share/check/agent.py",
                 source,
-                grade=Gravity.NOTE if _NEVER_READ in why else None,
+                grade=Gravity.NOTE if _NEVER_READ in why or _ASLEEP in why else None,
             )
 
 
@@ -128,7 +135,9 @@ def _clock(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
             f"at least {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
             f"at most {limit:g} s",
             "its clock differs from the clock of the machine that collected the facts",
-            next((_SETTERS[k] for k in _SETTERS if k in keeper), "chronyc makestep"),
+            by_system(
+                node, *next((_SETTERS[k] for k in _SETTERS if k in keeper), _SETTERS["chronyd"])
+            ),
             source=wanted.source("clock_s"),
         )
 
@@ -189,10 +198,16 @@ def _open_files(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
             f"at least {least:.0f}",
             "each process of a large job opens many sockets and files",
             # Above the kernel's own limit, logins fail.
-            (f"echo fs.nr_open={least:.0f} >{_NR_OPEN} && sysctl -p {_NR_OPEN} && " if high else "")
+            (_raise_open(f"{least:.0f}") if high else "")
             + f"echo '* - nofile {least:.0f}' >{_LIMITS}/zz-open-files.conf",
             source=wanted.source("open_files"),
         )
+
+
+def _raise_open(least: str) -> str:
+    """Return the first half of a command: a kernel with a higher limit, as of systemd, keeps it."""
+    raised = f"{{ echo fs.nr_open={least} >{_NR_OPEN} && sysctl -p {_NR_OPEN}; }}"
+    return f"test $(cat /proc/sys/fs/nr_open) -ge {least} || {raised} && "
 
 
 def _services(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:

@@ -24,8 +24,10 @@ _REDIRECT, _TRANSLATED = 0x0C, 0x40
 """Bits of ACS: requests and completions between devices go up; translated requests pass."""
 
 _DMA_BUF_KERNEL = (5, 12)
-_NO_DMA_BUF = ("mlx4_core",)
-"""Adapter drivers that cannot register a dma-buf."""
+_NO_DMA_BUF = {
+    *("be2net", "cxgb4", "hfi1", "ib_mthca", "ib_qib", "mlx4_core", "qede", "usnic", "vmw_pvrdma")
+}
+"""Adapter drivers of Linux without `reg_user_mr_dmabuf`."""
 
 _RDMA_DOC = "NVIDIA, GPUDirect RDMA, Supported Systems"
 _MEMORY_DOC = "NVIDIA, GPU Operator, GPUDirect RDMA: nvidia-peermem, or dma-buf (Linux 5.12)"
@@ -37,7 +39,8 @@ _VMWARE_DOC = "VMware, How to Enable NVIDIA V100 GPU in Passthrough Mode on vSph
 def _gpus(node: Snapshot, *drivers: str) -> list[str]:
     """Return the GPUs of NVIDIA that one of these drivers has; without drivers all GPUs.
 
-    A node without an RDMA adapter has nothing to prepare, so its GPUs are not returned.
+    A node without an RDMA adapter has nothing to prepare, so its GPUs are not returned. Neither are
+    virtual functions of a GPU on its host: these are vGPUs.
     """
     if not _adapters(node):
         return []
@@ -46,12 +49,17 @@ def _gpus(node: Snapshot, *drivers: str) -> list[str]:
         for address in sorted(node.table("pci"))
         if node.text("pci", address, "ids").startswith("10de:")
         and node.text("pci", address, "class")[:2] == "03"
+        and not node.text("pci", address, "physical")
         and (not drivers or node.text("pci", address, "driver") in drivers)
     ]
 
 
 def _adapters(node: Snapshot) -> list[str]:
     """Return the addresses of RDMA adapters, without those of their virtual functions on a host."""
+    return [a for a in _functions(node) if not node.text("pci", a, "physical")]
+
+
+def _functions(node: Snapshot) -> list[str]:
     real = {
         node.text("fabric", device, "address")
         for device in node.table("fabric")
@@ -64,7 +72,7 @@ def _adapters(node: Snapshot) -> list[str]:
         if node.text("pci", a, "class")[:4] == "0207"
         or (node.text("pci", a, "class")[:2] == "02" and node.text("pci", a, "driver") == _VFIO)
     }
-    return sorted(a for a in (real | given) - {""} if not node.text("pci", a, "physical"))
+    return sorted((real | given) - {""})
 
 
 def _is_guest(node: Snapshot) -> bool:
@@ -74,7 +82,7 @@ def _is_guest(node: Snapshot) -> bool:
 def _driver(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for gpu in _gpus(node):
         driver = node.text("pci", gpu, "driver")
-        if driver not in (_NVIDIA, _VFIO):
+        if driver not in (_NVIDIA, _VFIO) and not _unmapped(node, gpu):
             yield Spotted(
                 printable(driver)[:40] or "no driver",
                 f"{_NVIDIA}, or {_VFIO} if a machine gets the GPU",
@@ -97,7 +105,7 @@ def _no_dma_buf(node: Snapshot) -> str:
     if _kernel_of(node) < _DMA_BUF_KERNEL:
         return f"the kernel {printable(node.text('system', 'kernel'))[:40]} is older than 5.12"
     drivers = {node.text("pci", adapter, "driver") for adapter in _adapters(node)}
-    if drivers <= set(_NO_DMA_BUF):
+    if drivers <= _NO_DMA_BUF:
         return f"the driver {', '.join(sorted(drivers))} of the adapters takes none"
     return ""
 
@@ -112,19 +120,27 @@ def _memory(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             "neither",
             "nvidia-peermem, or a driver and a kernel with dma-buf",
             f"no adapter can register memory of the GPU: nvidia-peermem is not loaded, and {why}",
-            "modprobe nvidia-peermem",
+            "modprobe nvidia-peermem  # it needs the adapter's driver of DOCA-OFED or MLNX_OFED",
         )
+
+
+def _unmapped(node: Snapshot, gpu: str) -> str:
+    """Return which memory of a GPU has no address, so that its driver cannot use it; "" for none."""
+    unmapped = node.count("pci", gpu, "unmapped")
+    if unmapped > 0:
+        return f"{size(unmapped)} without an address"
+    return "a region without an address" if node.flag("pci", gpu, "missing") else ""
 
 
 def _region(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     least = wanted.value("gpu_region")
     for gpu in _gpus(node):
-        unmapped, region = node.count("pci", gpu, "unmapped"), node.number("pci", gpu, "region")
-        if unmapped > 0:
+        unmapped, region = _unmapped(node, gpu), node.number("pci", gpu, "region")
+        if unmapped:
             yield Spotted(
-                f"{size(unmapped)} without an address",
+                unmapped,
                 "an address for each memory region",
-                "adapters reach the GPU's memory through its regions, and the "
+                "driver and adapters reach the GPU's memory through its regions, and the "
                 + ("machine's 64-bit window is too small" if _is_guest(node) else "BIOS gave none"),
                 _window_remedy(node),
                 printable(gpu)[:16],
@@ -146,21 +162,26 @@ def _on_vmware(node: Snapshot) -> bool:
 
 
 def _window_remedy(node: Snapshot) -> str:
-    """Return how to make room: the sum of all regions, up to a power of two."""
-    regions = [
-        max(node.count("pci", a, "region"), node.count("pci", a, "unmapped"))
-        for a in sorted(node.table("pci"))
-    ]
-    gib = -(-sum(regions) // _GIB)
-    gib = 1 << (gib - 1).bit_length() if 0 < gib < 1 << 20 else 0
-    if not gib or not _is_guest(node):
+    """Return how to make room: the next power of two above the sum of the large regions.
+
+    The small regions of the devices are in the rest. VMware has the same rule.
+    """
+    if not _is_guest(node):
         return "dmesg | grep 'BAR.*no space'  # then switch Above 4G Decoding on in the BIOS"
+    table = sorted(node.table("pci"))
+    regions = [max(node.count("pci", a, "region"), node.count("pci", a, "unmapped")) for a in table]
+    gib = sum(regions) // _GIB
+    hidden = any(node.flag("pci", a, "missing") for a in table) or gib >= 1 << 20
+    room = "N" if hidden else str(1 << gib.bit_length())
     if _on_vmware(node):
-        return (
-            f"nearmetal up SPEC  # mmio: {gib} GiB in SPEC, which is "
-            f"pciPassthru.use64bitMMIO=TRUE, pciPassthru.64bitMMIOSizeGB={gib}"
+        how = (
+            f"nearmetal up SPEC  # mmio: {room} GiB in SPEC, which is "
+            f"pciPassthru.use64bitMMIO=TRUE, pciPassthru.64bitMMIOSizeGB={room}"
         )
-    return f"virsh edit MACHINE  # -fw_cfg opt/ovmf/X-PciMmio64Mb,string={gib * 1024}"
+    else:
+        mib = room if hidden else str((1 << gib.bit_length()) * 1024)
+        how = f"virsh edit MACHINE  # qemu:commandline: -fw_cfg opt/ovmf/X-PciMmio64Mb,string={mib}"
+    return how + (", N: a power of two above the memory of all its GPUs" if hidden else "")
 
 
 def _above(node: Snapshot, address: str) -> list[str]:
@@ -201,6 +222,7 @@ def _between(node: Snapshot, gpu: str) -> list[str]:
 
 def _acs(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     seen: set[str] = set()
+    away = node.count("virtual", "given") > 0
     for gpu in [] if _is_guest(node) else _gpus(node, _NVIDIA, _VFIO):
         given = node.text("pci", gpu, "driver") == _VFIO
         for bridge in _between(node, gpu):
@@ -209,26 +231,41 @@ def _acs(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             if bridge in seen or not on & _REDIRECT or (given and on & _TRANSLATED):
                 continue
             seen.add(bridge)
-            yield _redirected(bridge, given=given, able=bool(able & _TRANSLATED))
+            if given:
+                yield _redirected_all(bridge, able=bool(able & _TRANSLATED))
+            else:
+                yield _redirected(bridge, away=away)
 
 
-def _redirected(bridge: str, *, given: bool, able: bool) -> Spotted:
+def _redirected(bridge: str, *, away: bool) -> Spotted:
+    """A bridge above a GPU of the node itself. `away`: a machine has a device of this node.
+
+    ACS then keeps the memory of the host apart from that machine: no remedy takes it away.
+    """
+    slow = "all bytes between adapter and GPU go up to the processor: transfers are slow, or hang"
+    return Spotted(
+        "redirects requests between devices",
+        "no redirection",
+        slow + ("; a machine has devices of this node, and ACS keeps it apart" if away else ""),
+        "lspci -tv  # then GPU and adapter below a bridge without devices of machines"
+        if away
+        else f"setpci -s {word(bridge)} ECAP_ACS+6.w=0:c  # until the next boot, and not if machines "
+        f"get devices: pci=disable_acs_redir={word(bridge)} at boot lasts",
+        printable(bridge)[:16],
+        _NCCL_DOC,
+    )
+
+
+def _redirected_all(bridge: str, *, able: bool) -> Spotted:
+    """A bridge above a GPU that a machine has."""
     value = "redirects requests between devices"
-    if not given:
-        return Spotted(
-            value,
-            "no redirection",
-            "all bytes between adapter and GPU go up to the processor: transfers are slow, or hang",
-            f"setpci -s {word(bridge)} ECAP_ACS+6.w=0:c",
-            printable(bridge)[:16],
-            _NCCL_DOC,
-        )
     why = "a machine has the GPU, and this bridge sends what its adapter translated up as well"
     return Spotted(
         value + (", also translated ones" if able else ", and cannot let translated ones pass"),
         "translated requests pass",
         why if able else f"{why}; no setting changes that",
-        f"setpci -s {word(bridge)} ECAP_ACS+6.w=40:40"
+        f"setpci -s {word(bridge)} ECAP_ACS+6.w=40:40  # until the next boot: nearmetal host, "
+        "with gpudirect, lasts"
         if able
         else "lspci -tv  # then slots below another switch",
         printable(bridge)[:16],
@@ -236,12 +273,16 @@ def _redirected(bridge: str, *, given: bool, able: bool) -> Spotted:
 
 
 def _ats(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
-    adapters = {a for gpu in _gpus(node, _VFIO) for a in _near(node, gpu)}
-    for adapter in [] if _is_guest(node) else sorted(adapters):
+    roots = {tuple(_above(node, gpu)[:1]) for gpu in _gpus(node, _VFIO)} - {()}
+    for adapter in [] if _is_guest(node) else _functions(node):
+        # What the host keeps needs no ATS: only what a machine has is translated for it.
+        given = node.text("pci", adapter, "driver") == _VFIO
         state = node.text("pci", adapter, "ats")
-        if state in ("none", "off"):
+        near = tuple(_above(node, adapter)[:1]) in roots
+        if given and near and state in ("none", "off"):
             # ConnectX shows the capability only if its firmware's setting is on.
             is_set = state == "off" or not node.text("pci", adapter, "ids").startswith("15b3:")
+            card = node.text("pci", adapter, "physical") or adapter
             yield Spotted(
                 "no ATS" if state == "none" else "off",
                 "on",
@@ -250,7 +291,7 @@ def _ats(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
                 + ("; a kernel with pci=noats leaves it off" if state == "off" else ""),
                 f"lspci -vv -s {word(adapter)}"
                 if is_set
-                else f"mlxconfig -d {word(adapter)} set ATS_ENABLED=true",
+                else f"mlxconfig -d {word(card)} set ATS_ENABLED=true  # then reboot the host",
                 printable(adapter)[:16],
             )
 
@@ -262,7 +303,8 @@ def _iommu(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             "off", "on", "without an IOMMU no machine can have the GPU", iommu_remedy(node)
         )
     for gpu in _gpus(node, _NVIDIA):
-        kinds = {node.text("pci", a, "iommu_type") for a in (gpu, *_near(node, gpu))}
+        own = [a for a in _near(node, gpu) if node.text("pci", a, "driver") != _VFIO]
+        kinds = {node.text("pci", a, "iommu_type") for a in (gpu, *own)}
         translated = sorted(kinds - {"", "identity"})
         if translated:
             yield Spotted(
@@ -279,8 +321,8 @@ def _machine(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     """The settings of the machine, where its backend says them."""
     if _gpus(node) and node.text("virtual", "settings", "p2p") == "no":
         yield Spotted(
-            "pciPassthru.allowP2P is not TRUE",
-            "TRUE, and pciPassthru.RelaxACSforP2P as well",
+            "pciPassthru.allowP2P and pciPassthru.RelaxACSforP2P are not TRUE",
+            "TRUE",
             "ESXi sends all bytes between the devices of the machine through its memory",
             "nearmetal up SPEC  # p2p: true in SPEC",
         )

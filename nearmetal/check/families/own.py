@@ -34,7 +34,8 @@ def _shared(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
     closed = bool(mode) and not _ALL_USERS.fullmatch(mode)
     if _SHM not in folders or closed or not node.flag(*_FOLDERS, _SHM, "writable"):
         # Another file system on top would hide the memory of jobs that run.
-        mounted = _SHM in folders and (_SHM in mounts or not mounts)
+        all_mounts = bool(mounts) and "storage" not in node.unseen
+        mounted = _SHM in folders and (_SHM in mounts or not all_mounts)
         yield Spotted(
             "missing or not writable",
             "writable by users",

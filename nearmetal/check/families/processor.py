@@ -15,6 +15,9 @@ from nearmetal.core.text import printable
 _GROUP = re.compile(
     r"/sys/fs/cgroup(?:/(?![.-])[\w@:.\\-]+)*/(?P<file>cpu\.max|cpu\.cfs_quota_us)", re.ASCII
 )
+_MOST_PATH = 120
+"""A longer path would be cut in a remedy, to another one."""
+
 _UNIT = re.compile(r"/(?P<unit>[^/]+\.(?:service|scope|slice))/[^/]+\Z")
 _HIGHEST = ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
 _SYSFS = "kernel, Documentation/admin-guide/pm/cpufreq.rst"
@@ -82,7 +85,7 @@ def _without_quota(file: str) -> str:
     """Return the command that ends the quota of a file. A unit of systemd must know it."""
     group, unit = _GROUP.fullmatch(file), _UNIT.search(file)
     # A container sees its own group as the highest one: only its host knows the name.
-    if group and not unit and file not in _HIGHEST:
+    if group and not unit and file not in _HIGHEST and len(file) <= _MOST_PATH:
         return f"echo {'max' if group['file'] == 'cpu.max' else -1} >{word(file)}"
     name = word(unit["unit"]) if group and unit else "UNIT"
     return f"systemctl set-property --runtime {name} CPUQuota="

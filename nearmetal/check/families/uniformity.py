@@ -123,8 +123,9 @@ _SYSCTL = "sysctl -w {key}={usual}"
 # What most nodes have makes no node less safe, and takes away no huge pages.
 _GUARDED = {
     "kernel.randomize_va_space": Setting(_SYSCTL, ("2",)),
-    "kernel.yama.ptrace_scope": Setting(_SYSCTL, of=("0",)),
-    "kernel.perf_event_paranoid": Setting(_SYSCTL, of=("-1", "0", "1")),
+    # 3 cannot be taken back before a restart.
+    "kernel.yama.ptrace_scope": Setting(_SYSCTL, ("1", "2"), of=("0",)),
+    "kernel.perf_event_paranoid": Setting(_SYSCTL, ("2", "3", "4"), of=("-1", "0", "1")),
     "vm.nr_hugepages": Setting(_SYSCTL, of=("0",)),
 }
 _PACKAGE = {"": Setting("apt-get install {key}={usual}", adds=True)}

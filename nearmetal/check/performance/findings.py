@@ -111,11 +111,13 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
 
 
 def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
-    """Yield quantities that were not measured: a warning; or not as one expects: a note."""
-    measured = {turn.quantity for turn in run.screening if turn.values}
+    """Yield quantities that were not measured, or in part: a warning; or by other means: a note."""
+    turns = (*run.screening, *run.retests)
+    measured = {turn.quantity for turn in turns if turn.values}
+    in_part = measured & {turn.quantity for turn in turns if not turn.values}
     for quantity, words in run.lacking.items():
         why, _, remedy = words.partition("|")
-        some = quantity in measured
+        by_others = quantity in measured - in_part
         yield (
             MISSING,
             run.names,
@@ -123,11 +125,11 @@ def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
                 why,
                 QUANTITIES[quantity].title,
                 "values are compared, but they are not those of the stock program"
-                if some
+                if by_others
                 else "what is not measured is neither slow nor healthy",
                 remedy or "nearmetal status SPEC",
                 quantity,
-                grade=Gravity.NOTE if some else None,
+                grade=Gravity.NOTE if by_others else None,
             ),
         )
 

@@ -186,14 +186,16 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _failures(file, names, data.get("failures")),
         _words_of(file, names, "hosts", data.get("hosts", {})),
         _words_of(file, names, "software", data.get("software", {})),
-        _words_of(file, QUANTITIES, "lacking", data.get("lacking", {})),
+        _words_of(file, QUANTITIES, "lacking", data.get("lacking", {}), 2 * MAX_TEXT + 1),
     )
 
 
-def _words_of(file: str, names: Iterable[str], part: str, given: Any) -> dict[str, str]:
+def _words_of(
+    file: str, names: Iterable[str], part: str, given: Any, most: int = MAX_TEXT
+) -> dict[str, str]:
     if not isinstance(given, dict) or not given.keys() <= set(names):
         _refuse(file, f"{part}: not words of what is known")
-    return {name: printable(str(words))[:MAX_TEXT] for name, words in given.items()}
+    return {name: printable(str(words))[:most] for name, words in given.items()}
 
 
 def _failures(file: str, names: Sequence[str], given: Any) -> dict[Item, str]:

@@ -18,7 +18,7 @@ import stat
 import struct
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 VERSION = 1
 SOURCE_S = 5.0
@@ -638,9 +638,10 @@ def port_of(folder: str, place: str) -> Facts:
 
 def devices() -> Facts:
     """PCI functions of networks, GPUs and shared memory: link, NUMA node, SR-IOV, IOMMU group."""
-    base = "sys/bus/pci/devices"
+    base, given = "sys/bus/pci/devices", 0
     for address in names(base):
         folder, place = "%s/%s" % (base, address), "pci." + key(address)
+        given += "vfio" in target(folder + "/driver")
         kind = number(folder + "/class") or 0
         ids = line(folder + "/vendor")[2:] + ":" + line(folder + "/device")[2:]
         if kind >> 16 not in (0x02, 0x03, 0x12) and kind >> 8 != 0x0207 and ids != "1af4:1110":
@@ -655,7 +656,8 @@ def devices() -> Facts:
             "max_link_speed",
             "max_link_width",
         ):
-            yield "%s.%s" % (place, each), line("%s/%s" % (folder, each))
+            if not sleeps(folder):
+                yield "%s.%s" % (place, each), line("%s/%s" % (folder, each))
         total = number(folder + "/sriov_totalvfs")
         if total:
             yield place + ".vfs_possible", total
@@ -666,37 +668,71 @@ def devices() -> Facts:
         if target(folder + "/iommu_group"):
             yield place + ".group_size", len(names(folder + "/iommu_group/devices"))
     yield "virtual.iommu_groups", len(names("sys/kernel/iommu_groups"))
+    yield "virtual.given", given
 
 
 BRIDGE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 EXTENDED, PCIE_BYTES = 0x100, 4096
 ACS, ATS = 0x0D, 0x0F
-MEMORY, PREFETCHABLE, UNSET = 0x200, 0x2000, 0x20000000
-"""Of a region: it is memory, reading it has no effect, and it has no address."""
+MEMORY, PREFETCHABLE, WIDE, UNSET = 0x200, 0x2000, 0x100000, 0x20000000
+"""Of a region: it is memory, reading it has no effect, it has 64 bits, and it has no address."""
 
 
-def extended(config: bytes) -> Optional[Dict[int, int]]:
-    """Return the places of the extended capabilities in the configuration of a PCI function.
+def extended(read: Callable[[int, int], bytes], wanted: Tuple[int, ...]) -> Dict[int, int]:
+    """Return the wanted extended capabilities of a PCI function: the four bytes after their header.
 
-    None: they cannot be seen: a user gets 64 bytes, a device that does not answer only ones. The
-    list is that of a device, and may be damaged or have no end.
+    Only the headers and these bytes are read: other places are the maker's, and may do something
+    when they are read. The list is that of a device, and may be damaged or have no end.
     """
-    if len(config) < EXTENDED or config[:4] == b"\xff" * 4:
-        return None
     found, seen, place = {}, set(), EXTENDED  # type: Dict[int, int], Set[int], int
-    while EXTENDED <= place <= len(config) - 8 and place not in seen:
+    while EXTENDED <= place <= PCIE_BYTES - 8 and place not in seen:
         seen.add(place)
-        header = int(struct.unpack_from("<I", config, place)[0])
-        if header in (0, 0xFFFFFFFF):
+        header = dword(read(place, 4))
+        if header in (None, 0, 0xFFFFFFFF):
             break
-        found.setdefault(header & 0xFFFF, place)
+        if header & 0xFFFF in wanted and header & 0xFFFF not in found:
+            value = dword(read(place + 4, 4))
+            if value is None:
+                break
+            found[header & 0xFFFF] = value
         place = header >> 20 & 0xFFC
     return found
 
 
-def word_of(config: bytes, place: int) -> int:
-    return int(struct.unpack_from("<H", config, place)[0])
+def dword(part: bytes) -> Any:
+    return struct.unpack("<I", part)[0] if len(part) == 4 else None
+
+
+def capabilities(address: str, wanted: Tuple[int, ...]) -> Optional[Dict[int, int]]:
+    """Return `extended` of a PCI function that is awake; None: a user gets only its first 64 bytes."""
+    name = "sys/bus/pci/devices/%s/config" % address
+    try:
+        descriptor = os.open(at(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+
+        def read(place: int, size: int) -> bytes:
+            return os.pread(descriptor, size, place)
+
+        if not stat.S_ISREG(found.st_mode) or found.st_size < EXTENDED:
+            return None
+        if found.st_size > EXTENDED and not read(EXTENDED, 4):
+            return None
+        # A device that does not answer gives only ones.
+        return None if read(0, 4) == b"\xff" * 4 else extended(read, wanted)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def sleeps(folder: str) -> bool:
+    """Whether the kernel has switched off a PCI function: reading its configuration would wake it."""
+    state = line(folder + "/power/runtime_status")
+    return state in ("suspended", "suspending") or line(folder + "/power_state") == "D3cold"
 
 
 def above(folder: str) -> List[str]:
@@ -708,19 +744,28 @@ def above(folder: str) -> List[str]:
 
 
 def regions(folder: str) -> Facts:
-    """The largest memory region that peers can use, and the sum of those without an address."""
-    largest, unmapped = 0, 0
-    for row in whole(folder + "/resource").splitlines()[:6]:
+    """The largest memory region that peers can use, and the sum of those without an address.
+
+    `missing`: the first or second region of a GPU of NVIDIA is empty. All have both, and Linux may
+    forget the size of a region that gets no address.
+    """
+    largest, unmapped, kinds = 0, 0, {}  # type: int, int, Dict[int, int]
+    for index, row in enumerate(whole(folder + "/resource").splitlines()[:6]):
         words = row.split()
         if len(words) != 3 or not all(re.match(r"0x[0-9a-f]{1,16}$", word) for word in words):
             continue
         start, end, flags = (int(word, 16) for word in words)
+        kinds[index] = flags
         if flags & MEMORY and end > start:
             size = end - start + 1
             unmapped += size if flags & UNSET or not start else 0
             largest = max(largest, size if flags & PREFETCHABLE else 0)
     yield "region", largest
     yield "unmapped", unmapped
+    if line(folder + "/vendor") == "0x10de" and len(kinds) == 6:
+        # A region with a 64-bit address takes two places.
+        second = kinds.get(2 if kinds.get(0, 0) & WIDE else 1)
+        yield "missing", not kinds.get(0) or not second
 
 
 def peers() -> Facts:
@@ -747,33 +792,30 @@ def peers() -> Facts:
     for fact in driver_of_gpus():
         yield fact
     if gpus and adapters:
-        hidden = 0
-        for place, name, value in switches(adapters, sorted(bridges)):
-            hidden += value is None
-            yield "%s.%s" % (place, name), value
-        if hidden:
-            raise Unseen("the configuration of PCI devices: only root may read it")
+        yield from switches(adapters, sorted(bridges))
 
 
-def switches(
-    adapters: List[str], bridges: List[str]
-) -> Iterator[Tuple[str, str, Optional[Union[int, str]]]]:
-    """ATS of adapters and ACS of bridges: each a place, a name and a value, None if hidden."""
-    for address in adapters:
-        config = config_of(address)
-        found, ats = extended(config), None  # type: Optional[Dict[int, int]], Optional[str]
-        if found is not None:
-            ats = "none"
-        if found and ATS in found:
-            ats = "on" if word_of(config, found[ATS] + 6) & 0x8000 else "off"
-        yield "pci." + key(address), "ats", ats
-    for address in bridges:
-        config = config_of(address)
-        found = extended(config)
-        place = found.get(ACS) if found else 0
-        for name, offset in (("acs", 4), ("acs_on", 6)):
-            bits = word_of(config, place + offset) if place else 0
-            yield "bridges." + key(address), name, None if found is None else bits
+def switches(adapters: List[str], bridges: List[str]) -> Facts:
+    """ATS of adapters and ACS of bridges: what they can do, and what is switched on."""
+    hidden, asleep = 0, []  # type: int, List[str]
+    for address in adapters + bridges:
+        if sleeps("sys/bus/pci/devices/" + address):
+            asleep.append(address)
+            continue
+        found = capabilities(address, (ACS, ATS))
+        if found is None:
+            hidden += 1
+        elif address in bridges:
+            yield "bridges.%s.acs" % key(address), found.get(ACS, 0) & 0xFFFF
+            yield "bridges.%s.acs_on" % key(address), found.get(ACS, 0) >> 16
+        else:
+            on = "on" if found.get(ATS, 0) & 0x80000000 else "off"
+            yield "pci.%s.ats" % key(address), on if ATS in found else "none"
+    if hidden:
+        raise Unseen("the configuration of PCI devices: only root may read it")
+    if asleep:
+        few = ", ".join(asleep)[:MOST_TEXT]
+        raise Unseen("the configurations of %s are not read: they sleep" % few)
 
 
 def driver_of_gpus() -> Facts:
@@ -783,14 +825,6 @@ def driver_of_gpus() -> Facts:
     if found:
         yield "gpu.driver", found.group(1)[:32]
         yield "gpu.open", "Open Kernel Module" in text
-
-
-def config_of(address: str) -> bytes:
-    """Return the configuration of a PCI function; without the right to read it, its first part."""
-    try:
-        return raw("sys/bus/pci/devices/%s/config" % address, PCIE_BYTES)
-    except OSError:
-        return b""
 
 
 def guest() -> Facts:

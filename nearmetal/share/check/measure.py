@@ -8,7 +8,8 @@ time.
 
 The first order has the node's address, on which the agent listens. If it is empty, or translated
 on the way, the agent takes the address to which ssh has connected, and says so. Who connects must
-first show the key of the order, which only the two agents of a pair get.
+first show the key of the order, which only the two agents of a pair get, and is answered with its
+digest. Without it nothing else is sent: an agent may have named the address of another program.
 """
 
 import hashlib
@@ -235,11 +236,19 @@ OF_PAIR = {"latency": latency, "bandwidth": bandwidth}
 def joined(order: Dict[str, Any], listener: socket.socket) -> socket.socket:
     """Return the connection with the other node of a pair."""
     key = str(order["key"]).encode()
+    digest = hashlib.sha256(key).hexdigest().encode()
     if order.get("peer"):
         link = socket.create_connection((order["peer"][0], order["peer"][1]), order["limit"])
         link.sendall(key)
+        answered = bytearray(len(digest))
+        receive(link, memoryview(answered))
+        if not hmac.compare_digest(answered, digest):
+            raise OSError("another program listens at the address of the other node")
         return link
-    return caller_with(key, listener)
+    link = caller_with(key, listener)
+    link.setblocking(True)
+    link.sendall(digest)
+    return link
 
 
 def caller_with(key: bytes, listener: socket.socket) -> socket.socket:

@@ -110,7 +110,8 @@ class Claim:
     """One claim. `line` is in the text of the source; `nodes` and sizes None: all.
 
     `over` says which points count: each, `some` point, their `average`, the `typical` one, or the
-    `peak`. `to` is the other end of `between`. `quote` has the words of the source.
+    `peak`. `to` is the other end of `between`. `quote` has the words of the source. One of the
+    `tests` may end with the place of its buffers: `osu_bw D D`.
     """
 
     study: str
@@ -202,7 +203,9 @@ class Claim:
         number = self.nodes.removeprefix("not ")
         other = number != self.nodes
         here = not number or (str(point.nodes) == number) is not other
-        return sized and here and point.test in self.tests and point.metric in self.metrics
+        placed = f"{point.test} {point.setup.buffers}"
+        named = point.test in self.tests or placed in self.tests
+        return sized and here and named and point.metric in self.metrics
 
 
 def _whole(word: str) -> int | None:

@@ -281,7 +281,7 @@ NM_COLD bool nm_shm_prepare_sleep(struct shm_transport *shm, struct nm_doorbells
 NM_COLD bool nm_shm_sleep(struct nm_transport *transport, struct nm_doorbells *doorbells)
 {
 	struct shm_transport *shm = nm_shm_of(transport);
-	bool is_heard = nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_ending;
+	bool is_heard = nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_unsettled;
 
 	if (!++shm->nr_sleeps)
 		shm->nr_sleeps++;
@@ -328,8 +328,8 @@ unsigned int nm_shm_progress(struct nm_transport *transport)
 	}
 	if (nm_unlikely(!(++shm->nr_polls % POLLS_PER_LOOK)))
 		nm_shm_inspect(shm);
-	if (nm_unlikely(shm->nr_ending))
-		nm_shm_end_sessions(shm);
+	if (nm_unlikely(shm->nr_unsettled))
+		nm_shm_settle(shm);
 	return done;
 }
 

@@ -51,16 +51,16 @@ NM_COLD void nm_shm_part(struct shm_transport *shm, struct shm_session *s)
 	/* A handshake that was under way made the other direction. */
 	if (s->is_parting && !is_over) {
 		s->is_parting = false;
-		shm->nr_ending--;
+		shm->nr_unsettled--;
 	}
 	if (!is_over)
 		return;
 	if (nm_sessions_part(shm->sessions, &s->base, s->is_taken, s->is_left)) {
-		shm->nr_ending += !s->is_parting;
+		shm->nr_unsettled += !s->is_parting;
 		s->is_parting = true;
 		return;
 	}
-	shm->nr_ending -= s->is_parting + has_ended;
+	shm->nr_unsettled -= s->is_parting + has_ended;
 	s->is_parting = false;
 	nm_info("%s: the session in memory has ended in order", s->base.label.text);
 }
@@ -107,8 +107,9 @@ static NM_COLD int take_rest(struct nm_transport *transport, const struct nm_ide
 	}
 	if (session->state > NM_SESSION_CLOSING)
 		return -EPIPE;
+	nm_shm_return_last(shm, s);
 	if (s->nr_withheld)
-		shm->base.sink.let_go(&shm->base, s->cookie);
+		shm->base.sink.let_go(&shm->base, s->cookie, true);
 	nm_ring_return_credits(reader);
 	s->taken = position;
 	s->is_taken = true;
@@ -163,9 +164,20 @@ static NM_COLD void leave(struct nm_link *base)
 	nm_shm_part(shm, s);
 }
 
+static NM_COLD void forget(struct nm_transport *transport, const struct nm_identity *who)
+{
+	struct shm_transport *shm = nm_shm_of(transport);
+	struct nm_session *session = nm_sessions_find(shm->sessions, who);
+
+	if (session && session->state == NM_SESSION_UP &&
+	    atomic_load_explicit(&session->is_asked, memory_order_relaxed))
+		nm_sessions_remind(shm->sessions, session);
+}
+
 const struct nm_move_ops nm_shm_move_ops = {
 	.hold = hold,
 	.take_rest = take_rest,
 	.replay = replay,
 	.leave = leave,
+	.forget = forget,
 };

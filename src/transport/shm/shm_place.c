@@ -72,7 +72,8 @@ static NM_COLD int place_send(struct nm_link *base, const struct nm_packet *pkt,
 static NM_COLD void place_unreserve(struct nm_link *base, struct nm_place *place)
 {
 	for (; place->nr; place->nr--)
-		nm_pool_unreserve(&nm_shm_of(base->transport)->pool, place->index++);
+		nm_pool_unreserve(&nm_shm_of(base->transport)->pool,
+				  &nm_shm_session_of(base)->link.chunks, place->index++);
 }
 
 /* The source that PEER is. NULL: it is none. */
@@ -96,6 +97,7 @@ static void give_back(struct shm_transport *shm, struct shm_session *s)
 	s->held = nr < WITHHELD_MAX ? s->held >> nr : 0;
 	s->first_hold += nr;
 	s->nr_withheld -= nr;
+	shm->nr_unsettled -= !s->nr_withheld;
 	nm_ring_return_chunks(&shm->readers[s->source_index], nr);
 	shm->is_wary = shm->checked || shm->segment;
 	for (uint32_t i = 0; i < shm->nr_sources; i++)
@@ -111,25 +113,47 @@ static uint32_t most(const struct nm_ring_reader *reader)
 static void withhold(struct shm_transport *shm, struct shm_session *s)
 {
 	shm->readers[s->source_index].in_chunk = false;
+	shm->nr_unsettled += !s->nr_withheld;
 	s->held |= UINT64_C(1) << s->nr_withheld++;
 	s->is_current = true;
 	shm->is_wary = true;
+}
+
+void nm_shm_return_last(struct shm_transport *shm, struct shm_session *s)
+{
+	if (!s->is_current)
+		return;
+	s->is_current = false;
+	s->held &= ~(UINT64_C(1) << (s->nr_withheld - 1));
+	give_back(shm, s);
+}
+
+/*
+ * A writer whose other readers withhold the rest of its pool has no chunk for the packet that would
+ * have this one return some.
+ */
+void nm_shm_return_idle(struct shm_transport *shm)
+{
+	for (uint32_t i = 0; i < shm->nr_sources; i++) {
+		struct shm_session *s = shm->sources[i];
+
+		if (!s->nr_withheld || nm_ring_ready(&shm->readers[i]))
+			continue;
+		nm_shm_return_last(shm, s);
+		if (s->nr_withheld)
+			shm->base.sink.let_go(&shm->base, s->cookie, false);
+	}
 }
 
 void nm_shm_withhold(struct shm_transport *shm, uint32_t i)
 {
 	struct shm_session *s = shm->sources[i];
 
-	/* The packet before was delivered, and its payload is not held. */
-	if (s->is_current) {
-		s->is_current = false;
-		s->held &= ~(UINT64_C(1) << (s->nr_withheld - 1));
-		give_back(shm, s);
-	}
+	nm_shm_return_last(shm, s);
 	if (!shm->readers[i].in_chunk)
 		return;
 	if (s->nr_withheld >= most(&shm->readers[i]))
-		shm->base.sink.let_go(&shm->base, s->cookie);
+		shm->base.sink.let_go(&shm->base, s->cookie, true);
 	if (s->nr_withheld)
 		withhold(shm, s);
 }

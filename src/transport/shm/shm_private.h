@@ -54,8 +54,8 @@ struct shm_transport {
 	struct nm_ring_reader *readers; /* of active sources; there is room for nr_lanes */
 	struct shm_session **sources;	/* the session of each reader */
 	uint32_t nr_sources;
-	uint32_t nr_sent;   /* packets of one slot since the last progress() */
-	uint32_t nr_ending; /* sessions between UP and DOWN */
+	uint32_t nr_sent;      /* packets of one slot since the last progress() */
+	uint32_t nr_unsettled; /* sessions between UP and DOWN, and sources that withhold chunks */
 	uint32_t nr_polls;
 	uint32_t nr_sleeps; /* value of `asleep` in the own window while asleep */
 	uint8_t *bounce;
@@ -122,6 +122,10 @@ extern const struct nm_quarantine_ops nm_shm_quarantine_ops;
 extern const struct nm_place_ops nm_shm_place_ops;
 /* The next packet of source I, which withholds chunks, is about to be delivered. */
 void nm_shm_withhold(struct shm_transport *shm, uint32_t i) NM_COLD;
+/* The last packet of S was delivered: its chunk is returned unless it is held. */
+void nm_shm_return_last(struct shm_transport *shm, struct shm_session *s) NM_COLD;
+/* Return the chunks that idle sources withhold, as far as that needs no wait. */
+void nm_shm_return_idle(struct shm_transport *shm) NM_COLD;
 /* shm.c: take back what peers report as read. */
 void nm_shm_reclaim(struct shm_transport *shm);
 /* shm.c: after a packet was published. */
@@ -181,7 +185,7 @@ int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 void nm_shm_destroy(struct nm_transport *transport);
 
 /*
- * Begin the end of S if it is UP. nm_shm_end_sessions() reports ERR and WHY to the engine. STATE:
+ * Begin the end of S if it is UP. nm_shm_settle() reports ERR and WHY to the engine. STATE:
  * CLOSING or CAST_OUT.
  */
 void nm_shm_begin_end(struct shm_transport *shm, struct shm_session *s, enum nm_session_state state,
@@ -214,7 +218,7 @@ extern const struct nm_move_ops nm_shm_move_ops;
 unsigned int nm_shm_drain(struct shm_transport *shm, uint32_t i);
 /* The source S is read no more. */
 void nm_shm_remove_source(struct shm_transport *shm, struct shm_session *s);
-/* End all sessions that are due. */
-void nm_shm_end_sessions(struct shm_transport *shm);
+/* While nr_unsettled: end all sessions that are due, and return chunks. */
+void nm_shm_settle(struct shm_transport *shm);
 
 #endif

@@ -17,7 +17,7 @@ static void stop(struct shm_transport *shm, struct shm_session *s)
 	if (nm_shm_is_source(shm, s))
 		s->last =
 			shm->readers[s->source_index].position + s->base.window.geometry.ring_slots;
-	shm->nr_ending++;
+	shm->nr_unsettled++;
 }
 
 void nm_shm_begin_end(struct shm_transport *shm, struct shm_session *s, enum nm_session_state state,
@@ -133,8 +133,9 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	const struct nm_sink *sink = &shm->base.sink;
 	struct nm_stream_ends ends = {0};
 
+	nm_shm_return_last(shm, s);
 	if (s->nr_withheld)
-		sink->let_go(&shm->base, s->cookie);
+		sink->let_go(&shm->base, s->cookie, true);
 	if (nm_shm_is_source(shm, s)) {
 		ends.taken = shm->readers[s->source_index].position - s->base.in.start;
 		nm_shm_remove_source(shm, s);
@@ -148,7 +149,7 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	}
 	nm_sessions_leave(shm->sessions, &s->base, s->base.err, words);
 	NM_FAULT("session-ended");
-	shm->nr_ending -= 1 + s->is_parting;
+	shm->nr_unsettled -= 1 + s->is_parting;
 	s->is_parting = false;
 	/* The engine refused this source and has no link to it. */
 	if (!s->cookie)
@@ -173,8 +174,9 @@ static bool is_due(const struct shm_transport *shm, const struct shm_session *s)
 	       (s->base.state == NM_SESSION_CLOSING && !nm_shm_is_unread(shm, s));
 }
 
-NM_COLD void nm_shm_end_sessions(struct shm_transport *shm)
+NM_COLD void nm_shm_settle(struct shm_transport *shm)
 {
+	nm_shm_return_idle(shm);
 	nm_shm_for_each(s, shm)
 	{
 		if (s->base.state != NM_SESSION_CAST_OUT &&

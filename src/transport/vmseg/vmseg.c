@@ -33,7 +33,7 @@ static bool segment_sleep(struct nm_transport *transport, struct nm_doorbells *d
 {
 	struct shm_transport *shm = nm_shm_of(transport);
 
-	return nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_sources && !shm->nr_ending;
+	return nm_shm_prepare_sleep(shm, doorbells) && !shm->nr_sources && !shm->nr_unsettled;
 }
 
 /* After the end another endpoint may reuse the window's bytes: only taken packets are safe. */

@@ -69,7 +69,10 @@ MMIO_ON, MMIO_SIZE = "pciPassthru.use64bitMMIO", "pciPassthru.64bitMMIOSizeGB"
 USER_DATA = "guestinfo.userdata"
 """Key of the settings that cloud-init takes at the first boot."""
 
-P2P, NUMA = "pciPassthru.allowP2P", "numa.nodeAffinity"
+P2P = ("pciPassthru.allowP2P", "pciPassthru.RelaxACSforP2P")
+"""Devices may reach each other, also where ACS stands in the way: NVIDIA asks for both."""
+
+NUMA = "numa.nodeAffinity"
 
 PENDING = "tools.deployPkg.fileName"
 """Key of guest settings that wait for the next start. vCenter takes no others before it is cleared."""
@@ -99,6 +102,12 @@ def _reserved(nr_units: int, *, full: bool, unit: str = "") -> str:
     if full:
         return "full"
     return f"{nr_units}{unit}" if nr_units else "none"
+
+
+def _p2p_of(options: Mapping[str, str], *, wanted: bool) -> bool:
+    """Return whether devices may reach each other; half of the settings is not what is wanted."""
+    on = [options.get(name, "").upper() == "TRUE" for name in P2P]
+    return all(on) if wanted else any(on)
 
 
 def _mmio_of(options: Mapping[str, str]) -> int | None:
@@ -161,7 +170,7 @@ def values_of(
         hardware=hardware_of(found["config.version"]),
         mmio=_mmio_of(options),
         secure_boot=bool(getattr(found.get("config.bootOptions"), "efiSecureBootEnabled", None)),
-        p2p=options.get(P2P, "").upper() == "TRUE",
+        p2p=_p2p_of(options, wanted=wanted is None or wanted.p2p),
         datastore=str(found["config.files.vmPathName"]).partition("]")[0].lstrip("["),
         resource_pool=pool,
         guest=_guest_of(mark),
@@ -214,7 +223,7 @@ def config_spec(inventory: VsphereInventory, now: Properties, wanted: VsphereMac
     """Return a request for the whole configuration of a machine that has the properties BEFORE."""
     host, affinity = now.get("runtime.host"), now.get("config.cpuAffinity")
     options = {
-        P2P: "TRUE" if wanted.p2p else "",
+        **dict.fromkeys(P2P, "TRUE" if wanted.p2p else ""),
         NUMA: dict(wanted.attributes)["numa"],
         MMIO_ON: "TRUE" if wanted.mmio else "",
         MMIO_SIZE: str(-(-wanted.mmio // GIB)) if wanted.mmio else "",

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node leaves its segment while an MPI job runs: the job continues over the network."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.system.mpi_jobs import program
+from tests.system.test_segment_nodes import (
+    CHANNELS,
+    CONFIG,
+    MPI,
+    TOOL,
+    cluster,  # noqa: F401  # a fixture
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from subprocess import Popen
+
+    from tests.system.mpi_jobs import Cluster
+
+pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
+
+LIMIT_S = 60.0
+TRAFFIC = ("-n", "60000", "-s", "5", "-b", "2G")
+
+
+def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
+    """One of the two is on n1, the other one on n2."""
+    places = (endpoint["host"], peer["label"].split(",")[0])
+    return {name for place in places for name in re.findall("n[1-4]", place)} == {"n1", "n2"}
+
+
+def seen(cluster: Cluster, channel: str) -> int:  # noqa: F811  # a parameter of that name
+    """The messages that the endpoints of n1 and n2 have sent on a channel to each other."""
+    top = json.loads(cluster.site.ok("top", cluster.spec, "--once", "--json", "--interval", "0.3"))
+    return sum(
+        peer["channels"].get(channel, {}).get("sent_messages", 0)
+        for endpoint in top["endpoints"]
+        for peer in endpoint["peers"]
+        if is_pair(endpoint, peer)
+    )
+
+
+def ask(cluster: Cluster, verb: str) -> int:  # noqa: F811
+    done = cluster.site.run("exec", cluster.spec, "n2", "--", str(TOOL), verb, CONFIG)
+    return done.returncode
+
+
+def within(job: Popen[str], what: Callable[[], bool]) -> None:
+    """Wait until this is so; the job has to go on meanwhile."""
+    deadline = time.monotonic() + LIMIT_S
+    while not what():
+        assert job.poll() is None, f"the job ended too early:\n{''.join(job.communicate())}"
+        assert time.monotonic() < deadline, "nothing happens within the limit"
+        time.sleep(0.2)
+
+
+def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # noqa: F811
+    """The traffic checks the bytes, the order and the number of all messages itself."""
+    words = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "240"]
+    words += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *TRAFFIC]
+    with cluster.site.start(*words) as job:
+        try:
+            within(job, lambda: seen(cluster, "segment") > 0)
+            assert ask(cluster, "freeze") != 0
+            assert ask(cluster, "quiesce") == 0
+            within(job, lambda: ask(cluster, "freeze") == 0)
+            within(job, lambda: seen(cluster, "net") > 0)
+            out, err = job.communicate(timeout=300)
+        except BaseException:
+            job.kill()
+            raise
+        finally:
+            ask(cluster, "run")
+    assert job.returncode == 0, out + err
+    assert re.search(r"traffic OK: \d+ messages", out + err), out + err
+    channels = {
+        tuple(sorted(peer["channels"]))
+        for endpoint in json.loads(out)["stats"]
+        for peer in endpoint["peers"]
+        if is_pair(endpoint, peer)
+    }
+    assert channels == {("net", "segment")}
