@@ -24,6 +24,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Collection
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,6 +43,7 @@ APIS = {
     "glance": "glance.wsgi.api",
     "neutron": "neutron.wsgi.api",
     "nova": "nova.wsgi.osapi_compute",
+    "heat": "heat.wsgi.api",
 }
 
 _START_S = 240
@@ -54,13 +56,16 @@ class CloudError(Exception):
 class Cloud:
     """The services as processes of this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, without: Collection[str] = ()) -> None:
+        self.apis = [name for name in APIS if name not in without]
         self.sockets = {name: _listener() for name in APIS}
         ports = {name: one.getsockname()[1] for name, one in self.sockets.items()}
         for name in ("broker", "epmd", "broker-peer"):
             with _listener() as free:
                 ports[name] = free.getsockname()[1]
-        users = (*USERS, "admin", "member", "broker")
+        for name in without:
+            self.sockets.pop(name).close()
+        users = (*USERS, "admin", "member", "broker", "stacks")
         self.place = Place(STATE, ports, {name: secrets.token_hex(16) for name in users})
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.logs = STATE / "log"
@@ -165,7 +170,9 @@ class Cloud:
     def begin_api(self, name: str) -> None:
         server = str(HERE / "wsgi_server.py")
         descriptor = self.sockets[name].fileno()
-        self.start(name, [sys.executable, server, APIS[name], str(descriptor)])
+        # Heat looks for its configuration at home only.
+        home = str(STATE / name)
+        self.start(name, [sys.executable, server, APIS[name], str(descriptor)], HOME=home)
 
     def wait_for_api(self, name: str) -> None:
         """Wait for the first answer: requests wait in the socket until the service takes them."""
@@ -206,6 +213,12 @@ class Cloud:
             program = str(HERE / "fake_compute.py")
             self.start(f"nova-compute-{host}", [sys.executable, program, "--config-file", config])
 
+    def begin_heat(self) -> None:
+        """Begin the engine behind Heat's API."""
+        config = str(STATE / "heat" / "heat.conf")
+        program = str(BIN / "heat-engine")
+        self.start("heat-engine", [sys.executable, program, "--config-file", config])
+
     # All of it
 
     def make(self) -> None:
@@ -235,6 +248,8 @@ class Cloud:
         self.run("glance-db", "glance-manage", "--config-file", glance, "db_sync")
         neutron = ("neutron-db-manage", "--config-file", config["neutron"])
         self.run("neutron-db", *neutron, "upgrade", "heads")
+        heat = str(STATE / "heat" / "heat.conf")
+        self.run("heat-db", "heat-manage", "--config-file", heat, "db_sync")
         nova = ("nova-manage", "--config-file", config["nova"])
         self.run("nova-api-db", *nova, "api_db", "sync")
         # Cells are told apart by templates: their secrets come from the settings of each start.
@@ -265,11 +280,13 @@ class Cloud:
         write_settings(self.place)
         self.write_keys()
         database.renew(self.place)
-        for name in APIS:
+        for name in self.apis:
             self.begin_api(name)
         self.wait_for_broker()
         self.begin_nova()
-        for name in APIS:
+        if "heat" in self.apis:
+            self.begin_heat()
+        for name in self.apis:
             self.wait_for_api(name)
         seed.content(self.place, self.check, _START_S)
 
@@ -303,6 +320,7 @@ def main() -> None:
     parser.add_argument("--database", type=Path, required=True)
     parser.add_argument("--broker", type=Path)
     parser.add_argument("--logs", type=Path, help="where the logs go if something fails")
+    parser.add_argument("--heat", action="store_true", help="also serve stacks")
     parser.add_argument("--make", action="store_true")
     given = parser.parse_args()
     if os.getpid() != 1:
@@ -311,7 +329,7 @@ def main() -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=0755", "tmpfs", "/run"], check=True)
     begin = time.monotonic()
     try:
-        cloud = Cloud()
+        cloud = Cloud(without=() if given.heat else ("heat",))
         if given.make:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)

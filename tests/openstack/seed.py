@@ -16,6 +16,7 @@ _SERVICES = {
     "glance": "image",
     "nova": "compute",
     "neutron": "network",
+    "heat": "orchestration",
 }
 
 

@@ -28,10 +28,19 @@ PHYSICAL = "physnet1"
 OUTSIDE = "outside"
 """The physical network of floating addresses."""
 
-USERS = ("placement", "glance", "nova", "neutron")
+USERS = ("placement", "glance", "nova", "neutron", "heat")
 """The services that log in at Keystone."""
 
-DATABASES = ("keystone", "glance", "placement", "nova_api", "nova", "nova_cell0", "neutron")
+DATABASES = (
+    "keystone",
+    "glance",
+    "placement",
+    "nova_api",
+    "nova",
+    "nova_cell0",
+    "neutron",
+    "heat",
+)
 
 ETC = Path(sys.prefix) / "etc"
 """What the packages of the services bring for /etc."""
@@ -58,7 +67,8 @@ class Place:
         return f"rabbit://nearmetal:{self.passwords['broker']}@127.0.0.1:{self.ports['broker']}/"
 
     def url(self, service: str) -> str:
-        path = {"keystone": "/v3", "nova": "/v2.1"}.get(service, "")
+        paths = {"keystone": "/v3", "nova": "/v2.1", "heat": "/v1/$(project_id)s"}
+        path = paths.get(service, "")
         return f"http://127.0.0.1:{self.ports[service]}{path}"
 
     def login(self, service: str) -> dict[str, object]:
@@ -187,6 +197,24 @@ class Place:
             "securitygroup": {"enable_security_group": True},
         }
 
+    def heat(self) -> Sections:
+        sections = self._common("heat")
+        sections["DEFAULT"] = {
+            **sections["DEFAULT"],
+            "num_engine_workers": 1,
+            "region_name_for_services": REGION,
+            "auth_encryption_key": self.passwords["stacks"],
+            # A server without a place is an error at once, and not after five more attempts.
+            "action_retry_limit": 0,
+        }
+        return {
+            **sections,
+            "database": {"connection": self.database("heat")},
+            "trustee": self.login("heat"),
+            "clients_keystone": {"auth_uri": self.url("keystone")},
+            "paste_deploy": {"api_paste_config": self.state / "heat" / "api-paste.ini"},
+        }
+
 
 def _write(path: Path, sections: Sections) -> None:
     lines: list[str] = []
@@ -204,6 +232,7 @@ def write_settings(place: Place) -> None:
         "glance/glance-api.conf": place.glance(),
         "nova/nova.conf": place.nova(),
         "neutron/neutron.conf": place.neutron(),
+        "heat/heat.conf": place.heat(),
         **{f"nova/{host}.conf": place.nova(host) for host in HOSTS},
     }
     for name, sections in every.items():
@@ -212,5 +241,6 @@ def write_settings(place: Place) -> None:
         _write(path, sections)
     for directory in ("images", "staging", "tasks"):
         (place.state / "glance" / directory).mkdir(exist_ok=True)
-    for name in ("glance/glance-api-paste.ini", "nova/api-paste.ini", "neutron/api-paste.ini"):
+    pastes = ("glance/glance-api", "nova/api", "neutron/api", "heat/api")
+    for name in (f"{start}-paste.ini" for start in pastes):
         shutil.copy(ETC / name, place.state / name)

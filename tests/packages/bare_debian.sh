@@ -67,6 +67,7 @@ unset NEARMETAL_MPI_PATH
 share=$(nearmetal schema | sed -n 's,^directory: \(.*\)/schema/result$,\1,p')
 [ -s "$share/prometheus/alerts.yaml" ]
 [ -s "$share/reframe/nearmetal_checks.py" ]
+[ -s "$share/heat/cluster.yaml" ]
 nearmetal schema study judge | grep -q '"verdict"'
 quietly apt-get install -y --no-install-recommends python3-prometheus-client
 nearmetal metrics --once | grep -q '^nearmetal_reading_complete'

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "build" / "openstack"
 
+_WAIT_S = 300
+
 
 @dataclass(frozen=True)
 class RealCloud:
@@ -46,6 +49,14 @@ class RealCloud:
             self._connections[user] = openstack.connect(region_name="RegionOne", **auth)
         return self._connections[user]
 
+    def waiting(self, what: str) -> Iterator[None]:
+        """Yield twice in a second, until a wait for something has been too long."""
+        end = time.monotonic() + _WAIT_S
+        while time.monotonic() < end:
+            yield
+            time.sleep(0.5)
+        pytest.fail(f"too long a wait for {what}")
+
     def spec(self, name: str, text: str) -> OpenstackSpec:
         """Return a spec of this cloud."""
         spec = parse_spec(spec_text(name, text))
@@ -60,7 +71,9 @@ def spec_text(name: str, text: str) -> str:
 
 
 @contextmanager
-def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def services(
+    logs: Path, *, heat: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Run the services; yields the process, and what it says about logging in."""
     need_root()
     python, broker = SERVICES / "venv" / "bin" / "python", SERVICES / "rabbitmq"
@@ -71,7 +84,7 @@ def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
         [
             *("unshare", "--mount", "--mount-proc", "--pid", "--ipc", "--fork", "--kill-child"),
             *(str(python), "-m", "tests.openstack.cloud", "--database", str(SERVICES / "database")),
-            *("--broker", str(server), "--logs", str(logs)),
+            *("--broker", str(server), "--logs", str(logs), *(["--heat"] if heat else [])),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -90,9 +103,9 @@ def services(logs: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]
 
 
 @contextmanager
-def running_cloud(directory: Path) -> Iterator[RealCloud]:
+def running_cloud(directory: Path, *, heat: bool = False) -> Iterator[RealCloud]:
     """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment."""
-    with services(directory / "logs") as (_, said):
+    with services(directory / "logs", heat=heat) as (_, said):
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
@@ -120,3 +133,19 @@ def plan_of(spec: OpenstackSpec, directory: Path) -> Plan:
 def gone(spec: OpenstackSpec, directory: Path) -> None:
     """Remove the cluster of a spec."""
     down(opened(spec, directory))
+
+
+def objects(cloud: RealCloud) -> dict[str, list[str]]:
+    """Return the IDs of everything that the project has."""
+    sdk = cloud.connected()
+    own = sdk.current_project_id
+    lists = {
+        "servers": sdk.compute.servers(),
+        "groups": sdk.compute.server_groups(),
+        "networks": sdk.network.networks(project_id=own),
+        "subnets": sdk.network.subnets(project_id=own),
+        "routers": sdk.network.routers(project_id=own),
+        "ports": sdk.network.ports(project_id=own),
+        "addresses": sdk.network.ips(project_id=own),
+    }
+    return {kind: sorted(one.id for one in found) for kind, found in lists.items()}

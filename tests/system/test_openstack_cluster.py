@@ -21,6 +21,7 @@ from tests.openstack.settings import VFS
 from tests.system.openstack_cloud import (
     RealCloud,
     gone,
+    objects,
     opened,
     plan_of,
     raised,
@@ -59,22 +60,6 @@ hosts:
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
     with running_cloud(tmp_path_factory.mktemp("openstack")) as found:
         yield found
-
-
-def objects(cloud: RealCloud) -> dict[str, list[str]]:
-    """Return the IDs of everything that the project has."""
-    sdk = cloud.connected()
-    own = sdk.current_project_id
-    lists = {
-        "servers": sdk.compute.servers(),
-        "groups": sdk.compute.server_groups(),
-        "networks": sdk.network.networks(project_id=own),
-        "subnets": sdk.network.subnets(project_id=own),
-        "routers": sdk.network.routers(project_id=own),
-        "ports": sdk.network.ports(project_id=own),
-        "addresses": sdk.network.ips(project_id=own),
-    }
-    return {kind: sorted(one.id for one in found) for kind, found in lists.items()}
 
 
 def servers(cloud: RealCloud) -> dict[str, Any]:
