@@ -35,8 +35,8 @@ _LEAST_S = 2
 """Of --timeout: a node must be entered, and its Python started, in that time."""
 
 _TARGETS = """\
-Without SPEC, --hosts and --slurm, the node is this machine. The agent is one Python file that is sent to
-each node and reads only; nodes need Python 3.6 or later, and nothing of nearmetal."""
+Without SPEC, --hosts and --slurm, the node is this machine. The agent is one Python file that is
+sent to each node and reads only; nodes need Python 3.6 or later, and nothing of nearmetal."""
 
 
 def timeout(text: str) -> float:
