@@ -73,6 +73,7 @@ _MOST_WORDS = 4096
 _MOST_LINE = 1 << 16
 _MOST_VALUE = 32
 _MARK = "NM_CHECK_RUN"
+"""A variable of the job's processes: the name of the job itself is not known here."""
 
 
 class _JobEndError(Exception):

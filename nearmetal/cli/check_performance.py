@@ -72,7 +72,8 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     refuse_reports(args)
     if args.output is not None:
         refuse_output(args.output)
-    hosts, runner = SshHosts(named_hosts(args), args.user or "", LocalRunner()), LocalRunner()
+    runner = LocalRunner()
+    hosts = SshHosts(named_hosts(args), args.user or "", runner)
     silent: dict[str, str] = {}
     if hosts.names:
         commands = over_ssh(hosts.names, hosts.user)

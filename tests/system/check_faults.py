@@ -2,9 +2,9 @@
 """The table of faults that `nearmetal check` must find and name, and what undoes each of them.
 
 A fault is injected where it can be: into a real node of a local cluster (`NODES`), into a real
-agent on this machine (`AGENTS`), the shell (`SHELLS`) or the login (`LOGINS`) that starts it, or into the files that a real agent reads (`TREES`). The last ones
-are faults of hardware that this machine lacks, and faults that would hit all nodes of a local
-cluster, which share its kernel.
+agent on this machine (`AGENTS`), into the shell (`SHELLS`) or the login (`LOGINS`) that starts it,
+or into the files that a real agent reads (`TREES`). The last ones are faults of hardware that this
+machine lacks, and faults that would hit all nodes of a local cluster, which share its kernel.
 """
 
 from __future__ import annotations

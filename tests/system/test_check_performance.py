@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.documents import check_document
+from tests.system.check_speed import Blamed, blamed
 from tests.system.local import Site, site
 from tests.system.processor_quota import group_with_quota
 
@@ -42,9 +43,6 @@ SPEC = "version: 1\nname: speed\nbackend: local\nhosts:\n  - name: h1\n    nodes
     f"      - {{name: {name}, shm: 16 MiB, slots: {len(CORES)}, cpus: {CORES}}}\n" for name in NODES
 )
 """All nodes share all cores: a core that other programs use slows no node more than another."""
-
-RUNS = 3
-Blamed = set[tuple[str, str]]
 
 
 @dataclass
@@ -68,23 +66,15 @@ class Ward:
         return found
 
     def blamed(self, expected: Blamed, measured: str, kept: Path | None = None) -> Blamed:
-        """Return the findings of nodes that are settled, and not refuted by another run.
+        """Measure, and return what is blamed. `kept`: for the collection of the last run."""
 
-        `kept`: the directory for the collection of the last run.
-        """
-        seen: list[Blamed] = []
-        for _ in range(RUNS):
+        def run() -> dict[str, Any]:
             if kept is not None:
                 shutil.rmtree(kept, ignore_errors=True)
             output = () if kept is None else ("--output", str(kept))
-            found = self.run("--measure", measured, *output)
-            if any("settle" in why for why in found["not_run"].values()):
-                continue
-            seen.append({(f["check"], node) for f in found["findings"] for node in f["nodes"]})
-            if seen[-1] == expected:
-                return expected
-        assert seen, "nothing was settled"
-        return set.intersection(*seen)
+            return self.run("--measure", measured, *output)
+
+        return blamed(run, expected)
 
 
 @pytest.fixture(scope="module")

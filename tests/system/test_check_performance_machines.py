@@ -18,6 +18,7 @@ import pytest
 
 from tests.documents import check_document
 from tests.system import hypervisors
+from tests.system.check_speed import Blamed, blamed
 from tests.system.processor_quota import group_with_quota
 from tests.system.virtual_clusters import Place, places
 
@@ -38,11 +39,8 @@ NODE = "n2"
 """The machine that is slowed."""
 
 EACH = ", ".join(f"{{name: {name}, memory: 768 MiB, cpus: none}}" for name in NAMES)
-RUNS = 3
 SLOW_S = "200"
 """Limit of a measurement: emulated machines may need seconds to answer."""
-
-Blamed = set[tuple[str, str]]
 
 
 @dataclass
@@ -61,18 +59,8 @@ class Ward:
         check_document("check performance", found)
         return found
 
-    def blamed(self, measured: str, expected: Blamed) -> Blamed:
-        """Return the findings of nodes that are settled, and not refuted by another run."""
-        seen: list[Blamed] = []
-        for _ in range(RUNS):
-            found = self.run("--measure", measured)
-            if any("settle" in why for why in found["not_run"].values()):
-                continue
-            seen.append({(f["check"], node) for f in found["findings"] for node in f["nodes"]})
-            if seen[-1] == expected:
-                return expected
-        assert seen, "nothing was settled"
-        return set.intersection(*seen)
+    def blamed(self, expected: Blamed, measured: str) -> Blamed:
+        return blamed(lambda: self.run("--measure", measured), expected)
 
     def qemu(self, node: str) -> int:
         """Return the process of a machine."""
@@ -100,10 +88,10 @@ def test_a_machine_with_a_quota_is_named_and_healthy_without_it(ward: Ward) -> N
     with group_with_quota(percent=5) as group:
         (group / "cgroup.procs").write_text(str(ward.qemu(NODE)))
         try:
-            assert ward.blamed("processor", slow) == slow
+            assert ward.blamed(slow, "processor") == slow
         finally:
             (group.parent / "cgroup.procs").write_text(str(ward.qemu(NODE)))
-    assert ward.blamed("processor", set()) == set()
+    assert ward.blamed(set(), "processor") == set()
 
 
 def test_pairs_of_machines_are_measured_and_kept_with_their_host(

@@ -103,10 +103,10 @@ class Subject:
         if setting is None:
             return self.remedy
         before, now = ("" if each is None else str(each) for each in (usual, value))
-        above = path[-2] if path[1:] else "-"
+        above = path[-2] if path[1:] else ""
         if not setting.fits(before, now) or not _VALUE.fullmatch(before):
             return _DIFF
-        if not _NAME.fullmatch(path[-1]) or (above != "-" and not setting.above.fullmatch(above)):
+        if not _NAME.fullmatch(path[-1]) or (path[1:] and not setting.above.fullmatch(above)):
             return _DIFF
         return setting.command.format(usual=shlex.quote(before), key=path[-1], above=above)
 

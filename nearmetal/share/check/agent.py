@@ -636,6 +636,9 @@ def port_of(folder: str, place: str) -> Facts:
     yield place + ".netdev", line("%s/gid_attrs/ndevs/0" % folder)
 
 
+LINK_FILES = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+
+
 def devices() -> Facts:
     """PCI functions of networks, GPUs and shared memory: link, NUMA node, SR-IOV, IOMMU group."""
     base, given = "sys/bus/pci/devices", 0
@@ -650,13 +653,8 @@ def devices() -> Facts:
         yield place + ".ids", ids
         yield place + ".driver", target(folder + "/driver")
         yield place + ".numa", number(folder + "/numa_node")
-        for each in (
-            "current_link_speed",
-            "current_link_width",
-            "max_link_speed",
-            "max_link_width",
-        ):
-            if not sleeps(folder):
+        if not sleeps(folder):
+            for each in LINK_FILES:
                 yield "%s.%s" % (place, each), line("%s/%s" % (folder, each))
         total = number(folder + "/sriov_totalvfs")
         if total:
@@ -789,8 +787,7 @@ def peers() -> Facts:
         yield place + ".iommu_type", line(folder + "/iommu_group/type")
         for name, size in regions(folder) if address in gpus else ():
             yield "%s.%s" % (place, name), size
-    for fact in driver_of_gpus():
-        yield fact
+    yield from driver_of_gpus()
     if gpus and adapters:
         yield from switches(adapters, sorted(bridges))
 
