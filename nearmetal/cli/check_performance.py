@@ -77,7 +77,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     silent: dict[str, str] = {}
     if hosts.names:
         commands = over_ssh(hosts.names, hosts.user)
-        _refuse_few(len(hosts.names))
+        _refuse_number(len(hosts.names))
         if not set(MEASURED).issuperset(quantities):
             raise UsageError(
                 f"--measure {args.measure}: hosts have no MPI job",
@@ -87,7 +87,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
         raise UsageError("no nodes to measure", "give SPEC or --hosts")
     else:
         cluster, spec = open_target(args.spec)
-        _refuse_few(len(spec.nodes))
+        _refuse_number(len(spec.nodes))
         commands, silent = of_cluster(cluster, spec)
     with view.steps("check: collect", lines=False) as steps:
         patience = max(TIMEOUT_S, args.timeout)
@@ -120,8 +120,9 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     return show_analysis(args, view, analysis, run.taken)
 
 
-def _refuse_few(count: int) -> None:
-    """Raise UsageError for a cluster that has no majority."""
+def _refuse_number(count: int) -> None:
+    """Raise UsageError for a cluster that has no majority, or more nodes than a run may have."""
+    from nearmetal.check.performance.run import MAX_NODES
     from nearmetal.check.performance.screen import LEAST_NODES, LEAST_PAIRED
 
     if count < LEAST_NODES:
@@ -129,3 +130,5 @@ def _refuse_few(count: int) -> None:
             f"a cluster of {count} nodes has no majority to compare with",
             f"use one of at least {LEAST_NODES} nodes, {LEAST_PAIRED} to compare pairs",
         )
+    if count > MAX_NODES:
+        raise UsageError(f"{count} nodes are more than {MAX_NODES}", "measure them in groups")

@@ -95,6 +95,8 @@ def test_spec_and_hosts_contradict_and_one_is_needed(capsys: pytest.CaptureFixtu
     assert "contradict" in capsys.readouterr().err
     assert main(["check", "performance", "--hosts", "n[1-2]"]) == 2
     assert "a cluster of 2 nodes has no majority" in capsys.readouterr().err
+    assert main(["check", "performance", "--hosts", "n[1-513]"]) == 2
+    assert "513 nodes are more than 512" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

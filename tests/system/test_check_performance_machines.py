@@ -128,6 +128,7 @@ def test_the_end_of_nearmetal_is_the_end_of_the_agents_in_machines(ward: Ward) -
 
 
 def left(ward: Ward) -> str:
-    """Return the agents that measure in the first machine."""
+    """Return the process numbers of the agents that measure in the first machine."""
     search = ("pgrep", "-f", "exec.sys.stdin")
-    return ward.place.run("exec", ward.spec, NAMES[0], "--", *search)[1].strip()
+    words = ward.place.run("exec", ward.spec, NAMES[0], "--", *search)[1].split()
+    return " ".join(word for word in words if word.isdigit())
