@@ -13,7 +13,6 @@ import json
 import logging
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -41,7 +40,7 @@ KNOWN = {
 
 def _known(constraint: object, value: str, _context: object, _template: object = None) -> bool:
     names = KNOWN.get(type(constraint).__name__)
-    # A value that another resource gives is empty so far; other constraints ask for such values.
+    # Values of other resources are empty so far, and other constraints check only those.
     return names is None or not value or value in names
 
 
@@ -116,5 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     main()

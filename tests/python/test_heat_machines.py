@@ -165,12 +165,18 @@ def test_the_greeting_says_what_can_be_run(root: Path, service: str, kind: str) 
     assert ("nearmetal host plan" in text) == (kind == "host")
 
 
-def test_the_launchers_read_these_host_files(root: Path, service: str) -> None:
+def test_a_login_names_the_host_files_to_all_launchers(root: Path, service: str) -> None:
     assert run(root, service, {"meta": META}).returncode == 0
     script = f". {root}/etc/profile.d/nearmetal.sh; env"
     shown = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert "OMPI_MCA_orte_default_hostfile=/etc/nearmetal/hostfile" in shown
     assert "PRTE_MCA_prte_default_hostfile=/etc/nearmetal/hostfile" in shown
     assert "HYDRA_HOST_FILE=/etc/nearmetal/hosts" in shown
+
+
+def test_the_greeting_of_a_stack_of_one_machine_has_no_plural(root: Path, service: str) -> None:
+    assert run(root, service, {"meta": {"nm-mpi-instance-0": "10.40.0.10"}}).returncode == 0
+    assert files(root)["etc/motd.d/nearmetal"].startswith("This stack has 1 machine: see")
 
 
 @pytest.fixture
@@ -208,7 +214,7 @@ def test_the_copy_never_replaces_what_the_service_has_said(copied: Path, service
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"{", "meta_data.json"),
+        (b"{", "instance-data"),
         (b"[" * 100_000, "too deep"),
         (b" " * (1 << 20) + b"{}", "longer than 1 MiB"),
         ([], "has no `meta`"),
@@ -228,6 +234,6 @@ def test_hostile_metadata_changes_nothing(
     before = files(root)
     done = run(root, service, answer)
     assert done.returncode == 1
-    assert words.replace("meta_data.json", "instance-data") in done.stderr
+    assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert files(root) == before

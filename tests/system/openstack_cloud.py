@@ -50,7 +50,7 @@ class RealCloud:
         return self._connections[user]
 
     def waiting(self, what: str) -> Iterator[None]:
-        """Yield twice in a second, until a wait for something has been too long."""
+        """Yield twice a second; after the longest permitted wait, the test fails."""
         end = time.monotonic() + _WAIT_S
         while time.monotonic() < end:
             yield

@@ -88,7 +88,7 @@ class Stacks:
         raise AssertionError
 
     def made(self, verb: str, template: str, **parameters: object) -> dict[str, Any]:
-        """Do the same and wait; returns the outputs."""
+        """Change a stack and wait for its end; returns the outputs."""
         self.change(verb, template, **parameters)
         state, reason = self.ended(template)
         assert state == f"{verb.upper()}_COMPLETE", reason
@@ -156,7 +156,7 @@ def test_a_cluster_of_virtual_machines_grows_shrinks_and_runs_out(stacks: Stacks
     )
     assert shown.strip() == outputs["first_instance_ip"] == floating.floating_ip_address
     assert floating.fixed_ip_address == results["mpi-instance-0"]["address"]
-    # What they boot with is our program, and no secret.
+    # Their user data have our program, and no secret.
     booted = stacks.user_data(first["mpi-instance-0"])
     written = {one["path"]: one["content"] for one in booted["write_files"]}
     assert written["/usr/local/sbin/nearmetal-machines"] == share("heat", "machines.py").read_text()

@@ -136,8 +136,9 @@ def with_block(text: str, machines: list[Machine]) -> str:
 
 def greeting(kind: object, machines: list[Machine], slots: int) -> str:
     """Return what a login says."""
+    count = "1 machine" if len(machines) == 1 else f"{len(machines)} machines"
     lines = [
-        f"This stack has {len(machines)} machines: see /etc/nearmetal/machines.",
+        f"This stack has {count}: see /etc/nearmetal/machines.",
         "Log in with `ssh -A`: mpirun reaches the other machines with your key.",
     ]
     if shutil.which("mpirun"):
