@@ -247,6 +247,11 @@ GUESTS: list[tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = [
         {"regions": SMALL, "vendor": "QEMU"},
         [("region", "64 GiB without", "opt/ovmf/X-PciMmio64Mb,string=131072")],
     ),
+    (
+        "in QEMU, and the kernel forgot the region",
+        {"regions": gpu_regions(0), "gpu_driver": "", "vendor": "QEMU"},
+        [("region", "a region without", "string=N, N: a power of two above the MiB of all")],
+    ),
 ]
 
 
