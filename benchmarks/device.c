@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GT_PER_S 1e3 /* MB/s of one lane, of raw bits / 8 */
+#define MBIT_PER_GT 1e3
 #define NONBLOCKING 1
 
 static struct {
@@ -133,7 +133,7 @@ double device_link_MBps(void)
 	transfers = attribute(bus, "max_link_speed");
 	lanes = attribute(bus, "current_link_width");
 	/* 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, then flits. */
-	return transfers * lanes * GT_PER_S / 8 *
+	return transfers * lanes * MBIT_PER_GT / 8 *
 	       (transfers <= 5	? 0.8 :
 		transfers <= 32 ? 128.0 / 130 :
 				  1);

@@ -17,7 +17,7 @@ double device_link_MBps(void);
 
 void *device_alloc(size_t len);
 void device_free(void *memory);
-/* Host memory in whole pages that the driver has pinned; false: it refused, and copies are slower. */
+/* Pins host memory in whole pages. False: the driver refused, and copies are slower. */
 bool device_pin(void *pages, size_t len);
 void device_unpin(void *pages);
 

@@ -331,10 +331,8 @@ int main(int argc, char **argv)
 	if (!b.job.rank) {
 		double link = device_link_MBps();
 
-		printf("# nearmetal-bench 1 fabric_device\n# provider %s\n# libfabric %u.%u\n"
-		       "# gpu %s\n",
-		       options.provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()),
-		       *device_name() ? device_name() : "without a name");
+		job_print_head(&b.job, "fabric_device");
+		printf("# gpu %s\n", *device_name() ? device_name() : "without a name");
 		if (link > 0)
 			printf("# pcie-limit-MBps %.0f\n", link);
 		else

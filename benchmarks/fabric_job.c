@@ -296,6 +296,12 @@ void job_start(struct job *job, const struct job_options *options)
 	run_rank(job);
 }
 
+void job_print_head(const struct job *job, const char *program)
+{
+	printf("# nearmetal-bench 1 %s\n# provider %s\n# libfabric %u.%u\n", program,
+	       job->options.provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+}
+
 void job_stop(struct job *job)
 {
 	job->phase = "stop";

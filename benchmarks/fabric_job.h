@@ -71,6 +71,8 @@ bool job_option(struct job_options *options, int option, const char *value);
  * worst exit code of them.
  */
 void job_start(struct job *job, const struct job_options *options);
+/* The first lines of a log: the program, its provider and its libfabric. */
+void job_print_head(const struct job *job, const char *program);
 /* Closes everything; fails when something is still busy. */
 void job_stop(struct job *job);
 

@@ -315,8 +315,7 @@ int main(int argc, char **argv)
 	p.out = calloc(1, max);
 	p.in = calloc(1, max);
 	if (!p.job.rank)
-		printf("# nearmetal-bench 1 fabric_pingpong\n# provider %s\n# libfabric %u.%u\n",
-		       options.provider, FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+		job_print_head(&p.job, "fabric_pingpong");
 	if (turns) {
 		take_turns(&p, turns, max);
 	} else {

@@ -7,9 +7,10 @@
 #   tests/device/run.sh BUILD CHANNEL [ARGUMENT...]
 #
 # BUILD: the build directory. CHANNEL: self, shm, segment or net; staged: shm without handles;
-# none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the directory of the libcuda.so.1 to
-# use; empty: the machine's own. PROVIDER: the directory of libnearmetal-fi.so. NM_SEAL: a command
-# that gives each process namespaces of its own, such as "unshare -n -i -u -p -f --mount-proc".
+# none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
+# directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
+# libnearmetal-fi.so. NM_SEAL: a command that gives each process namespaces of its own, such as
+# "unshare -n -i -u -p -f --mount-proc".
 
 set -euo pipefail
 

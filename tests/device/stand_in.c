@@ -77,6 +77,13 @@ struct context *current(void)
 	return depth ? stack[depth - 1] : NULL;
 }
 
+int enter_context(void)
+{
+	int err = enter();
+
+	return err || current() ? err : leave(INVALID_CONTEXT);
+}
+
 struct allocation *allocation_of(uint64_t address)
 {
 	struct allocation *a = allocations;
@@ -250,13 +257,11 @@ void empty(const struct context *context)
 EXPORT int cuMemHostRegister_v2(void *pages, size_t len, unsigned int flags)
 {
 	struct pinned *p;
-	int err = enter();
+	int err = enter_context();
 
 	(void)flags;
 	if (err)
 		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
 	for (p = pinned; p; p = p->next)
 		if ((char *)pages < p->pages + p->len && p->pages < (char *)pages + len)
 			return leave(ALREADY_REGISTERED);
@@ -353,12 +358,12 @@ EXPORT int cuIpcOpenMemHandle_v2(uint64_t *ret_address, struct handle handle, un
 	struct allocation *a = NULL;
 	struct stat found;
 	char name[64];
-	int err = enter(), file;
+	int err = enter_context(), file;
 
 	(void)flags;
 	if (err)
 		return err;
-	if (!current() || handle.pid == getpid())
+	if (handle.pid == getpid())
 		return leave(INVALID_CONTEXT);
 	snprintf(name, sizeof(name), "/proc/%d/fd/%d", handle.pid, handle.file);
 	file = open(name, O_RDWR | O_CLOEXEC);

@@ -2,10 +2,10 @@
 /*
  * A driver for machines without a GPU: libcuda.so.1 with the functions of libcuda that nearmetal and
  * its tests call. Device memory is a file that is mapped twice: where the program sees it no byte can
- * be read or written, and the stand-in copies through the other mapping. A copy on a
- * stream spoils its target at once, and is made when its stream or an event after it is waited for,
- * or is asked for the second time: bytes that are used too early, or written too early over those
- * that a copy has yet to read, are wrong.
+ * be read or written, and the stand-in copies through the other mapping. A copy on a stream spoils its
+ * target at once. It is made when the program waits for its stream or for an event after it, or asks
+ * for that event the second time: bytes that are used too early, or written too early over those that
+ * a copy has yet to read, are wrong.
  *
  * The environment: NM_STAND_IN_GPUS, the number of GPUs, 2 if it is not set.
  */

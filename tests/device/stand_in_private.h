@@ -49,6 +49,8 @@ extern _Thread_local unsigned int depth;
 
 /* The start of every function: OK with the mutex held, or why it fails. */
 int enter(void);
+/* enter() of a function that needs a current context. */
+int enter_context(void);
 int leave(int result);
 /* After a failed enter(): the mutex is held all the same. */
 void enter_anyway(void);

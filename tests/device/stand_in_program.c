@@ -65,12 +65,10 @@ EXPORT int cuCtxSetCurrent(struct context *context)
 EXPORT int cuMemAlloc_v2(uint64_t *ret_address, size_t size)
 {
 	struct allocation *a = NULL;
-	int err = enter(), file;
+	int err = enter_context(), file;
 
 	if (err)
 		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
 	file = memfd_create("device", MFD_CLOEXEC);
 	if (file >= 0 && size > 0 && ftruncate(file, (off_t)size) == 0)
 		a = allocation_create(file, size);

@@ -52,13 +52,11 @@ EXPORT unsigned int nm_stand_in_overlap(void)
 EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
 {
 	struct stream *stream;
-	int err = enter();
+	int err = enter_context();
 
 	(void)flags;
 	if (err)
 		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
 	stream = calloc(1, sizeof(*stream));
 	if (!stream)
 		return leave(OUT_OF_MEMORY);
@@ -163,28 +161,24 @@ EXPORT int cuStreamDestroy_v2(struct stream *stream)
 
 EXPORT int cuStreamSynchronize(struct stream *stream)
 {
-	int err = enter();
+	int err = enter(), result;
 
-	if (!err)
-		must_live(stream->context, "a stream");
-	if (err) {
+	if (err)
 		enter_anyway();
-		end_copies(stream, 0, true);
-		return leave(err);
-	}
-	return leave(end_copies(stream, 0, false));
+	else
+		must_live(stream->context, "a stream");
+	result = end_copies(stream, 0, err);
+	return leave(err ? err : result);
 }
 
 EXPORT int cuEventCreate(struct event **ret_event, unsigned int flags)
 {
 	struct event *event;
-	int err = enter();
+	int err = enter_context();
 
 	(void)flags;
 	if (err)
 		return err;
-	if (!current())
-		return leave(INVALID_CONTEXT);
 	event = calloc(1, sizeof(*event));
 	if (!event)
 		return leave(OUT_OF_MEMORY);

@@ -8,34 +8,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 ACS, ATS = 0x0D, 0x0F
-_HEADERS = {
-    0x03: (0x100, 1),
-    0x01: (0xFB4, 1),
-    0x04: (0x138, 1),
-    0x02: (0x148, 1),
-    0x12: (0xE00, 1),
-}
-"""Capabilities of a port of a PLX PEX 8747, each with its place and version, as lspci shows them:
-serial number, error reporting, power budget, virtual channels, multicast; then ACS and its own."""
+_HEADERS = {0x03: 0x100, 0x01: 0xFB4, 0x04: 0x138, 0x02: 0x148, 0x12: 0xE00}
+"""Capabilities of a port of a PLX PEX 8747, each with its place, as lspci shows them: serial number,
+error reporting, power budget, virtual channels, multicast; then ACS and its own."""
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
 def config(*capabilities: tuple[int, int, int], size: int = 4096, ids: str = "10b5:8747") -> bytes:
-    """Return a configuration space. Each capability: its number, place, and word pair at +4."""
+    """Return a configuration space. Each capability: its number, its place, and the word at +4."""
     space = bytearray(size)
     vendor, device = (int(part, 16) for part in ids.split(":"))
     struct.pack_into("<HH", space, 0, vendor, device)
-    for number, (place, words) in enumerate((place, words) for _, place, words in capabilities):
-        following = capabilities[number + 1][1] if number + 1 < len(capabilities) else 0
-        header = capabilities[number][0] | 1 << 16 | following << 20
-        struct.pack_into("<II", space, place, header, words)
+    following = [place for _, place, _ in capabilities[1:]] + [0]
+    for (number, place, word), successor in zip(capabilities, following, strict=False):
+        struct.pack_into("<II", space, place, number | 1 << 16 | successor << 20, word)
     return bytes(space)
 
 
 def switch_port(able: int, on: int) -> bytes:
     """Return the configuration of a port of a switch with ACS."""
-    chain = [(number, place, 0) for number, (place, _) in _HEADERS.items()]
+    chain = [(number, place, 0) for number, place in _HEADERS.items()]
     return config(*chain, (ACS, 0xF24, able | on << 16), (0x0B, 0xB70, 0))
 
 

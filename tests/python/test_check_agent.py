@@ -20,13 +20,15 @@ import pytest
 
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, parse_snapshot
 from nearmetal.cli import check
+from tests.python.pci_tree import put
 
 AGENT = Path(__file__).parents[2] / "nearmetal/share/check/agent.py"
 OLD_MODULES = {"json", "os", "re", "resource", "select", "signal", "socket", "stat", "struct"}
 OLD_MODULES |= {"contextlib", "sys", "time", "typing", "hashlib", "hmac", "statistics"}
 
 
-def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Snapshot:
+def run_agent(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executable) -> bytes:
+    """Return the snapshot that the agent prints."""
     done = subprocess.run(
         [*prefix, python, "-I", "-S", "-B", "-", *options],
         input=AGENT.read_bytes(),
@@ -35,7 +37,11 @@ def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executabl
         timeout=60,
     )
     assert done.stderr == b""
-    return parse_snapshot(done.stdout, "here", "here")
+    return done.stdout
+
+
+def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executable) -> Snapshot:
+    return parse_snapshot(run_agent(*options, prefix=prefix, python=python), "here", "here")
 
 
 @pytest.fixture
@@ -48,13 +54,6 @@ def agent(tmp_path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     module.ROOT = str(tmp_path)  # type: ignore[attr-defined]
     return module
-
-
-def put(root: Path, files: dict[str, str | bytes]) -> None:
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def facts(agent: ModuleType, source: str) -> dict[str, Any]:

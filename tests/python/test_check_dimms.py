@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from nearmetal.check.expect import Expectations
 from nearmetal.check.families.memory import CHECKS
 from nearmetal.check.snapshot import Snapshot
+from tests.python.pci_tree import put
 from tests.python.test_check_agent import agent as _agent
-from tests.python.test_check_agent import facts, put
+from tests.python.test_check_agent import facts
 
 agent = _agent
 """The fixture of these tests."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +34,7 @@ from tests.python.pci_tree import (
     put,
     switch_port,
 )
-from tests.python.test_check_agent import AGENT, agent, facts
+from tests.python.test_check_agent import agent, facts, run_agent
 
 __all__ = ["agent"]
 
@@ -115,14 +113,9 @@ class Node:
 
     def read(self, tree: Path) -> Snapshot:
         self.make(tree)
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-B", "-", f"--root={tree}"],
-            input=AGENT.read_bytes(),
-            capture_output=True,
-            check=True,
-            timeout=60,
-        )
-        content = with_settings(done.stdout, self.settings) if self.settings else done.stdout
+        content = run_agent(f"--root={tree}")
+        if self.settings:
+            content = with_settings(content, self.settings)
         return parse_snapshot(content, "n1", "n1")
 
 
@@ -254,6 +247,11 @@ GUESTS: list[tuple[str, dict[str, Any], list[tuple[str, str, str]]]] = [
         {"regions": SMALL, "vendor": "QEMU"},
         [("region", "64 GiB without", "opt/ovmf/X-PciMmio64Mb,string=131072")],
     ),
+    (
+        "in QEMU, and the kernel forgot the region",
+        {"regions": gpu_regions(0), "gpu_driver": "", "vendor": "QEMU"},
+        [("region", "a region without", "string=N, N: a power of two above the MiB of all")],
+    ),
 ]
 
 
@@ -298,13 +296,7 @@ def test_a_node_without_an_adapter_has_nothing_to_prepare(tmp_path: Path) -> Non
     Node(gpu_driver="").make(tmp_path)
     (tmp_path / f"sys/bus/pci/devices/{NIC}").unlink()
     (tmp_path / "sys/class/infiniband/mlx5_0").unlink()
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", str(AGENT), f"--root={tmp_path}"],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    assert rungs(parse_snapshot(done.stdout, "n1", "n1")) == []
+    assert rungs(parse_snapshot(run_agent(f"--root={tmp_path}"), "n1", "n1")) == []
 
 
 NVME, FUNCTION = "0000:1c:00.0", "0000:1a:00.1"
@@ -385,13 +377,7 @@ def test_a_user_sees_no_bits_and_the_snapshot_says_so(tmp_path: Path) -> None:
     for bridge in (UP, PORT_A, PORT_B, NIC):
         path = tmp_path / f"sys/bus/pci/devices/{bridge}/config"
         path.write_bytes(path.read_bytes()[:64])
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-B", str(AGENT), f"--root={tmp_path}"],
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    found = parse_snapshot(done.stdout, "n1", "n1")
+    found = parse_snapshot(run_agent(f"--root={tmp_path}"), "n1", "n1")
     assert "only root" in found.unseen["peers"]
     assert found.table("bridges") == {}
     assert rungs(found) == []

@@ -105,8 +105,7 @@ def study(folder: Path, facts: bool, *, slow: float = 1.0, tool: str = "osu") ->
                 (place / f"write-{launch}.out").write_text(perftest(arm, launch))
             for name in ("latency", "bw") if tool == "osu" else ():
                 (place / f"{name}-{launch}.out").write_text(osu(arm, name, launch, slow=slow))
-    words = {"none": "none", "staged": "staged", "direct": "direct"}
-    texts = {key: f", gpu: {word}" if facts else "" for key, word in words.items()}
+    texts = {way: f", gpu: {way}" if facts else "" for way in ("none", "staged", "direct")}
     (folder / "logs" / "study-labels.yaml").write_text(LABELS.format(**texts))
     assert main(["study", "import", str(folder / "logs"), "--output", str(folder / "s")]) == 0
     return folder / "s"

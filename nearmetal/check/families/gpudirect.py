@@ -172,16 +172,18 @@ def _window_remedy(node: Snapshot) -> str:
     regions = [max(node.count("pci", a, "region"), node.count("pci", a, "unmapped")) for a in table]
     gib = sum(regions) // _GIB
     hidden = any(node.flag("pci", a, "missing") for a in table) or gib >= 1 << 20
-    room = "N" if hidden else str(1 << gib.bit_length())
+    unit, per_gib = ("GiB", 1) if _on_vmware(node) else ("MiB", 1024)
+    room = "N" if hidden else str((1 << gib.bit_length()) * per_gib)
     if _on_vmware(node):
         how = (
             f"nearmetal up SPEC  # mmio: {room} GiB in SPEC, which is "
             f"pciPassthru.use64bitMMIO=TRUE, pciPassthru.64bitMMIOSizeGB={room}"
         )
     else:
-        mib = room if hidden else str((1 << gib.bit_length()) * 1024)
-        how = f"virsh edit MACHINE  # qemu:commandline: -fw_cfg opt/ovmf/X-PciMmio64Mb,string={mib}"
-    return how + (", N: a power of two above the memory of all its GPUs" if hidden else "")
+        how = (
+            f"virsh edit MACHINE  # qemu:commandline: -fw_cfg opt/ovmf/X-PciMmio64Mb,string={room}"
+        )
+    return how + (f", N: a power of two above the {unit} of all its GPUs" if hidden else "")
 
 
 def _above(node: Snapshot, address: str) -> list[str]:
