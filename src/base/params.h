@@ -27,7 +27,7 @@
 	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",           \
 	  "time without a heartbeat after which a neighbour in the segment counts as dead")        \
 	X(move_ms, UINT, "NEARMETAL_MOVE_MS", 600000, 1000, 86400000, "ms",                        \
-	  "time for which a neighbour that left the segment for a move may show no heartbeat")     \
+	  "longest silence of a neighbour while its machine or this one is moved")                 \
 	X(channels, TEXT, "NEARMETAL_CHANNELS", NM_CHANNEL_LIST, 0, 0, "list",                     \
 	  "channels that the provider may use; the default lists all of them")                     \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                        \

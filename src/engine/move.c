@@ -22,6 +22,7 @@ struct nm_move {
 	uint64_t position;    /* of the MOVE that came */
 	bool is_asked;	      /* way MEMORY: to be left once there is a link on the network */
 	bool is_pending;      /* MOVE came before the session that it names */
+	bool has_warned;      /* that its messages stay in memory: a machine may ask at any rate */
 	bool is_answer_due;
 	bool has_reported; /* the session of its direction has ended in order */
 };
@@ -188,6 +189,9 @@ static void begin(struct nm_engine *engine, struct nm_peer *peer)
 		nm_peer_on_way(peer, NM_WAY_QUIESCED);
 	} else if (err != -EAGAIN) {
 		peer->move->is_asked = false;
+		if (peer->move->has_warned)
+			return;
+		peer->move->has_warned = true;
 		nm_warn("peer " NM_WHO_FORMAT " (%.60s): a machine is asked to leave the segment, "
 			"but its messages stay in memory: %s",
 			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text, why.text);
@@ -197,12 +201,10 @@ static void begin(struct nm_engine *engine, struct nm_peer *peer)
 static unsigned int say_move(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why;
-	int err;
+	int err = say(engine, peer, NM_OP_MOVE, peer->move->sent, &why);
 
-	err = say(engine, peer, NM_OP_MOVE, peer->move->sent, &why);
-	if (err == 0) {
+	if (err == 0)
 		nm_peer_on_way(peer, NM_WAY_SAID);
-	}
 	return err == 0;
 }
 
@@ -214,7 +216,7 @@ static void check_deadline(struct nm_engine *engine, struct nm_peer *peer)
 			     "memory that is left");
 }
 
-/* The peer has everything, or what it left goes again: on with what waits. */
+/* The peer's count is known: send again what it did not take, then use the network. */
 static void go_on(struct nm_engine *engine, struct nm_peer *peer)
 {
 	static const struct nm_reason others = {"the memory was left: a machine is to be moved"};
@@ -286,9 +288,7 @@ static void take_pending(struct nm_engine *engine, struct nm_peer *peer)
 static unsigned int answer(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why;
-	int err;
-
-	err = say(engine, peer, NM_OP_MOVED, peer->move->position, &why);
+	int err = say(engine, peer, NM_OP_MOVED, peer->move->position, &why);
 	if (err == 0) {
 		peer->move->is_answer_due = false;
 	} else if (!is_transient(err)) {
@@ -318,7 +318,7 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 	return nr;
 }
 
-/* MOVE and MOVED: True if IN is worth a look; else it has been dealt with. */
+/* MOVE and MOVED: false if IN has no effect, or was a violation and is reported. */
 static bool is_for_session(const struct nm_incoming *in)
 {
 	if (!(in->from->kind->flags & NM_TRANSPORT_NETWORK) || in->pkt->len != 0) {

@@ -47,6 +47,9 @@ struct nm_peer_diag {
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
 };
 
+/* Memory of a channel in which payloads lie: whether a device copies straight from or to it. */
+enum nm_places { NM_PLACES_UNKNOWN, NM_PLACES_PINNED, NM_PLACES_REFUSED };
+
 struct nm_peer {
 	/* sending: one cache line has all that a small message needs */
 	enum nm_peer_state state;
@@ -102,7 +105,7 @@ struct nm_peer {
 	struct nm_peer_diag *diag;
 	struct nm_rndv_choice *bulk; /* set after its first large message */
 	/* Whether a device reads its payloads where they lie (stage.c). */
-	enum { NM_PLACES_UNKNOWN, NM_PLACES_PINNED, NM_PLACES_REFUSED } places;
+	enum nm_places places;
 };
 
 /* A packet that found no room. */

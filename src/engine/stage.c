@@ -48,9 +48,9 @@ struct stage {
 struct nm_stages {
 	struct stage transfers[NM_NR_STAGES];
 	struct block message; /* what nm_stage_message() and transfers without a stage use */
-	const struct nm_device_ops *ops;			    /* that pin memory */
-	enum { NOT_TRIED, PINNED, REFUSED } places[NM_NR_CHANNELS]; /* their memory */
-	size_t size;						    /* of a block */
+	const struct nm_device_ops *ops; /* that pin memory */
+	enum nm_places places[NM_NR_CHANNELS];
+	size_t size; /* of a block */
 };
 
 static bool block_init(struct nm_stages *stages, struct block *b)
@@ -272,18 +272,19 @@ static bool block_begin_copy(struct block *b, void *bytes, const struct iovec *p
 /* Can a device write into the places of this transport? Its memory is pinned at the first call. */
 static bool has_places(struct nm_stages *stages, struct nm_transport *t)
 {
+	enum nm_places *places;
 	struct iovec memory;
 
 	if (!t->place || !stages->ops)
 		return false;
-	if (stages->places[t->kind->channel] == NOT_TRIED) {
+	places = &stages->places[t->kind->channel];
+	if (*places == NM_PLACES_UNKNOWN) {
 		t->place->memory(t, &memory);
-		stages->places[t->kind->channel] =
-			nm_device_pin(stages->ops, memory.iov_base, memory.iov_len, false) ?
-				PINNED :
-				REFUSED;
+		*places = nm_device_pin(stages->ops, memory.iov_base, memory.iov_len, false) ?
+				  NM_PLACES_PINNED :
+				  NM_PLACES_REFUSED;
 	}
-	return stages->places[t->kind->channel] == PINNED;
+	return *places == NM_PLACES_PINNED;
 }
 
 /*
@@ -444,7 +445,7 @@ static int flush(struct nm_engine *engine, const struct nm_request *r, struct st
 	return err ? err : block_end_copy(&s->blocks[s->now], true);
 }
 
-/* Can a device read the payload that is delivered by and by, where it lies? Its hold then. */
+/* Can a device read the payload of IN where it lies, also after deliver()? *RET_HOLD keeps it. */
 static bool hold(const struct nm_stages *stages, const struct nm_incoming *in, uint64_t *ret_hold)
 {
 	const struct nm_place_ops *place = in->from->place;
@@ -509,11 +510,12 @@ int nm_stage_in(const struct nm_incoming *in, struct nm_request *r, const void *
 		append(in, &s->blocks[s->now], is_held, number, bytes, len);
 	else if (is_held)
 		in->from->place->release(in->from, in->peer, number);
-	if (!err && r->done + len == r->accepted)
+	if (!err && r->done + len == r->accepted) {
 		err = flush(engine, r, s);
-	/* Nothing goes on when the transfer ends. */
-	if (!err && r->done + len == r->accepted)
-		err = stage_wait(s);
+		/* Nothing goes on when the transfer ends. */
+		if (!err)
+			err = stage_wait(s);
+	}
 	if (err)
 		stage_drop(s);
 	return err;

@@ -76,7 +76,7 @@ int nm_cuda_end(int64_t copy, bool waits);
 void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start);
 /* All copies of GPU from and to these pages are over. With the lock. */
 void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len);
-/* The context of GPU is left, and is_there() is true: so do its stream and its events. */
+/* Before the context of GPU is left: wait for all copies, destroy `into` and the events. */
 void nm_cuda_end_copies(struct nm_cuda_gpu *gpu);
 
 /* cuda_share.c: `share` and `pull` of the interface. */

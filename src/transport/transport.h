@@ -102,11 +102,14 @@ struct nm_stream_ends {
 /*
  * The engine's functions. FROM is always the transport that calls. A transport calls them only from
  * within its progress(), quarantine->finish() and move->take_rest(), and never while one of its own
- * deliver() calls is running. PEER is the engine's record of the peer: the same pointer from source_up() and
- * in link->peer, unless learn() was false, and valid until all transports are destroyed.
+ * deliver() calls is running. PEER is the engine's record of the peer: the same pointer from
+ * source_up() and in link->peer, unless learn() was false, and valid until all transports are
+ * destroyed.
  * Only these call functions of this contract in turn: deliver() calls send() on any link, cast_out()
- * of FROM, and finish() and the functions of nm_move_ops of other transports; source_up() calls
- * learn() of other transports; reports of an end call move->leave().
+ * of FROM, functions of nm_place_ops, and finish() and the functions of nm_move_ops of other
+ * transports; source_up() calls learn() of other transports; let_go() calls place->release();
+ * reports of an end call functions of nm_place_ops, and move->leave() and move->forget(). If
+ * deliver() or asked() ends the peer, it calls what reports of an end call.
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */

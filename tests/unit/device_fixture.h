@@ -185,6 +185,18 @@ static inline void post(struct near_node *node, struct near_node *peer, bool is_
 		    0);
 }
 
+/* The completions of NODE since the last call, none of them an error. */
+static inline unsigned int nr_completed(struct near_node *node)
+{
+	unsigned int nr = 0;
+
+	for (; !nm_cqueue_empty(node->cq); nr++) {
+		NM_CHECK_EQ(nm_cqueue_front(node->cq)->err, 0);
+		nm_cqueue_pop(node->cq);
+	}
+	return nr;
+}
+
 static inline void open_both(void)
 {
 	plug();

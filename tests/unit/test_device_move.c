@@ -6,7 +6,7 @@
 #include "engine/internal.h"
 #include "transport/shm/shm_private.h"
 #include "vmseg_nodes.h"
-/* Behind those of which parameters have the names of its nodes. */
+/* The last one: its nodes `a` and `b` would be hidden by parameters of the others. */
 #include "device_fixture.h"
 
 /* Transfers 0 and 1 go from A to B, 2 and 3 from B to A. */
@@ -46,17 +46,6 @@ static unsigned int nr_going_in(const void *base, const struct nm_pool *pool)
 	for (int i = 1; i < 64; i++)
 		nr += going[i].host && (uintptr_t)going[i].host - (uintptr_t)base <
 					       (size_t)pool->nr_chunks * pool->chunk_size;
-	return nr;
-}
-
-static unsigned int nr_completed(struct near_node *node)
-{
-	unsigned int nr = 0;
-
-	for (; !nm_cqueue_empty(node->cq); nr++) {
-		NM_CHECK_EQ(nm_cqueue_front(node->cq)->err, 0);
-		nm_cqueue_pop(node->cq);
-	}
 	return nr;
 }
 

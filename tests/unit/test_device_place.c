@@ -37,18 +37,6 @@ NM_TEST(a_device_copies_from_window_to_window)
 	pins_nothing = false;
 }
 
-/* The completions of NODE until now. */
-static unsigned int nr_completed(struct near_node *node)
-{
-	unsigned int nr = 0;
-
-	for (; !nm_cqueue_empty(node->cq); nr++) {
-		NM_CHECK_EQ(nm_cqueue_front(node->cq)->err, 0);
-		nm_cqueue_pop(node->cq);
-	}
-	return nr;
-}
-
 /* Chunks of other messages come between those that the device has yet to read. */
 NM_TEST(messages_between_the_chunks_of_a_device)
 {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "engine/internal.h"
 #include "moving.h"
 #include "transport/shm/shm_private.h"
@@ -168,7 +169,7 @@ NM_TEST_WITHIN(one_direction_is_enough, 120)
 		step_until_frozen(part);
 		one_message(0, 1, "by network");
 		NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_NET);
-		NM_CHECK(near_facts(moving_node(1), moving_node(0)).connected == false);
+		NM_CHECK(!near_facts(moving_node(1), moving_node(0)).connected);
 		one_message(1, 0, "and back");
 		NM_CHECK_EQ(moving_channel(1, 0), NM_CHANNEL_NET);
 		stay(part);
@@ -241,11 +242,20 @@ NM_TEST_WITHIN(what_is_in_memory_comes_before_what_is_on_the_network, 60)
 	moving_destroy();
 }
 
+static unsigned int nr_warnings;
+
+static void count_warning(enum nm_log_level level, const char *line)
+{
+	nr_warnings += level == NM_LOG_WARN && strstr(line, "its messages stay in memory");
+}
+
 NM_TEST_WITHIN(without_a_network_memory_stays, 60)
 {
 	struct near_node *a = near_create_on(0, false), *b = near_create_on(1, true);
+	struct nm_transport *t = a->engine->transports[NM_CHANNEL_VMSEG];
 	char in[8];
 
+	nm_log_set_sink(count_warning);
 	NM_CHECK_EQ(near_send(a, b, "x", 1, 1, 0, NULL), 0);
 	NM_CHECK_EQ(near_recv(b, a, in, 1, 1, "in"), 0);
 	NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
@@ -260,6 +270,13 @@ NM_TEST_WITHIN(without_a_network_memory_stays, 60)
 	NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
 	NM_CHECK_EQ(in[0], 'y');
 	NM_CHECK_EQ(near_facts(a, b).link.channel, NM_CHANNEL_VMSEG);
+	/* A machine that asks over and over fills no log. */
+	for (int i = 0; i < 10; i++) {
+		NM_CHECK(t->sink.asked(t, near_peer(a, b), true));
+		near_step(a, b, NULL);
+	}
+	NM_CHECK_EQ(nr_warnings, 1);
+	nm_log_set_sink(NULL);
 	near_destroy(a);
 	near_destroy(b);
 }

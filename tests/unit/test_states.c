@@ -163,7 +163,7 @@ static void follow(const struct nm_move_table *table, const char *const *expecte
 			nr += next >= 0;
 		}
 	}
-	/* No row says something else for the second time. */
+	/* No pair of state and event has two rows. */
 	NM_CHECK_EQ(table->nr_steps, nr);
 }
 

@@ -70,7 +70,7 @@ static NM_COLD uint64_t hold(struct nm_link *base)
 	struct shm_session *s = nm_shm_session_of(base);
 	struct nm_ring_writer *writer = &s->link.writer;
 
-	/* Before closing, which makes it say less. */
+	/* Closing changes the limit. */
 	s->floor = writer->limit - writer->mask - 1;
 	nm_ring_writer_close(writer);
 	base->remote_copy = false;
