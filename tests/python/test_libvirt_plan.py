@@ -240,6 +240,23 @@ def test_what_must_be_made_anew_says_why(before: str, after: str, why: str) -> N
     assert others == {f"node {name}" for name in after}
 
 
+@pytest.mark.parametrize(
+    ("slots", "part"), [(1, "64 MiB"), (8, "64 MiB"), (9, "128 MiB"), (20, "256 MiB"), (300, "1 GiB")]
+)
+def test_parts_are_sized_from_the_most_slots_of_a_node(slots: int, part: str) -> None:
+    plan = planned(TWO.replace("name: b", f"name: b, slots: {slots}"))
+    assert attributes(plan, Kind.HOST, "h")["part_size"] == part
+    assert said(plan, "get smaller windows") == (slots == 300)
+
+
+def test_a_running_segment_keeps_its_size_and_a_note_says_what_that_costs() -> None:
+    there = carried_out(planned(TWO), Observed())
+    plan = planned(TWO.replace("name: b", "name: b, slots: 20"), there)
+    assert [c.action for c in plan.changes if c.key.kind is Kind.HOST] == [Action.NONE]
+    assert said(plan, "parts of 64 MiB: the 20 endpoints of node b get smaller windows")
+    assert said(plan, "160 MiB hold whole ones")
+
+
 def test_parts_of_another_size_say_so() -> None:
     there = carried_out(planned(TWO), Observed())
     plan = planned(TWO.replace("name: h,", "name: h, segment: {part: 32 MiB},"), there)

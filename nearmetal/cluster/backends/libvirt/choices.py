@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode
 from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
 from nearmetal.cluster.resource import HostFacts
+from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError
 
 QEMU_NAMES: dict[Device, str] = {
@@ -18,6 +19,12 @@ QEMU_NAMES: dict[Device, str] = {
 """QEMU's names of the devices of a spec."""
 
 _CONVENTION = "one mapping that all may write, so each keeps to its part by convention"
+
+_WINDOW = 8 << 20
+"""Memory of a part for one endpoint: a window with the usual knobs takes less than 6 MiB."""
+
+_USUAL_PART = 64 << 20
+_LARGEST_PART = 1 << 30
 
 
 def choose_device(
@@ -59,7 +66,32 @@ def choose_device(
     )
 
 
-def nr_parts(host: LibvirtHost, device: Device, there: VirtualHost | None) -> int:
+def part_size(host: LibvirtHost, device: Device, there: VirtualHost | None) -> int:
+    """Return the size of each part of a host's segment; `there`: the host as it is.
+
+    The parts of a running segment keep their size, because another one recreates all nodes.
+    """
+    if host.segment.part != "auto":
+        return host.segment.part
+    if there is not None and there.device == device and there.part_size:
+        return there.part_size
+    most = max(node.slots for node in host.nodes)
+    return min(max(_USUAL_PART, 1 << (_WINDOW * most - 1).bit_length()), _LARGEST_PART)
+
+
+def small_parts(host: LibvirtHost, size: int) -> str:
+    """Return a note on parts in which not every slot has a whole window; "" if there is room."""
+    tight = [node for node in host.nodes if node.slots * _WINDOW > size]
+    if not tight:
+        return ""
+    most = max(tight, key=lambda node: node.slots)
+    return (
+        f"parts of {format_size(size)}: the {most.slots} endpoints of node {most.name} get smaller "
+        f"windows, which slows large messages; {format_size(most.slots * _WINDOW)} hold whole ones"
+    )
+
+
+def nr_parts(host: LibvirtHost, device: Device, size: int, there: VirtualHost | None) -> int:
     """Return the number of parts of a host's segment; `there`: the host as it is.
 
     A segment with more parts than necessary keeps them, because another size recreates all nodes.
@@ -68,7 +100,7 @@ def nr_parts(host: LibvirtHost, device: Device, there: VirtualHost | None) -> in
         return 0
     if host.segment.parts != "auto":
         return host.segment.parts
-    if there is not None and (there.device, there.part_size) == (device, host.segment.part):
+    if there is not None and (there.device, there.part_size) == (device, size):
         have = there.parts or 0
         if have >= len(host.nodes):
             return have
