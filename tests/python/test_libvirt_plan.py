@@ -241,7 +241,8 @@ def test_what_must_be_made_anew_says_why(before: str, after: str, why: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("slots", "part"), [(1, "64 MiB"), (8, "64 MiB"), (9, "128 MiB"), (20, "256 MiB"), (300, "1 GiB")]
+    ("slots", "part"),
+    [(1, "64 MiB"), (8, "64 MiB"), (9, "128 MiB"), (20, "256 MiB"), (300, "1 GiB")],
 )
 def test_parts_are_sized_from_the_most_slots_of_a_node(slots: int, part: str) -> None:
     plan = planned(TWO.replace("name: b", f"name: b, slots: {slots}"))
