@@ -258,6 +258,25 @@ def test_a_running_segment_keeps_its_size_and_a_note_says_what_that_costs() -> N
     assert said(plan, "160 MiB hold whole ones")
 
 
+def test_cores_of_others_are_taken_last_and_sharing_them_is_said() -> None:
+    others = {"guest-of-anna": frozenset({0, 1, 2}), "other": frozenset({0, 99})}
+    found = replace(HYPERVISOR, pins=others)
+    plan = planned(TWO.replace("{name: b}", "{name: b, emulator_cpus: auto}"), found=found)
+    assert [attributes(plan, Kind.NODE, n)["cpus"] for n in "ab"] == ["3", "4"]
+    assert attributes(plan, Kind.NODE, "b")["emulator_cpus"] == "5,6,7"
+    assert not said(plan, "machines of others")
+    wide = planned(TWO.replace("{name: b}", "{name: b, slots: 6}"), found=found)
+    assert said(wide, "machines of others are pinned to cores of nodes: guest-of-anna (1, 2)")
+    assert [attributes(wide, Kind.NODE, n)["cpus"] for n in "ab"] == ["3", "1,2,4,5,6,7"]
+
+
+def test_a_running_node_keeps_its_cores_if_others_come() -> None:
+    there = carried_out(planned(TWO, found=HYPERVISOR), Observed())
+    plan = planned(TWO, there, replace(HYPERVISOR, pins={"x": frozenset({0})}))
+    assert plan.empty
+    assert said(plan, "machines of others are pinned to cores of nodes: x (0)")
+
+
 def test_parts_of_another_size_say_so() -> None:
     there = carried_out(planned(TWO), Observed())
     plan = planned(TWO.replace("name: h,", "name: h, segment: {part: 32 MiB},"), there)

@@ -10,6 +10,7 @@ from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, Virtu
 from nearmetal.cluster.resource import HostFacts
 from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError
+from nearmetal.core.text import printable
 
 QEMU_NAMES: dict[Device, str] = {
     "ivshmem": "ivshmem-plain",
@@ -23,6 +24,7 @@ _CONVENTION = "one mapping that all may write, so each keeps to its part by conv
 _WINDOW = 8 << 20
 """Memory of a part for one endpoint: a window with the usual knobs takes less than 6 MiB."""
 
+_MOST_NAMED = 4
 _USUAL_PART = 64 << 20
 _LARGEST_PART = 1 << 30
 
@@ -142,7 +144,8 @@ class Cores:
     """Deals the cores of one hypervisor to its nodes.
 
     A node keeps the dealt cores that it has. Any other node gets the cores that the fewest such
-    nodes have, in their order: in a new cluster the next cores, and after the last the first again.
+    nodes and machines of others have, in their order: in a new cluster the next cores, and after
+    the last the first again.
     """
 
     def __init__(self, facts: HostFacts) -> None:
@@ -150,6 +153,8 @@ class Cores:
         self.users: dict[int, list[str]] = {}
         self.nr_slots = 0
         self._dealt = dict.fromkeys(facts.cpus, 0)
+        for cores in facts.pins.values():
+            self._count(sorted(cores.intersection(facts.cpus)))
         self._kept: dict[str, tuple[int, ...]] = {}
 
     def keep(self, node: LibvirtNode, held: VirtualNode | None) -> None:
@@ -199,9 +204,23 @@ class Cores:
             have = () if held is None else held.emulator_cpus
             if have and set(have) <= set(self.facts.cpus):
                 return have
-            free = [cpu for cpu in self.facts.cpus if cpu not in self.users]
+            pinned = set(self.users).union(*self.facts.pins.values())
+            free = [cpu for cpu in self.facts.cpus if cpu not in pinned]
             return tuple(free or self.facts.cpus)
         return self._given(node, node.emulator_cpus)
+
+    def strangers(self) -> str:
+        """Return a note on cores that machines of others have, too; "" if there are none."""
+        shared = {
+            name: sorted(cores.intersection(self.users))
+            for name, cores in sorted(self.facts.pins.items())
+        }
+        named = [f"{printable(n)[:64]} ({', '.join(map(str, c))})" for n, c in shared.items() if c]
+        if not named:
+            return ""
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        shown = ", ".join(named[:_MOST_NAMED])
+        return f"machines of others are pinned to cores of nodes: {shown}{more}"
 
     def cells(self, node: LibvirtNode, cpus: Sequence[int]) -> tuple[int, ...]:
         """Return the host's NUMA nodes that a node's memory comes from; () for any."""

@@ -263,7 +263,7 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
     for uri in spec.uris:
         deal = cores[uri]
         note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
-        notes += [f"{deal.facts.uri}: {note}"] if note else []
+        notes += [f"{deal.facts.uri}: {each}" for each in (note, deal.strangers()) if each]
     parts = tuple(part_of(spec, key, values) for key, values in made)
     return Desired(parts, tuple(notes), whys=whys)
 
