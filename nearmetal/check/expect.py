@@ -41,6 +41,13 @@ def _words(value: Value) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _priorities(value: Value) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [value]
+    if not items or not all(type(item) is int and 0 <= item < 8 for item in items):  # noqa: PLR2004
+        raise ValueError("is not a list of priorities from 0 to 7|write for example [3]")
+    return tuple(str(item) for item in sorted(set(items)))
+
+
 def _daemons(value: Value) -> tuple[str, ...]:
     unknown = [name for name in _words(value) if name not in DAEMONS]
     if unknown:
@@ -106,6 +113,8 @@ KEYS: Mapping[str, Expected] = {
     "memory_per_core_gib": Expected(_number, None, "", "least memory for each core, in GiB"),
     "link_gbit": Expected(_number, None, "", "least rate of an active RDMA port, in Gbit/s"),
     "mtu": Expected(_number, None, "", "least MTU of interfaces of RDMA devices"),
+    "pfc": Expected(_priorities, None, "", "the priorities with flow control of RoCE interfaces"),
+    "ecn": Expected(_priorities, None, "", "priorities of RoCE with congestion control (ECN)"),
     "gpu_region": Expected(
         _bytes, float(1 << 30), OWN, "least memory of a GPU that adapters reach at a time (BAR1)"
     ),

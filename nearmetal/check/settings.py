@@ -13,7 +13,7 @@ from nearmetal.core.errors import BackendError, LogError, PasswordError, StateEr
 if TYPE_CHECKING:
     from nearmetal.cluster.backend import Backend
 
-_KNOWN = ("mmio", "p2p")
+_KNOWN = ("mmio", "p2p", "memory_reservation", "cpu_reservation", "latency")
 _NODE = "node"
 """The value of Kind.NODE, which a quick check has no time to load."""
 

@@ -221,6 +221,8 @@ class HostFacts:
     """Whether it has EFI firmware for machines; asked for only if a node needs it."""
     regions: Mapping[str, tuple[Region, ...]] = field(default_factory=dict)
     """By node: the regions of the devices of the host that it gets."""
+    pins: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By machine of others: the cores to which its processors are pinned."""
 
     @property
     def cpus(self) -> tuple[int, ...]:

@@ -22,8 +22,9 @@
 	  "file in which the guest unit describes the segment of this virtual machine")            \
 	X(segment_lanes, UINT, "NEARMETAL_SEGMENT_LANES", 64, 1, 4096, "peers",                    \
 	  "lanes in a window of the segment; fewer if the part is too small")                      \
-	X(segment_endpoints, UINT, "NEARMETAL_SEGMENT_ENDPOINTS", 8, 1, 256, "endpoints",          \
-	  "endpoints that must fit into the part of this machine; limits the size of windows")     \
+	X(segment_endpoints, UINT, "NEARMETAL_SEGMENT_ENDPOINTS", 0, 0, 256, "endpoints",          \
+	  "endpoints that must fit into the part of this machine; limits the size of windows; "    \
+	  "0: as segment.conf says, 8 at least")                                                   \
 	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",           \
 	  "time without a heartbeat after which a neighbour in the segment counts as dead")        \
 	X(move_ms, UINT, "NEARMETAL_MOVE_MS", 600000, 1000, 86400000, "ms",                        \

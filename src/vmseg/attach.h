@@ -54,6 +54,7 @@ struct nm_vmseg_config {
 	uint32_t part;
 	uint8_t token[NM_VMSEG_TOKEN_LEN];
 	int32_t numa, vcpu_numa; /* -1: unknown */
+	uint32_t endpoints;	 /* that must fit into the part; 0: unknown */
 	/* from vcpu_numa to each NUMA node of the host, from its firmware; 0: unknown */
 	uint8_t distances[NM_VMSEG_MAX_NUMA];
 };

@@ -129,6 +129,7 @@ enum key {
 	NUMA,
 	VCPU_NUMA,
 	DISTANCES,
+	ENDPOINTS,
 	NR_KEYS
 };
 
@@ -148,6 +149,7 @@ static const struct {
 	[NUMA] = {"numa", false, "the number of a NUMA node, or -1"},
 	[VCPU_NUMA] = {"vcpu_numa", false, "the number of a NUMA node, or -1"},
 	[DISTANCES] = {"distances", false, "at most 64 numbers from 0 to 255, by NUMA node"},
+	[ENDPOINTS] = {"endpoints", false, "a number from 1 to 256"},
 };
 
 static bool take_value(enum key key, struct text value, struct nm_vmseg_config *config)
@@ -183,6 +185,11 @@ static bool take_value(enum key key, struct text value, struct nm_vmseg_config *
 		return parse_number(value, -1, 1023, &config->vcpu_numa);
 	case DISTANCES:
 		return parse_distances(value, config->distances);
+	case ENDPOINTS:
+		if (!parse_number(value, 1, NM_VMSEG_NR_SLOTS_MAX, &number))
+			return false;
+		config->endpoints = (uint32_t)number;
+		return true;
 	case NR_KEYS:
 		break;
 	}

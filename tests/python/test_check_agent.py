@@ -44,14 +44,20 @@ def run(*options: str, prefix: tuple[str, ...] = (), python: str = sys.executabl
     return parse_snapshot(run_agent(*options, prefix=prefix, python=python), "here", "here")
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> ModuleType:
-    """The agent as a module, on an empty root."""
+def load_agent() -> ModuleType:
+    """Return the agent as a module."""
     spec = importlib.util.spec_from_file_location("check_agent", AGENT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> ModuleType:
+    """The agent as a module, on an empty root."""
+    module = load_agent()
     module.ROOT = str(tmp_path)  # type: ignore[attr-defined]
     return module
 
@@ -409,6 +415,8 @@ def test_the_processes_of_qemu(agent: ModuleType, tmp_path: Path) -> None:
     uuid = "4c4c4544-0000-1000-8000-00000000000A"
     words = ["qemu-system-x86_64", "-name", "guest=vm1,debug-threads=on", "-uuid", uuid]
     words += ["-machine", "pc-q35-7.2,accel=kvm", "-m", "4096", "-object", "secret,data=hush"]
+    words += ["-device", '{"driver":"vfio-pci","host":"0000:3b:00.2","id":"hostdev0"}']
+    words += ["-device", "vfio-pci,id=b,host=af:00.1", "-device", "virtio-net-pci,host_mtu=9000"]
     put(
         tmp_path,
         {
@@ -420,6 +428,8 @@ def test_the_processes_of_qemu(agent: ModuleType, tmp_path: Path) -> None:
             "proc/7/task/9/comm": "CPU 1/KVM\n",
             "proc/7/task/9/status": "Cpus_allowed_list:\t0-3\n",
             "proc/9/comm": "bash\n",
+            "sys/bus/pci/devices/0000:3b:00.2/numa_node": "0\n",
+            "sys/bus/pci/devices/0000:af:00.1/numa_node": "1\n",
         },
     )
     found = facts(agent, "machines")
@@ -433,6 +443,7 @@ def test_the_processes_of_qemu(agent: ModuleType, tmp_path: Path) -> None:
             "resident_kib": 100,
             "memory_locked": True,
             "pins": {"0": "3", "1": "0-3"},
+            "devices": {"0000:3b:00.2": 0, "0000:af:00.1": 1},
         },
     )
     assert "hush" not in json.dumps(found)

@@ -82,6 +82,7 @@ FAULTS: list[tuple[str, list[tuple[str, Any]], str, str]] = [
     ("fabric.slot", [("pci>0000:17:00.0>current_link_width", "8")], "x8", "warning"),
     ("virtual.clock", [("virtual>clock", "acpi_pm")], "acpi_pm", "warning"),
     ("virtual.steal", [("virtual>steal_percent", 7.5)], "more than 1 %", "warning"),
+    ("virtual.reserved", [("virtual>settings", {"latency": "normal"})], "normal", "warning"),
     (
         "virtual.iommu",
         [("pci>0000:17:00.1", {"physical": "0000:17:00.0", "group_size": 3})],
@@ -150,7 +151,8 @@ def test_every_check_of_one_node_has_a_fault_above_or_needs_an_expectation() -> 
     injected = {check for check, *_ in FAULTS}
     expected = {check for check, *_ in EXPECTED}
     special = {"base.sources", "base.privilege", "base.clock", "storage.silent"}
-    special |= {"virtual.balloon", "virtual.placement", "virtual.pins"}
+    special |= {"virtual.balloon", "virtual.placement", "virtual.pins", "virtual.distance"}
+    special |= {"fabric.pfc", "fabric.ecn"}
     # The rungs of GPUDirect have files of their own: test_check_gpudirect.py.
     each = {n for n, c in CHECKS.items() if c.judge is not None and c.family != "gpudirect"}
     assert each <= injected | expected | special
@@ -512,6 +514,61 @@ def test_virtual_processors_that_are_not_pinned_or_share_a_processor() -> None:
     shared = only(judged([node(9, ("virtual>guests", machines))]))
     assert (shared.value, shared.grade) == ("CPUs 2", Gravity.FAULT)
     assert "vm1, vm2" in shared.reason
+
+
+DEVICES = {"0000:17:02.1": 1}
+
+
+@pytest.mark.parametrize(
+    ("pins", "devices", "found"),
+    [
+        ({"0": "2", "1": "3"}, DEVICES, ["0000:17:02.1 on NUMA node 1"]),
+        ({"0": "2", "1": "4"}, DEVICES, []),
+        ({"0": "4"}, DEVICES, []),
+        ({"0": "2"}, {"0000:17:02.1": -1}, []),
+        ({}, DEVICES, []),
+    ],
+)
+def test_a_device_far_from_all_processors_of_its_machine(
+    pins: dict[str, str], devices: dict[str, int], found: list[str]
+) -> None:
+    machine = {"name": "vm1", "pins": pins, "devices": devices, "locked_kib": 1}
+    analysis = judged([node(9, ("virtual>guests", {UUID: machine}))])
+    far = [f for f in analysis.findings if f.check == "virtual.distance"]
+    assert [f.value for f in far] == found
+    assert all(f.about == "vm1" and "node1/cpulist" in f.remedy for f in far)
+
+
+ROCE = [
+    ("fabric>mlx5_0>ports>1>link_layer", "Ethernet"),
+    ("fabric>mlx5_0>ports>1>netdev", "ens1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "net", "found"),
+    [
+        ("pfc: [3]", {"pfc": "3"}, []),
+        ("pfc: [3]", {"pfc": "3 4"}, [("fabric.pfc", "3 4")]),
+        ("pfc: 3", {"pfc": "none"}, [("fabric.pfc", "none")]),
+        ("pfc: [3]", {}, []),
+        ("ecn: [3]", {"ecn": {"np": {"3": "1"}, "rp": {"3": "1"}}}, []),
+        ("ecn: [3]", {"ecn": {"np": {"3": "1"}, "rp": {"3": "0"}}}, [("fabric.ecn", "off")]),
+        ("ecn: [3]", {}, []),
+        ("mtu: 1500", {"pfc": "none", "ecn": {"np": {"3": "0"}}}, []),
+    ],
+)
+def test_flow_control_and_congestion_control_of_roce(
+    text: str, net: dict[str, Any], found: list[tuple[str, str]]
+) -> None:
+    profile = f"name: site\nchecks: ['*']\nexpect:\n  {text}\n"
+    facts = [*ROCE, ("net>ens1", {"mtu": 9000, "kind": 1, **net})]
+    seen = judged([node(1, *facts)], profile).findings
+    ours = [f for f in seen if f.check in ("fabric.pfc", "fabric.ecn")]
+    assert [
+        (f.check, f.value[: len(value)]) for f, (_, value) in zip(ours, found, strict=True)
+    ] == found
+    assert all(f.about == "ens1" and f.source == "site.yaml:4" for f in ours)
 
 
 def test_names_of_a_hostile_node_are_quoted_in_remedies() -> None:

@@ -240,6 +240,43 @@ def test_what_must_be_made_anew_says_why(before: str, after: str, why: str) -> N
     assert others == {f"node {name}" for name in after}
 
 
+@pytest.mark.parametrize(
+    ("slots", "part"),
+    [(1, "64 MiB"), (8, "64 MiB"), (9, "128 MiB"), (20, "256 MiB"), (300, "1 GiB")],
+)
+def test_parts_are_sized_from_the_most_slots_of_a_node(slots: int, part: str) -> None:
+    plan = planned(TWO.replace("name: b", f"name: b, slots: {slots}"))
+    assert attributes(plan, Kind.HOST, "h")["part_size"] == part
+    assert said(plan, "get smaller windows") == (slots == 300)
+
+
+def test_a_running_segment_keeps_its_size_and_a_note_says_what_that_costs() -> None:
+    there = carried_out(planned(TWO), Observed())
+    plan = planned(TWO.replace("name: b", "name: b, slots: 20"), there)
+    assert [c.action for c in plan.changes if c.key.kind is Kind.HOST] == [Action.NONE]
+    assert said(plan, "parts of 64 MiB: the 20 endpoints of node b get smaller windows")
+    assert said(plan, "160 MiB hold whole ones")
+
+
+def test_cores_of_others_are_taken_last_and_sharing_them_is_said() -> None:
+    others = {"guest-of-anna": frozenset({0, 1, 2}), "other": frozenset({0, 99})}
+    found = replace(HYPERVISOR, pins=others)
+    plan = planned(TWO.replace("{name: b}", "{name: b, emulator_cpus: auto}"), found=found)
+    assert [attributes(plan, Kind.NODE, n)["cpus"] for n in "ab"] == ["3", "4"]
+    assert attributes(plan, Kind.NODE, "b")["emulator_cpus"] == "5,6,7"
+    assert not said(plan, "machines of others")
+    wide = planned(TWO.replace("{name: b}", "{name: b, slots: 6}"), found=found)
+    assert said(wide, "machines of others are pinned to cores of nodes: guest-of-anna (1, 2)")
+    assert [attributes(wide, Kind.NODE, n)["cpus"] for n in "ab"] == ["3", "1,2,4,5,6,7"]
+
+
+def test_a_running_node_keeps_its_cores_if_others_come() -> None:
+    there = carried_out(planned(TWO, found=HYPERVISOR), Observed())
+    plan = planned(TWO, there, replace(HYPERVISOR, pins={"x": frozenset({0})}))
+    assert plan.empty
+    assert said(plan, "machines of others are pinned to cores of nodes: x (0)")
+
+
 def test_parts_of_another_size_say_so() -> None:
     there = carried_out(planned(TWO), Observed())
     plan = planned(TWO.replace("name: h,", "name: h, segment: {part: 32 MiB},"), there)

@@ -12,13 +12,12 @@ import pytest
 from nearmetal.cluster.backends.libvirt import probe
 from nearmetal.cluster.backends.libvirt.build import Boot
 from nearmetal.cluster.backends.libvirt.hosts import HostShell
-from nearmetal.cluster.backends.libvirt.hypervisor import About
+from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
-    from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
     from nearmetal.cluster.backends.libvirt.images import BuiltImages
 
 QUIET = "console=ttyS0 quiet loglevel=3 panic=-1"
@@ -155,3 +154,18 @@ def test_a_refusal_of_before_a_restart_of_this_machine_is_not_believed(memory: P
     assert not asked(guest, memory)[0]
     guest.refusal, guest.now = "", 5.0
     assert asked(guest, memory)[0]
+
+
+def test_the_pins_of_running_machines_come_from_libvirt() -> None:
+    libvirt = pytest.importorskip("libvirt")
+    link = Hypervisor("test:///default")
+    try:
+        assert link.pins() == {}
+        (domain,) = link._link.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        cores = len(domain.vcpuPinInfo(libvirt.VIR_DOMAIN_AFFECT_LIVE)[0])
+        domain.pinVcpu(0, tuple(core == 1 for core in range(cores)))
+        assert link.pins() == {domain.name(): frozenset({1})}
+        domain.pinVcpu(1, tuple(core < 2 for core in range(cores)))
+        assert link.pins() == {domain.name(): frozenset({1})}
+    finally:
+        link.close()

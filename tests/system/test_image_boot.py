@@ -140,6 +140,7 @@ def test_the_segment_is_where_the_provider_looks(pair: Pair) -> None:
             "integrity": "enforced",
             "numa": "-1",
             "vcpu_numa": str(part),
+            "endpoints": "1",
             "distances": " ".join(map(str, pair.shared.distances(part))),
         }
         modes = machine.tell("stat -L -c '%a %G' /dev/nearmetal/own /dev/nearmetal/all")

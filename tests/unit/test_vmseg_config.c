@@ -52,6 +52,9 @@ NM_TEST(a_sound_file_is_read)
 	NM_CHECK_EQ(config.distances[2], 255);
 	NM_CHECK_EQ(config.distances[3], 0);
 	NM_CHECK_EQ(parse(SOUND "distances =\n", &config, &why), 0);
+	NM_CHECK_EQ(config.endpoints, 0);
+	NM_CHECK_EQ(parse(SOUND "endpoints = 256\n", &config, &why), 0);
+	NM_CHECK_EQ(config.endpoints, 256);
 }
 
 NM_TEST(distances_of_more_nodes_than_there_can_be_are_refused)
@@ -93,6 +96,8 @@ NM_TEST(every_wrong_line_is_named)
 		{"distances = 10,21\n", "line 1: distances must be at most 64 numbers"},
 		{"distances = 10 256\n", "line 1: distances must be"},
 		{"distances = 10 -1\n", "line 1: distances must be"},
+		{"endpoints = 0\n", "line 1: endpoints must be a number from 1 to 256"},
+		{"endpoints = 257\n", "line 1: endpoints must be"},
 		{"colour = red\n", "line 1: unknown key"},
 		{"version\n", "line 1: does not have the form `key = value`"},
 		{"version = 1\ndevice = dax\nall = /a/b\npart = 0\n"

@@ -111,6 +111,13 @@ uint64_t segment_part_offset(uint32_t part, uint64_t part_size)
 	return NM_VMSEG_ALIGN + part * part_size;
 }
 
+static uint32_t told_endpoints;
+
+void segment_tell_endpoints(uint32_t nr)
+{
+	told_endpoints = nr;
+}
+
 static void write_config(uint32_t part)
 {
 	char file[NM_VMSEG_PATH_MAX], fresh[NM_VMSEG_PATH_MAX + 8];
@@ -129,6 +136,8 @@ static void write_config(uint32_t part)
 	fprintf(out, "\nnuma = %u\nvcpu_numa = %u\ndistances =", part, part);
 	for (uint32_t i = 0; i < MACHINES; i++)
 		fprintf(out, " %d", i == part ? 10 : 21);
+	if (told_endpoints)
+		fprintf(out, "\nendpoints = %u", told_endpoints);
 	fputc('\n', out);
 	NM_CHECK_EQ(fclose(out), 0);
 	NM_CHECK_EQ(chmod(fresh, 0600), 0);

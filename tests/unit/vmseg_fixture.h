@@ -34,6 +34,8 @@ uint64_t segment_part_offset(uint32_t part, uint64_t part_size);
  * are read once, so other processes wait at the door until the returned descriptor is closed.
  */
 int segment_enter_machine(uint32_t part);
+/* The endpoints that this file names; 0, as in every new case: none. */
+void segment_tell_endpoints(uint32_t nr);
 /* Likewise on the one after that of whoever called this last, in this process or another. */
 int segment_enter_next_machine(void);
 

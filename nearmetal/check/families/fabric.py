@@ -160,6 +160,47 @@ def _roce(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
             )
 
 
+def _ethernet(node: Snapshot) -> Iterator[str]:
+    """Yield the interfaces of active RoCE ports."""
+    for _, path in _ports(node):
+        active = node.text(*path, "state") == "ACTIVE"
+        if active and node.text(*path, "link_layer") == "Ethernet" and node.text(*path, "netdev"):
+            yield node.text(*path, "netdev")
+
+
+def _pfc(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    expected = wanted.value("pfc")
+    for name in sorted(set(_ethernet(node))) if expected else ():
+        found = node.text("net", name, "pfc")
+        if found and set(found.split()) != set(expected):
+            on = " ".join(f"{each}:on" for each in expected)
+            yield Spotted(
+                printable(found)[:40],
+                " ".join(expected),
+                "frames of RDMA are dropped where a queue is full, or other traffic is stopped",
+                f"dcb pfc set dev {word(name)} prio-pfc all:off {on}",
+                printable(name)[:16],
+                wanted.source("pfc"),
+            )
+
+
+def _ecn(node: Snapshot, wanted: Expectations) -> Iterator[Spotted]:
+    for name in sorted(set(_ethernet(node))):
+        for side in ("np", "rp"):
+            states = node.table("net", name, "ecn", side)
+            off = [each for each in wanted.value("ecn") or () if states.get(each) == "0"]
+            if off:
+                folder = f"/sys/class/net/{word(name)}/ecn/roce_{side}/enable"
+                yield Spotted(
+                    f"off for priority {' '.join(off)} ({side})",
+                    "on",
+                    "senders do not slow down where a switch marks packets",
+                    f"for p in {' '.join(off)}; do echo 1 >{folder}/$p; done",
+                    printable(name)[:16],
+                    wanted.source("ecn"),
+                )
+
+
 def _slot(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
     for address in sorted(node.table("pci")):
         place = ("pci", address)
@@ -237,6 +278,8 @@ CHECKS = (
     HealthCheck("fabric.mtu", Gravity.FAULT, "interfaces have their MTU", "", _mtu),
     HealthCheck("fabric.counters", Gravity.NOTE, "links have no errors", _ABI, _counters),
     HealthCheck("fabric.roce", Gravity.FAULT, "RoCE v2 has an address", _ABI, _roce),
+    HealthCheck("fabric.pfc", Gravity.FAULT, "RoCE has its flow control", "", _pfc),
+    HealthCheck("fabric.ecn", Gravity.FAULT, "RoCE has its congestion control", "", _ecn),
     HealthCheck(
         "fabric.slot",
         Gravity.WARNING,

@@ -212,7 +212,7 @@ SUBJECTS: Mapping[str, tuple[Subject, ...]] = {
 
 _OF_DEVICES = ("fw_ver", "board_id", "hca_type", "driver", "function")
 _OF_PORTS = ("rate", "link_layer", "state", "pkeys")
-_OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver")
+_OF_INTERFACES = ("mtu", "state", "speed", "duplex", "driver", "pfc", "ecn")
 _OF_MOUNTS = ("type", "options")
 _OF_JOBS = (
     "/run/user/",

@@ -156,6 +156,52 @@ def _pins(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         )
 
 
+def _distance(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    """Judge the devices that a host gave to its machines by the NUMA nodes of their vCPUs."""
+    near = {
+        n: cpus_of(node.text("memory", "nodes", n, "cpus")) for n in node.table("memory", "nodes")
+    }
+    for uuid, name in _machines(node):
+        pins = node.table("virtual", "guests", uuid, "pins").values()
+        used = set().union(*(cpus_of(cpus) for cpus in pins)) if pins else set()
+        for address in sorted(node.table("virtual", "guests", uuid, "devices")):
+            numa = node.number("virtual", "guests", uuid, "devices", address)
+            cpus = near.get(f"{numa:.0f}", set()) if numa is not None else set()
+            if used and cpus and not used & cpus:
+                yield Spotted(
+                    f"{printable(address)[:16]} on NUMA node {numa:.0f}",
+                    "the NUMA node of its virtual processors",
+                    "no virtual processor of the machine is near its device, so each access "
+                    "crosses the sockets",
+                    "virsh vcpupin MACHINE VCPU CPU  # of "
+                    f"/sys/devices/system/node/node{numa:.0f}/cpulist",
+                    name,
+                )
+
+
+_SETTINGS = {
+    "memory_reservation": ("full", "ESXi may take pages of the machine, or swap them", _RESERVED),
+    "cpu_reservation": ("full", "ESXi may run others on the processors of the machine", _PINNED),
+    "latency": ("high", "ESXi moves virtual processors and lets them sleep", _PINNED),
+}
+"""By setting of a machine of vSphere: the value for MPI, what another one does, the source."""
+
+
+def _reserved(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
+    for key, (wanted, why, source) in _SETTINGS.items():
+        found = node.text("virtual", "settings", key)
+        if found and found != wanted:
+            # vCenter accepts high latency sensitivity only with both reservations.
+            yield Spotted(
+                printable(found)[:40],
+                wanted,
+                why,
+                f"nearmetal up SPEC  # with {key}: {wanted}",
+                key,
+                source,
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Guest:
     """What a guest says about itself."""
@@ -229,5 +275,15 @@ CHECKS = (
     HealthCheck("virtual.functions", Gravity.FAULT, "virtual functions are there", "", _functions),
     HealthCheck("virtual.iommu", Gravity.WARNING, "functions are isolated", OWN, _iommu),
     HealthCheck("virtual.pins", Gravity.WARNING, "virtual processors are pinned", _PINNED, _pins),
+    HealthCheck(
+        "virtual.distance", Gravity.WARNING, "devices are near their machines", OWN, _distance
+    ),
+    HealthCheck(
+        "virtual.reserved",
+        Gravity.WARNING,
+        "vSphere reserves what machines use",
+        "VMW-IB, Table 1",
+        _reserved,
+    ),
     HealthCheck("virtual.sides", Gravity.WARNING, "host and guest agree", OWN, compare=_Sides),
 )

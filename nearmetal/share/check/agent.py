@@ -584,6 +584,63 @@ def interfaces() -> Facts:
                 )
 
 
+GET_DCB, IEEE_GET, REQUEST = 78, 21, 1
+DCB_NAME, DCB_IEEE, IEEE_PFC = 1, 13, 2
+"""Numbers of linux/rtnetlink.h, linux/netlink.h and linux/dcbnl.h."""
+
+
+def attributes(data: bytes) -> Dict[int, bytes]:
+    """Return the attributes of netlink by their numbers, without the flags of these."""
+    found, place = {}, 0
+    while place + 4 <= len(data):
+        size, kind = struct.unpack_from("=HH", data, place)
+        if size < 4 or place + size > len(data):
+            break
+        found[kind & 0x3FFF] = data[place + 4 : place + size]
+        place += size + 3 & ~3
+    return found
+
+
+def pfc_request(name: str) -> bytes:
+    """Return the question for the priority flow control of an interface."""
+    text = name.encode() + b"\0"
+    named = struct.pack("=HH", 4 + len(text), DCB_NAME) + text + bytes(-len(text) % 4)
+    body = struct.pack("=BBH", 0, IEEE_GET, 0) + named
+    return struct.pack("=IHHII", 16 + len(body), GET_DCB, REQUEST, 1, 0) + body
+
+
+def pfc_of(answer: bytes) -> Optional[str]:
+    """Return the priorities with flow control in an answer; None: the driver has none."""
+    if len(answer) < 20 or struct.unpack_from("=H", answer, 4)[0] != GET_DCB:
+        return None
+    told = attributes(attributes(answer[20:]).get(DCB_IEEE, b"")).get(IEEE_PFC, b"")
+    if len(told) < 2:
+        return None
+    return " ".join(str(each) for each in range(8) if told[1] >> each & 1) or "none"
+
+
+def flow_control() -> Facts:
+    """The priorities with flow control (PFC), of the Ethernet interfaces of RDMA ports."""
+    wanted = set()
+    for device in names("sys/class/infiniband"):
+        for port in names("sys/class/infiniband/%s/ports" % device):
+            folder = "sys/class/infiniband/%s/ports/%s" % (device, port)
+            if line(folder + "/link_layer") == "Ethernet":
+                wanted.add(line(folder + "/gid_attrs/ndevs/0"))
+    wanted.discard("")
+    if not wanted or ROOT != "/":
+        return
+    import socket  # noqa: PLC0415 - slow to load
+
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(1)
+        for name in sorted(wanted):
+            kernel.send(pfc_request(name))
+            found = pfc_of(kernel.recv(65536))
+            if found is not None:
+                yield "net.%s.pfc" % key(name), found
+
+
 def fabric() -> Facts:
     for name in names("sys/class/infiniband"):
         folder, place = "sys/class/infiniband/" + name, "fabric." + key(name)
@@ -850,6 +907,10 @@ def guest() -> Facts:
             yield "virtual.dax." + key(name), number("sys/bus/nd/devices/%s/size" % name)
 
 
+GIVEN = re.compile(r"\bhost\W{1,3}((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b")
+"""A device of the host in an option of QEMU, as words or as JSON."""
+
+
 def machines() -> Facts:
     """The QEMU machines of this host: processors and their pins, memory, and its kind."""
     hidden = 0
@@ -862,7 +923,16 @@ def machines() -> Facts:
             continue
         options = {}  # type: Dict[str, List[str]]
         for word, value in zip(words, words[1:]):
-            if word in ("-uuid", "-machine", "-M", "-m", "-name", "-overcommit", "-mem-path"):
+            if word in (
+                "-device",
+                "-uuid",
+                "-machine",
+                "-M",
+                "-m",
+                "-name",
+                "-overcommit",
+                "-mem-path",
+            ):
                 options.setdefault(word, []).append(value)
         uuid = (options.get("-uuid") or ["pid-" + pid])[0].lower()
         place = "virtual.guests." + key(uuid)
@@ -888,6 +958,11 @@ def machines() -> Facts:
             any("mem-lock=on" in o for o in options.get("-overcommit", [])),
         )
         yield place + ".pins", pins_of(pid)
+        given = [GIVEN.search(each) for each in options.get("-device", []) if "vfio-pci" in each]
+        for device in [each.group(1) for each in given if each]:
+            address = device if device.count(":") > 1 else "0000:" + device
+            numa = number("sys/bus/pci/devices/%s/numa_node" % address)
+            yield "%s.devices.%s" % (place, key(address)), numa
     if hidden:
         raise Unseen("the command lines of %d QEMU processes are hidden" % hidden)
 
@@ -1147,6 +1222,7 @@ SOURCES = [
     ("dmi", modules_of_memory),
     ("net", interfaces),
     ("fabric", fabric),
+    ("pfc", flow_control),
     ("pci", devices),
     ("peers", peers),
     ("guest", guest),
@@ -1159,7 +1235,7 @@ SOURCES = [
     ("segments", segments),
 ]  # type: List[Tuple[str, Callable[[], Facts]]]
 
-SLOW = ("names", "packages", "libraries", "machines", "dmi")
+SLOW = ("names", "packages", "libraries", "machines", "dmi", "pfc")
 """Sources that `--quick` leaves out."""
 
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -18,6 +19,9 @@
 
 /* Calls of progress to skip while there is no source. */
 #define PAUSE_WITHOUT_SOURCES 64
+
+/* Endpoints that a part has room for if nothing says more. */
+#define USUAL_ENDPOINTS 8
 
 static unsigned int segment_progress(struct nm_transport *transport)
 {
@@ -104,15 +108,23 @@ static void segment_destroy(struct nm_transport *transport)
 	nm_shm_destroy(transport);
 }
 
+/* How many endpoints share the part: the knob, or the guest unit's number, which is never small. */
+static uint32_t nr_endpoints(const struct nm_vmseg_config *segment)
+{
+	uint32_t nr = (uint32_t)nm_params()->segment_endpoints;
+
+	return nr ? nr : (uint32_t)nm_max_u64(segment->endpoints, USUAL_ENDPOINTS);
+}
+
 /* The own slot with its window, which neighbours may find from now on. */
-static int open_window(struct shm_transport *shm, const struct nm_identity *who,
-		       struct nm_reason *ret_reason)
+static int open_window(struct shm_transport *shm, const struct nm_vmseg_config *segment,
+		       const struct nm_identity *who, struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
 	struct nm_geometry geometry;
 	int err;
 
-	err = nm_vmseg_geometry(shm->segment, (uint32_t)params->segment_endpoints,
+	err = nm_vmseg_geometry(shm->segment, nr_endpoints(segment),
 				(uint32_t)params->segment_lanes, (uint32_t)params->ring_slots,
 				(uint32_t)params->chunk_size, params->pool_size, &geometry,
 				ret_reason);
@@ -135,7 +147,7 @@ static int open_segment(struct shm_transport *shm, struct nm_identity *who, cons
 
 	err = nm_vmseg_attach(segment, &shm->segment, ret_reason);
 	if (!err)
-		err = open_window(shm, who, ret_reason);
+		err = open_window(shm, segment, who, ret_reason);
 	if (err)
 		return err;
 	nm_identity_set_part(who, segment->token, segment->part);

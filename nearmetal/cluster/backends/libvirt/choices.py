@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode
 from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
 from nearmetal.cluster.resource import HostFacts
+from nearmetal.config.size import format_size
 from nearmetal.core.errors import StateError
+from nearmetal.core.text import printable
 
 QEMU_NAMES: dict[Device, str] = {
     "ivshmem": "ivshmem-plain",
@@ -18,6 +20,13 @@ QEMU_NAMES: dict[Device, str] = {
 """QEMU's names of the devices of a spec."""
 
 _CONVENTION = "one mapping that all may write, so each keeps to its part by convention"
+
+_WINDOW = 8 << 20
+"""Memory of a part for one endpoint: a window with the usual knobs takes less than 6 MiB."""
+
+_MOST_NAMED = 4
+_USUAL_PART = 64 << 20
+_LARGEST_PART = 1 << 30
 
 
 def choose_device(
@@ -59,7 +68,32 @@ def choose_device(
     )
 
 
-def nr_parts(host: LibvirtHost, device: Device, there: VirtualHost | None) -> int:
+def part_size(host: LibvirtHost, device: Device, there: VirtualHost | None) -> int:
+    """Return the size of each part of a host's segment; `there`: the host as it is.
+
+    The parts of a running segment keep their size, because another one recreates all nodes.
+    """
+    if host.segment.part != "auto":
+        return host.segment.part
+    if there is not None and there.device == device and there.part_size:
+        return there.part_size
+    most = max(node.slots for node in host.nodes)
+    return min(max(_USUAL_PART, 1 << (_WINDOW * most - 1).bit_length()), _LARGEST_PART)
+
+
+def small_parts(host: LibvirtHost, size: int) -> str:
+    """Return a note on parts in which not every slot has a whole window; "" if there is room."""
+    tight = [node for node in host.nodes if node.slots * _WINDOW > size]
+    if not tight:
+        return ""
+    most = max(tight, key=lambda node: node.slots)
+    return (
+        f"parts of {format_size(size)}: the {most.slots} endpoints of node {most.name} get smaller "
+        f"windows, which slows large messages; {format_size(most.slots * _WINDOW)} hold whole ones"
+    )
+
+
+def nr_parts(host: LibvirtHost, device: Device, size: int, there: VirtualHost | None) -> int:
     """Return the number of parts of a host's segment; `there`: the host as it is.
 
     A segment with more parts than necessary keeps them, because another size recreates all nodes.
@@ -68,7 +102,7 @@ def nr_parts(host: LibvirtHost, device: Device, there: VirtualHost | None) -> in
         return 0
     if host.segment.parts != "auto":
         return host.segment.parts
-    if there is not None and (there.device, there.part_size) == (device, host.segment.part):
+    if there is not None and (there.device, there.part_size) == (device, size):
         have = there.parts or 0
         if have >= len(host.nodes):
             return have
@@ -110,7 +144,8 @@ class Cores:
     """Deals the cores of one hypervisor to its nodes.
 
     A node keeps the dealt cores that it has. Any other node gets the cores that the fewest such
-    nodes have, in their order: in a new cluster the next cores, and after the last the first again.
+    nodes and machines of others have, in their order: in a new cluster the next cores, and after
+    the last the first again.
     """
 
     def __init__(self, facts: HostFacts) -> None:
@@ -118,6 +153,8 @@ class Cores:
         self.users: dict[int, list[str]] = {}
         self.nr_slots = 0
         self._dealt = dict.fromkeys(facts.cpus, 0)
+        for cores in facts.pins.values():
+            self._count(sorted(cores.intersection(facts.cpus)))
         self._kept: dict[str, tuple[int, ...]] = {}
 
     def keep(self, node: LibvirtNode, held: VirtualNode | None) -> None:
@@ -167,9 +204,23 @@ class Cores:
             have = () if held is None else held.emulator_cpus
             if have and set(have) <= set(self.facts.cpus):
                 return have
-            free = [cpu for cpu in self.facts.cpus if cpu not in self.users]
+            pinned = set(self.users).union(*self.facts.pins.values())
+            free = [cpu for cpu in self.facts.cpus if cpu not in pinned]
             return tuple(free or self.facts.cpus)
         return self._given(node, node.emulator_cpus)
+
+    def strangers(self) -> str:
+        """Return a note on cores that machines of others have, too; "" if there are none."""
+        shared = {
+            name: sorted(cores.intersection(self.users))
+            for name, cores in sorted(self.facts.pins.items())
+        }
+        named = [f"{printable(n)[:64]} ({', '.join(map(str, c))})" for n, c in shared.items() if c]
+        if not named:
+            return ""
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        shown = ", ".join(named[:_MOST_NAMED])
+        return f"machines of others are pinned to cores of nodes: {shown}{more}"
 
     def cells(self, node: LibvirtNode, cpus: Sequence[int]) -> tuple[int, ...]:
         """Return the host's NUMA nodes that a node's memory comes from; () for any."""

@@ -173,6 +173,23 @@ class Hypervisor:
 
         return self._listed("domains", self._link.listAllDomains, state)
 
+    def pins(self) -> dict[str, frozenset[int]]:
+        """Return the cores to which virtual processors are pinned, by the name of the machine.
+
+        Only a processor that has one core counts: any other one leaves the choice to the kernel.
+        """
+        found = {}
+        with self._asking("cannot list its domains"):
+            running = self._link.listAllDomains(self._api.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        for domain in running:
+            # A machine that has ended since then pins nothing.
+            with contextlib.suppress(self._api.libvirtError):
+                maps = domain.vcpuPinInfo(self._api.VIR_DOMAIN_AFFECT_LIVE)
+                cores = frozenset(one.index(True) for one in maps if sum(one) == 1)
+                if cores:
+                    found[str(domain.name())] = cores
+        return found
+
     def networks(self) -> list[OwnedObject]:
         """Return every network with our mark or a name of ours."""
         every = self._link.listAllNetworks

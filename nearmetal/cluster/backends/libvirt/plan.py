@@ -16,6 +16,8 @@ from nearmetal.cluster.backends.libvirt.choices import (
     choose_device,
     deal_parts,
     nr_parts,
+    part_size,
+    small_parts,
     why_recreated,
 )
 from nearmetal.cluster.backends.libvirt.efi import mmio_window, shared_regions
@@ -160,17 +162,20 @@ def _host(spec: LibvirtSpec, host: LibvirtHost, facts: HostFacts, observed: Obse
         there = None
     device, reason = choose_device(host, facts, accel, there)
     files, way = _files(spec, host, facts)
-    room = nr_parts(host, device, there)
+    size = part_size(host, device, there)
+    room = nr_parts(host, device, size, there)
     made = VirtualHost(
         uri=host.uri,
         directory=facts.directory,
         device=device,
         parts=room or None,
-        part_size=None if device == NONE else host.segment.part,
+        part_size=None if device == NONE else size,
     )
+    tight = "" if device == NONE else small_parts(host, size)
     notes = (
         f"host {host.name}: {accel.upper()}: {because}",
         f"host {host.name}: segment {device}: {reason}",
+        *([f"host {host.name}: segment: {tight}"] if tight else ()),
         f"host {host.name}: programs by {files}: {way}",
     )
     parts = deal_parts(host, room, observed.named(VirtualNode))
@@ -258,7 +263,7 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
     for uri in spec.uris:
         deal = cores[uri]
         note = cores_note(deal.nr_slots, len(deal.facts.cpus), deal.users)
-        notes += [f"{deal.facts.uri}: {note}"] if note else []
+        notes += [f"{deal.facts.uri}: {each}" for each in (note, deal.strangers()) if each]
     parts = tuple(part_of(spec, key, values) for key, values in made)
     return Desired(parts, tuple(notes), whys=whys)
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from nearmetal.cluster.backends.libvirt.build import domain_name
 from nearmetal.cluster.backends.libvirt.efi import LIST, Firmware, choose_firmware
 from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, owner_of_files
 from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
@@ -236,6 +237,11 @@ class Hypervisors:
         """Whether the spec allows KVM and any hypervisor offers it."""
         return self.spec.accel != "tcg" and any(self.about(u).offers_kvm for u in self.spec.uris)
 
+    def _pins_of_others(self, uri: str) -> dict[str, frozenset[int]]:
+        own = domain_name(self.spec.name, "")
+        pins = self.link(uri).pins()
+        return {name: cores for name, cores in pins.items() if not name.startswith(own)}
+
     def facts(self, images: BuiltImages, vfs: NodeVfs) -> dict[str, HostFacts]:
         """Return the facts of each host; a probe boot shows whether KVM works there."""
         found = {}
@@ -260,5 +266,6 @@ class Hypervisors:
                 vfs=vfs.survey(host, len(about.numa), remote=shell.remote),
                 efi=needs_efi and self.firmware(host.name, host.uri) is not None,
                 regions=vfs.regions(host, remote=shell.remote),
+                pins=self._pins_of_others(host.uri),
             )
         return found

@@ -131,10 +131,9 @@ class SegmentSpec(Model):
         default="auto",
         description="device of the machines; auto: `plan` chooses and gives the reason",
     )
-    part: Annotated[Size, AfterValidator(_part)] = Field(
-        default=64 << 20,
-        description="size of the part of each machine, a power of two",
-        json_schema_extra={"default": "64 MiB"},
+    part: Literal["auto"] | Annotated[Size, AfterValidator(_part)] = Field(
+        default="auto",
+        description="size of the part of each machine, a power of two; auto: by their slots",
     )
     parts: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
         default="auto", description="number of parts; auto: at least the number of nodes"
@@ -176,6 +175,7 @@ class LibvirtSpec(NetworkedSpec):
     hosts: Annotated[list[LibvirtHost], Field(min_length=1, max_length=64)]
 
     mixed: ClassVar = {
+        "part": "is not a power of two from 2 MiB on|use auto, or for example 64 MiB",
         "parts": "is not a number of parts|use auto, or for example 4",
         "directory": "is not a directory|use auto, or an absolute path",
         "image": "is not an image|use default, or the absolute path of a cloud image",

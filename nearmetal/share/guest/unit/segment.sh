@@ -113,6 +113,15 @@ segment_verify() {
 	esac
 }
 
+# segment_endpoints: a rank for each slot; the layout of a part has at most 256 endpoints.
+segment_endpoints() {
+	endpoints=1
+	while read -r name _ slots _; do
+		[ "$name" != "$node" ] || endpoints=$slots
+	done <"$run/nodes"
+	[ "$endpoints" -le 256 ] || endpoints=256
+}
+
 segment_write() {
 	: >>"$run/segment.lock"
 	chown "root:$group" "$run/segment.lock" && chmod 0660 "$run/segment.lock" ||
@@ -121,6 +130,7 @@ segment_write() {
 	[ "$seg_device" = dax ] || own_line='own = /dev/nearmetal/own'
 	distances_line=
 	[ -z "$seg_distances" ] || distances_line="distances =$seg_distances"
+	segment_endpoints
 	put "$run/segment.conf" 0644 <<-CONF
 		version = 1
 		device = $seg_device
@@ -132,6 +142,7 @@ segment_write() {
 		integrity = $integrity
 		numa = $seg_numa
 		vcpu_numa = $seg_vcpu_numa
+		endpoints = $endpoints
 		$distances_line
 	CONF
 }
