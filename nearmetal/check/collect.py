@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearmetal.check.collection import INDEX, Entry, index_text
-from nearmetal.check.settings import Settings, with_settings
+from nearmetal.check.settings import Settings, with_facts
 from nearmetal.check.snapshot import MAX_BYTES, Snapshot, digest_of, parse_snapshot
 from nearmetal.core.errors import CommandError, LogError
 from nearmetal.core.files import new_directory
@@ -25,6 +26,9 @@ from nearmetal.core.progress import Progress
 from nearmetal.core.resources import share
 from nearmetal.core.ssh import NO_CONNECTION, Login
 from nearmetal.core.text import printable
+
+if TYPE_CHECKING:
+    from nearmetal.check.meetings import Meetings
 
 AT_ONCE = 16
 TIMEOUT_S = 60.0
@@ -116,7 +120,16 @@ class Gathered:
     def add_settings(self, settings: Settings) -> None:
         """Add to each snapshot of a machine the settings that only its backend sees."""
         for name in self.contents.keys() & settings.keys():
-            self.contents[name] = with_settings(self.contents[name], settings[name])
+            self.contents[name] = with_facts(
+                self.contents[name], "virtual", "settings", settings[name]
+            )
+
+    def add_meetings(self, meetings: Meetings) -> None:
+        """Add to each snapshot how its node met the others."""
+        for name in self.contents.keys() & meetings.keys():
+            self.contents[name] = with_facts(
+                self.contents[name], "nearmetal", "meetings", meetings[name]
+            )
 
     def write(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         """Write a collection, and more files into it; raises OSError."""

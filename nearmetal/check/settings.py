@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.core.errors import BackendError, LogError, PasswordError, StateError
@@ -35,13 +35,13 @@ def settings_of(backend: Backend) -> tuple[Settings, str]:
     return {name: texts for name, texts in found.items() if texts}, ""
 
 
-def with_settings(content: bytes, settings: Mapping[str, str]) -> bytes:
-    """Return a snapshot, which was checked, with the settings of its machine."""
+def with_facts(content: bytes, family: str, name: str, facts: Mapping[str, Any]) -> bytes:
+    """Return a snapshot, which was checked, with facts that its node cannot see."""
     data = json.loads(content)
-    virtual = data["facts"].setdefault("virtual", {})
-    if not isinstance(virtual, dict):
+    table = data["facts"].setdefault(family, {})
+    if not isinstance(table, dict):
         return content
-    virtual["settings"] = dict(settings)
+    table[name] = dict(facts)
     more = (json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n").encode()
     try:
         load_bounded(more, "")

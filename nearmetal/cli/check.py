@@ -243,7 +243,7 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
     at_once = int(args.at_once)
     if at_once < 1:
         raise UsageError(f"--at-once {at_once}: more than 0")
-    targets, silent, backend = _targets(args)
+    targets, silent, cluster = _targets(args)
     at_once = min(at_once, len(targets))
     _refuse_files(at_once)
     with view.steps("check: collect") as steps:
@@ -251,14 +251,26 @@ def _gather(args: argparse.Namespace, view: View) -> Gathered:
             targets, LocalRunner(), at_once=at_once, timeout_s=args.timeout, progress=steps
         )
     gathered.silent |= silent
-    if backend is not None:
-        from nearmetal.check.settings import settings_of
-
-        settings, why = settings_of(backend)
-        gathered.add_settings(settings)
-        if why:
-            view.note(f"the settings of the machines are not known: {why}")
+    if cluster is not None:
+        _add_facts(gathered, *cluster, view)
     return gathered
+
+
+def _add_facts(gathered: Gathered, backend: Backend, spec: ClusterSpec, view: View) -> None:
+    """Add what the nodes of a cluster cannot see: settings of machines, and how nodes meet."""
+    from nearmetal.check.meetings import meetings_of
+    from nearmetal.check.settings import settings_of
+    from nearmetal.core.process import LocalRunner
+
+    # Only machines of vSphere have settings that they cannot see.
+    settings, why = settings_of(backend) if spec.backend == "vsphere" else ({}, "")
+    gathered.add_settings(settings)
+    if why:
+        view.note(f"the settings of the machines are not known: {why}")
+    meetings, why = meetings_of(backend, spec, LocalRunner(), gathered.contents)
+    gathered.add_meetings(meetings)
+    if why:
+        view.note(f"how the nodes meet is not known: {why}")
 
 
 def _refuse_files(at_once: int) -> None:
@@ -276,10 +288,10 @@ def _refuse_files(at_once: int) -> None:
 
 def _targets(
     args: argparse.Namespace,
-) -> tuple[dict[str, Command], dict[str, str], Backend | None]:
+) -> tuple[dict[str, Command], dict[str, str], tuple[Backend, ClusterSpec] | None]:
     """Return the commands for the nodes, and the nodes that cannot be entered, with the reason.
 
-    The backend: that of a cluster, if its machines have settings that they cannot see.
+    The last value is the cluster, if there is one.
     """
     from nearmetal.check.collect import here, over_ssh
 
@@ -296,8 +308,7 @@ def _targets(
 
     # A cluster with a dead node is not up as its spec says, and is just what a check is for.
     cluster, spec = open_target(args.spec)
-    backend = cluster.backend if spec.backend == "vsphere" else None
-    return *of_cluster(cluster, spec, root=args.root), backend
+    return *of_cluster(cluster, spec, root=args.root), (cluster.backend, spec)
 
 
 def named_hosts(args: argparse.Namespace) -> list[str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,10 +71,15 @@ def _address(data: Mapping[str, Any], node: str) -> str:
     return address
 
 
-def measure_locality(backend: Backend, spec: ClusterSpec, runner: Runner) -> list[Meeting]:
-    """Let every node meet every node; return one Meeting per ordered pair, in spec order."""
+def measure_locality(
+    backend: Backend, spec: ClusterSpec, runner: Runner, nodes: Container[str] | None = None
+) -> list[Meeting]:
+    """Let every node meet every node; return one Meeting per ordered pair, in spec order.
+
+    `nodes`: only these; None: all. Raises LaunchError.
+    """
     info = str(tool("nearmetal-info")) if backend.shares_files else GUEST_INFO
-    names = [node.name for _, node in spec.nodes]
+    names = [node.name for _, node in spec.nodes if nodes is None or node.name in nodes]
     end_stale(backend, spec, runner)
     job = new_name("probe")
     places = places_for(backend, spec, names, job, runner)

@@ -14,7 +14,7 @@ import pytest
 
 from nearmetal.check.families.gpudirect import CHECKS
 from nearmetal.check.model import Gravity
-from nearmetal.check.settings import settings_of, with_settings
+from nearmetal.check.settings import settings_of, with_facts
 from nearmetal.check.snapshot import Snapshot, parse_snapshot
 from nearmetal.cluster.backends.vsphere.plan import VsphereMachine
 from nearmetal.cluster.resource import Key, Kind, Observed, Resource
@@ -47,6 +47,9 @@ CLOSED = (
 )
 MEMORY_64 = 64 * GIB
 UNSET = 0x2014220C
+
+
+P2P = ("virtual", "settings", {"p2p": "no"})
 
 
 @dataclass
@@ -115,7 +118,7 @@ class Node:
         self.make(tree)
         content = run_agent(f"--root={tree}")
         if self.settings:
-            content = with_settings(content, self.settings)
+            content = with_facts(content, "virtual", "settings", self.settings)
         return parse_snapshot(content, "n1", "n1")
 
 
@@ -461,7 +464,9 @@ def test_the_backend_says_what_a_machine_cannot_see() -> None:
     )
     observed = Observed((Resource(Key(Kind.NODE, "n1"), values), Resource(Key(Kind.CLUSTER, "c"))))
     settings, why = settings_of(SimpleNamespace(details=lambda: observed))
-    assert (settings, why) == ({"n1": {"mmio": "64 GiB", "p2p": "no"}}, "")
+    seen = {"mmio": "64 GiB", "p2p": "no", "latency": "x"}
+    seen |= {"cpu_reservation": "none", "memory_reservation": "none"}
+    assert (settings, why) == ({"n1": seen}, "")
 
 
 @pytest.mark.parametrize("error", [BackendError, PasswordError])
@@ -478,9 +483,9 @@ def test_what_was_collected_stays_if_the_backend_does_not_answer(
 def test_settings_are_added_to_a_snapshot_that_has_room() -> None:
     base = {"format": "nearmetal-snapshot", "version": 1, "unseen": {}}
     content = json.dumps(base | {"facts": {}}).encode()
-    found = parse_snapshot(with_settings(content, {"p2p": "no"}), "n1", "n1")
+    found = parse_snapshot(with_facts(content, *P2P), "n1", "n1")
     assert found.text("virtual", "settings", "p2p") == "no"
     full = json.dumps(base | {"facts": {"a": {str(n): 1 for n in range(29_995)}}}).encode()
-    assert with_settings(full, {"p2p": "no"}) == full
+    assert with_facts(full, *P2P) == full
     odd = json.dumps(base | {"facts": {"virtual": 3}}).encode()
-    assert with_settings(odd, {"p2p": "no"}) == odd
+    assert with_facts(odd, *P2P) == odd

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 from nearmetal.check.expect import Expectations
@@ -19,6 +20,10 @@ _SEGMENT = "docs/design/segment.md"
 _PROVIDER = "docs/design/provider.md"
 _FOLDERS = ("nearmetal", "folders")
 _CACHED = "write-back"
+_MOST_OTHERS = 8
+_NETWORK = "net"
+"""As in evidence.counters, which a quick check has no time to load."""
+
 _ALL_USERS = re.compile(r"[0-7]{0,3}[2367]")
 """Modes that let all users write."""
 
@@ -139,9 +144,63 @@ def _provider(node: Snapshot, _: Expectations) -> Iterator[Spotted]:
         )
 
 
+class _Meetings:
+    """Nodes of one host use its memory. A pair that does not is laid to whom most others miss.
+
+    Both nodes of a pair must name each other, as the collector's facts do: a node that invents
+    meetings blames nobody.
+    """
+
+    def __init__(self, _: Expectations) -> None:
+        self._told: dict[tuple[str, str], str | None] = {}
+        self._alone: set[str] = set()
+
+    def add(self, node: Snapshot) -> None:
+        segments = node.table("nearmetal", "segments") or node.table("virtual", "dax")
+        if node.flag("virtual", "guest") and not contained(node) and not segments:
+            self._alone.add(node.name)
+        for peer in node.table("nearmetal", "meetings"):
+            place = ("nearmetal", "meetings", peer)
+            if node.flag(*place, "host"):
+                apart = node.text(*place, "channel") == _NETWORK
+                self._told[node.name, peer] = node.text(*place, "reason") if apart else None
+
+    def results(self) -> Iterator[tuple[list[str], Spotted]]:
+        left = {
+            frozenset(pair): why
+            for pair, why in self._told.items()
+            if why is not None and pair[::-1] in self._told and not {*pair} & self._alone
+        }
+        while left:
+            counts = Counter(name for pair in left for name in pair)
+            most = max(counts.values())
+            named = sorted(name for name, count in counts.items() if count == most)
+            # Of two nodes that miss only each other, either may be the cause.
+            blamed = named[:1] if most > 1 else sorted(next(iter(left)))
+            ours = {pair: why for pair, why in left.items() if pair & set(blamed)}
+            others = sorted({name for pair in ours for name in pair} - set(blamed)) or blamed
+            yield (
+                blamed,
+                Spotted(
+                    f"messages to {', '.join(others[:_MOST_OTHERS])} take the network",
+                    "the memory of their host",
+                    printable(next(iter(ours.values())))[:200] or "no reason is known",
+                    "nearmetal locality SPEC",
+                ),
+            )
+            left = {pair: why for pair, why in left.items() if pair not in ours}
+
+
 CHECKS = (
     HealthCheck(
         "nearmetal.provider", Gravity.WARNING, "libfabric finds the provider", _PROVIDER, _provider
+    ),
+    HealthCheck(
+        "nearmetal.meetings",
+        Gravity.WARNING,
+        "nodes of a host meet in memory",
+        _PROVIDER,
+        compare=_Meetings,
     ),
     HealthCheck("nearmetal.shared", Gravity.FAULT, "shared memory works", _PROVIDER, _shared),
     HealthCheck("nearmetal.rundir", Gravity.WARNING, "endpoints can meet", _PROVIDER, _rundir),
