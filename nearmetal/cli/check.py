@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from nearmetal.check.collect import Gathered
     from nearmetal.check.collection import Collection
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
-    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
+    from nearmetal.check.performance.checks import FoundOnNodes
+    from nearmetal.check.performance.findings import JudgedRun
     from nearmetal.check.performance.run import PerformanceRun
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
@@ -385,9 +386,11 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
     if run is not None:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
+        from nearmetal.check.performance.line_verdict import measured_lines
 
         known = classes(_snapshots(sources), {}).in_run(run.hosts, run.software)
-        performance = judge_run(run, known)
+        lines = measured_lines(run, _snapshots(sources), known)
+        performance = judge_run(run, known, lines)
     analysis = _analysis(args, _snapshots(sources), silent, performance, reported)
     taken = [source.taken for source in sources] or [args.nhc.stat().st_mtime]
     return show_analysis(args, view, analysis, max(taken))

@@ -61,6 +61,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
+    from nearmetal.check.performance.line_verdict import measured_lines
     from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
     from nearmetal.check.ssh_hosts import SshHosts
@@ -110,12 +111,13 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
             )
     if args.output is not None:
         gathered.write(args.output, {PERFORMANCE: run_text(run)})
+    known = known.in_run(run.hosts, run.software)
     analysis = analyse(
         snapshots,
         replace(profile, checks=(ANSWER.name,), not_run={}),
         silent=gathered.silent,
         today=datetime.now(UTC).date(),
-        performance=judge_run(run, known.in_run(run.hosts, run.software)),
+        performance=judge_run(run, known, measured_lines(run, snapshots, known)),
     )
     return show_analysis(args, view, analysis, run.taken)
 
