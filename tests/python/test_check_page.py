@@ -141,6 +141,7 @@ def test_the_share_of_the_line_is_shown() -> None:
     run = PerformanceRun(ends, screening=(MeasuredTurn("mpi_bandwidth", values),))
     known = classes(nodes, {})
     text = page(run, known, lines=measured_lines(run, nodes, known))
+    assert "<h2>Bandwidth of MPI, MB/s</h2>" in text
     after = text.partition("Line rate</summary>")[2]
     words = " ".join(re.sub(r"<[^>]*>", " ", after).split())
     assert "compute-01 to compute-02 bandwidth of MPI 48 99.37 48.3%" in words
