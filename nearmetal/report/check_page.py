@@ -8,7 +8,7 @@ is shown as that, and the page says how and where it was measured.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
@@ -20,7 +20,7 @@ from nearmetal.check.performance.line_verdict import MeasuredLine
 from nearmetal.check.performance.naming import Named, name_parts
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR, SHARE, spread, suspicious_z
 from nearmetal.check.performance.run import QUANTITIES, Item, PerformanceRun, run_text
-from nearmetal.check.performance.screen import QuantityModel, Side
+from nearmetal.check.performance.screen import ClassKey, QuantityModel, Side
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import counted
 from nearmetal.evidence.line_rate import BEYOND, FULL
@@ -179,18 +179,17 @@ def _cut(
 def _classes(named: Named) -> Grid | None:
     rows = []
     for quantity, model in named.screening.models.items():
-        counts = Counter(model.class_of.values())
-        for key, centre in model.centres.items():
-            around = spread(
-                [left for item, left in model.left.items() if model.class_of[item] == key]
-            )
+        members: dict[ClassKey, list[float]] = defaultdict(list)
+        for item, key in model.class_of.items():
+            members[key].append(model.left[item])
+        for key, lefts in members.items():
             rows.append(
                 (
                     GridCell(QUANTITIES[quantity].title),
                     GridCell(_class_words(key), style="words"),
-                    GridCell(str(counts[key])),
-                    GridCell(_value(quantity, QUANTITIES[quantity].value(centre))),
-                    GridCell(f"{100 * (exp(around.deviation) - 1):.1f} %"),
+                    GridCell(str(len(lefts))),
+                    GridCell(_value(quantity, QUANTITIES[quantity].value(model.centres[key]))),
+                    GridCell(f"{100 * (exp(spread(lefts).deviation) - 1):.1f} %"),
                 )
             )
     columns = ("quantity", "class", "members", "norm", "deviation")
@@ -201,7 +200,7 @@ def _classes(named: Named) -> Grid | None:
     return _cut("Classes", columns, rows, caption) if rows else None
 
 
-def _class_words(key: object) -> str:
+def _class_words(key: ClassKey) -> str:
     """Return a class as text: its hop and its hardware, each word once."""
     found: dict[str, None] = {}
 

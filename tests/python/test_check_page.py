@@ -231,3 +231,11 @@ def test_a_page_without_values_or_place_is_refused(
     assert main(["check", "analyse", *words]) == 2
     assert why in capsys.readouterr().err
     assert not list(tmp_path.glob("**/page.html"))
+
+
+def test_values_at_the_limits_of_a_file_are_shown() -> None:
+    values: dict[Item, float] = {("n0",): 2e-12, ("n1",): 9e17, ("n2",): 1.0, ("n3",): 9e17}
+    turns = tuple(MeasuredTurn("memory", values) for _ in range(3))
+    text = page(PerformanceRun(names(4), screening=turns), NodeClasses())
+    assert cells(text, "n0", "Memory bandwidth")[0].startswith("0.00000000000200 +")
+    assert Page(text).open == []
