@@ -32,7 +32,7 @@ from nearmetal.check.performance.run import (
 from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.errors import ExitCode, LogError
 from nearmetal.core.process import Command, Completed, LocalRunner
-from nearmetal.core.text import printable
+from nearmetal.core.text import counted, printable
 from nearmetal.evidence.line_rate import line_rate
 from nearmetal.evidence.parse import parse_log
 from nearmetal.evidence.published import find
@@ -53,6 +53,7 @@ BY_JOB = ("stream", "dgemm")
 """What the MPI job of `check performance` measures; IMB measures messages."""
 
 OSU = {"osu_mbw_mr": "Figure 24", "osu_alltoall": "Figure 25"}
+_CARRIED = "note: carried by nearmetal: "
 _GRADES = ("fault", "warning", "note")
 ENDED = (ExitCode.DONE, ExitCode.CHECKS_FAILED)
 """Exit codes of verbs that got to their end."""
@@ -161,8 +162,8 @@ def checks(run: Run, spec: str, kept: Path) -> Iterator[Line]:
             continue
         found = data["findings"]
         counts = {grade: sum(f["severity"] == grade for f in found) for grade in _GRADES}
-        counted = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
-        yield Line("3.2", name, study, counted, fails=done.code != 0, raw=raw)
+        here = ", ".join(counted(count, grade) for grade, count in counts.items())
+        yield Line("3.2", name, study, here, fails=done.code != 0, raw=raw)
     yield from _speeds(kept)
     for test in ("HPCG 4-node", "HPCG 1-node", "HPL 4-node"):
         yield Line("3.2", test, printed(test, "rate"), "not run: not a part of `check`")
@@ -196,12 +197,20 @@ def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:
     ours = [not_run(done)] * 2
     if done.code == 0:
         try:
-            ours = list(_best(done.text))
+            ours = [f"{best}{_carrier(done)}" for best in _best(done.text)]
         except LogError as error:
             ours = [f"not read: {error.message}"] * 2
     for name, study, here in zip(names, theirs, ours, strict=True):
         fails = done.code != 0 or here.startswith("not ")
         yield Line("3.2", name, study, here, fails=fails, raw="imb")
+
+
+def _carrier(done: Completed) -> str:
+    """Return what carried the messages, as `run` says it: nodes of one host need no fabric."""
+    for line in done.stderr.decode("utf-8", "replace").splitlines():
+        if line.startswith(_CARRIED):
+            return f"; {line.removeprefix(_CARRIED)}"
+    return ""
 
 
 def _best(text: str) -> tuple[str, str]:

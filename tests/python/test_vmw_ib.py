@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_what_cannot_run_says_why_and_faults_fail(tmp_path: Path) -> None:
     code, rows = reported(tmp_path, verbs)
     assert code == 4
     assert rows["ib_send_bw, ib_send_lat"] == "- / not run: error: nodes have no RDMA device"
-    assert rows["check health_base"] == "health_base: passed / 1 faults, 0 warnings, 0 notes"
+    assert rows["check health_base"] == "health_base: passed / 1 fault, 0 warnings, 0 notes"
     assert rows["check performance"].endswith(
         "not run: error: a cluster of 2 nodes has no majority"
     )
@@ -190,6 +191,21 @@ def test_the_page_links_each_step_to_its_output_and_escapes_it(tmp_path: Path) -
     assert f"sha256 {digest[:16]}" in text
     assert "nearmetal run two.yaml --mpi impi" in text
     assert "94.09 Gbit/s" in text
+
+
+def test_the_carrier_of_the_messages_stands_beside_their_figures(tmp_path: Path) -> None:
+    """Two machines of one host need no fabric, and that is no figure of one."""
+    verbs = Verbs(verbs=(1, "error: no device"), imb=(0, PING_PONG))
+
+    def run(name: str, words: Sequence[str]) -> Completed:
+        done = verbs(name, words)
+        said = b"note: carried by nearmetal: 2 endpoints sent segment 65334 messages\n"
+        return replace(done, stderr=said) if name == "imb" else done
+
+    _, rows = reported(tmp_path, run)
+    assert rows["IMB PingPong, latency"].endswith(
+        "1.03 µs; 2 endpoints sent segment 65334 messages"
+    )
 
 
 def test_emulated_figures_are_said_to_be_none() -> None:

@@ -121,8 +121,11 @@ def test_stream_dgemm_and_ping_pong_have_figures(rows: dict[str, tuple[str, str]
         values = rows[step][1].partition(": ")[0].replace(",", "").split()
         assert values[:8:2] == list(NAMES)
         assert all(float(value) > 0 for value in values[1:8:2])
-    assert rows["IMB PingPong, latency"][1].endswith(" µs")
-    assert rows["IMB PingPong, bandwidth"][1].endswith(" GB/s")
+    for step, unit in (("latency", "µs"), ("bandwidth", "GB/s")):
+        figure, _, carrier = rows[f"IMB PingPong, {step}"][1].partition("; ")
+        assert figure.endswith(f" {unit}")
+        # Both are machines of one host.
+        assert "endpoints sent segment" in carrier
 
 
 def test_the_report_says_that_emulated_figures_are_none(output: Path) -> None:
