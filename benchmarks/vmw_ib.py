@@ -5,9 +5,9 @@
 
 The study validates 16 virtual machines in three steps: two programs of ibverbs between two of them
 against the line rate (3.1), Intel Cluster Checker (3.2), and OSU (3.3). Each step is a verb of
-nearmetal here. The directory gets the unchanged output of each, and `report.md` with the figures of the study
-beside those of the cluster. A step that cannot run says why. The figures of the study are those of
-ConnectX-5 with 100 Gbit/s: another cluster is not expected to reach them.
+nearmetal here. The directory gets the unchanged output of each, `report.md` and `report.html` with
+the figures of the study beside those of the cluster, and `performance.html` with the maps of `check
+performance`. A step that cannot run says why, and the report says what is emulated.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.vmw_ib_page import Line, RawOutput, page, place_notes, raw_output, report
+from nearmetal.check.collection import INDEX, Collection, open_collection
 from nearmetal.check.performance.run import (
-    BY_MPI,
     MEASURED,
     PERFORMANCE,
     QUANTITIES,
     parse_run,
 )
+from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.errors import ExitCode, LogError
 from nearmetal.core.process import Command, Completed, LocalRunner
+from nearmetal.core.text import counted, printable
+from nearmetal.evidence.line_rate import line_rate
 from nearmetal.evidence.parse import parse_log
 from nearmetal.evidence.published import find
 
@@ -45,23 +49,16 @@ PROFILES = {
 }
 """Our profiles, and the definitions of Intel Cluster Checker that the study passed."""
 
+BY_JOB = ("stream", "dgemm")
+"""What the MPI job of `check performance` measures; IMB measures messages."""
+
 OSU = {"osu_mbw_mr": "Figure 24", "osu_alltoall": "Figure 25"}
+_CARRIED = "note: carried by nearmetal: "
 _GRADES = ("fault", "warning", "note")
 ENDED = (ExitCode.DONE, ExitCode.CHECKS_FAILED)
 """Exit codes of verbs that got to their end."""
 
 Run = Callable[[str, Sequence[str]], Completed]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the report. `fails`: the cluster is not as it should be."""
-
-    section: str
-    what: str
-    study: str
-    here: str
-    fails: bool = False
 
 
 def printed(test: str, metric: str, **more: str) -> str:
@@ -94,25 +91,53 @@ def verbs(run: Run, spec: str) -> Iterator[Line]:
     done = run("verbs", ["host", "verify", spec, "--json"])
     data = answer(done)
     if data is None:
-        yield Line("3.1", "ib_send_bw, ib_send_lat", "", not_run(done))
+        yield Line("3.1", "ib_send_bw, ib_send_lat", "", not_run(done), raw="verbs")
         return
     for one in data["sends"]:
         pair = f"{one['client']} to {one['server']}"
-        line = f" of {one['line_gbit']:g}" if one["line_gbit"] else ""
-        bandwidth = f"{one['gbit']:g}{line} Gbit/s" if one["gbit"] is not None else one["why"]
+        bandwidth = one["why"] if one["gbit"] is None else f"{one['gbit']:.4g} Gbit/s"
+        bandwidth += _share(data, one)
         latency = f"{one['latency_us']:g} µs" if one["latency_us"] is not None else one["why"]
         size = f"{one['size']} B"
         yield Line(
-            "3.1", f"ib_send_bw, {pair}", printed("ib_send_bw", "bandwidth", scale=size), bandwidth
+            "3.1",
+            f"ib_send_bw of {size}, {pair}",
+            printed("ib_send_bw", "bandwidth", scale=size),
+            bandwidth,
+            raw="verbs",
         )
         yield Line(
-            "3.1", f"ib_send_lat, {pair}", printed("ib_send_lat", "latency", scale="2 B"), latency
+            "3.1",
+            f"ib_send_lat of 2 B, {pair}",
+            printed("ib_send_lat", "latency", scale="2 B"),
+            latency,
+            raw="verbs",
         )
     if not data["sends"]:
         yield Line("3.1", "ib_send_bw, ib_send_lat", "", "not run: no pair of RDMA devices")
     for fault in data["findings"]:
         if fault["severity"] == "fault":
             yield Line("3.1", f"{fault['node']} {fault['about']}", "", fault["what"], fails=True)
+
+
+def _share(data: dict[str, Any], sends: dict[str, Any]) -> str:
+    """Return the share of the line that sends reached, in words; "" if the line is not known.
+
+    The data rate of the slower port has no encoding any more.
+    """
+    if not sends["line_gbit"] or sends["gbit"] is None:
+        return ""
+    devices = data["nodes"].get(sends["client"], {}).get("devices", ())
+    ports = [
+        port
+        for device in devices
+        for port in device["ports"]
+        if device["name"] == sends["device"] and port["state"] == "PORT_ACTIVE"
+    ]
+    layer, mtu = (ports[0]["link_layer"], ports[0]["active_mtu"]) if ports else ("InfiniBand", 0)
+    fabric = "RoCE" if layer == "Ethernet" else "InfiniBand"
+    line = line_rate(fabric, sends["line_gbit"], sends["gbit"], mtu or None, (4, ""))
+    return f", {line.share:.1%} of the {line.payload:.4g} Gbit/s that {line.nominal:g} leave"
 
 
 def checks(run: Run, spec: str, kept: Path) -> Iterator[Line]:
@@ -124,19 +149,21 @@ def checks(run: Run, spec: str, kept: Path) -> Iterator[Line]:
         f"check {profile}": (["check", spec, "--profile", profile], f"{theirs}: passed")
         for profile, theirs in PROFILES.items()
     }
-    speed = ["check", "performance", spec, "--measure", ",".join((*MEASURED, *BY_MPI))]
-    asked["check performance"] = ([*speed, "--output", str(kept)], "")
+    speed = ["check", "performance", spec, "--measure", ",".join((*MEASURED, *BY_JOB))]
+    shown = kept.with_suffix(".html")
+    asked["check performance"] = ([*speed, "--output", str(kept), "--report", str(shown)], "")
     for name, (words, study) in asked.items():
-        done = run(name.replace(" ", "-"), [*words, "--json"])
+        raw = name.replace(" ", "-")
+        done = run(raw, [*words, "--json"])
         data = answer(done)
         if data is None:
             # A small cluster has no classes of speed; each cluster can be checked.
-            yield Line("3.2", name, study, not_run(done), fails=bool(study))
+            yield Line("3.2", name, study, not_run(done), fails=bool(study), raw=raw)
             continue
         found = data["findings"]
         counts = {grade: sum(f["severity"] == grade for f in found) for grade in _GRADES}
-        counted = ", ".join(f"{count} {grade}s" for grade, count in counts.items())
-        yield Line("3.2", name, study, counted, fails=done.code != 0)
+        here = ", ".join(counted(count, grade) for grade, count in counts.items())
+        yield Line("3.2", name, study, here, fails=done.code != 0, raw=raw)
     yield from _speeds(kept)
     for test in ("HPCG 4-node", "HPCG 1-node", "HPL 4-node"):
         yield Line("3.2", test, printed(test, "rate"), "not run: not a part of `check`")
@@ -158,7 +185,7 @@ def _speeds(kept: Path) -> Iterator[Line]:
         else:
             why = run.lacking.get(quantity, "") if run else ""
             here = f"not run: {why.partition('|')[0] or 'see `check performance`'}"
-        yield Line("3.2", test, study, here)
+        yield Line("3.2", test, study, here, raw="check-performance")
 
 
 def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:
@@ -170,11 +197,20 @@ def ping_pong(run: Run, spec: str, imb: Path) -> Iterator[Line]:
     ours = [not_run(done)] * 2
     if done.code == 0:
         try:
-            ours = list(_best(done.text))
+            ours = [f"{best}{_carrier(done)}" for best in _best(done.text)]
         except LogError as error:
             ours = [f"not read: {error.message}"] * 2
     for name, study, here in zip(names, theirs, ours, strict=True):
-        yield Line("3.2", name, study, here, fails=done.code != 0 or here.startswith("not "))
+        fails = done.code != 0 or here.startswith("not ")
+        yield Line("3.2", name, study, here, fails=fails, raw="imb")
+
+
+def _carrier(done: Completed) -> str:
+    """Return what carried the messages, as `run` says it: nodes of one host need no fabric."""
+    for line in done.stderr.decode("utf-8", "replace").splitlines():
+        if line.startswith(_CARRIED):
+            return f"; {line.removeprefix(_CARRIED)}"
+    return ""
 
 
 def _best(text: str) -> tuple[str, str]:
@@ -196,27 +232,15 @@ def osu(run: Run, spec: str, mpi: str, folder: Path | None) -> Iterator[Line]:
             continue
         done = run(program, ["run", spec, "--mpi", mpi, "--", str(folder / program)])
         here = not_run(done) if done.code else f"see raw/{program}.txt"
-        yield Line("3.3", program, study, here, fails=done.code != 0)
-
-
-def report(spec: str, lines: Sequence[Line]) -> str:
-    """Return the report as Markdown."""
-    rows = [
-        f"| {each.section} | {_cell(each.what)} | {_cell(each.study)} | {_cell(each.here)} |"
-        for each in lines
-    ]
-    title = f"# VMW-IB, section 3, on {Path(spec).stem}"
-    head = ["| section | step | the study | this cluster |", "|---|---|---|---|"]
-    return "\n".join([title, "", *head, *rows]) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ") or "-"
+        yield Line("3.3", program, study, here, fails=done.code != 0, raw=program)
 
 
 def validate(spec: str, output: Path, run: Run, *, imb: Path, mpi: str, osus: Path | None) -> int:
     """Run all steps and write the report; return 4 if the cluster is not as it should be."""
     lines: list[Line] = []
+    raw: list[RawOutput] = []
+    verified: dict[str, Any] = {}
+    title = f"VMW-IB, section 3, on {Path(spec).stem}"
     # An interrupted run keeps what it measured.
     output.mkdir(mode=0o755)
     (output / "raw").mkdir()
@@ -224,6 +248,9 @@ def validate(spec: str, output: Path, run: Run, *, imb: Path, mpi: str, osus: Pa
     def kept(name: str, words: Sequence[str]) -> Completed:
         done = run(name, words)
         (output / "raw" / f"{name}.txt").write_bytes(done.stdout + done.stderr)
+        raw.append(raw_output(name, done))
+        if name == "verbs":
+            verified.update(answer(done) or {})
         return done
 
     steps = (
@@ -232,11 +259,27 @@ def validate(spec: str, output: Path, run: Run, *, imb: Path, mpi: str, osus: Pa
         ping_pong(kept, spec, imb),
         osu(kept, spec, mpi, osus),
     )
+    notes: list[str] = []
+
+    def write() -> None:
+        (output / "report.md").write_text(report(title, lines, notes), encoding="utf-8")
+        (output / "report.html").write_text(page(title, lines, notes, raw), encoding="utf-8")
+
     for step in steps:
         for line in step:
-            lines.append(line)
-            (output / "report.md").write_text(report(spec, lines), encoding="utf-8")
+            lines.append(replace(line, here=printable(line.here)))
+            write()
+        notes = list(place_notes(verified, _nodes(output / "performance")))
+    write()
     return 4 if any(line.fails for line in lines) else 0
+
+
+def _nodes(kept: Path) -> list[Snapshot]:
+    """Return the snapshots of the collection of `check performance`; none if it has none."""
+    if not (kept / INDEX).is_file():
+        return []
+    collection = open_collection(kept)
+    return list(collection.snapshots()) if isinstance(collection, Collection) else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

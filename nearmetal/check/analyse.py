@@ -27,7 +27,8 @@ from nearmetal.check.snapshot import Snapshot
 from nearmetal.core.text import printable
 
 if TYPE_CHECKING:
-    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
+    from nearmetal.check.performance.checks import FoundOnNodes
+    from nearmetal.check.performance.findings import JudgedRun
 
 _MOST_FINDINGS = 20_000
 _MOST_OF_NODE = 50

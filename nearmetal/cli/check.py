@@ -11,12 +11,15 @@ from nearmetal.core.errors import BackendError, ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nearmetal.check.collect import Gathered
     from nearmetal.check.collection import Collection
     from nearmetal.check.model import Analysis, CheckFinding, Gravity
-    from nearmetal.check.performance.findings import FoundOnNodes, JudgedRun
+    from nearmetal.check.performance.checks import FoundOnNodes
+    from nearmetal.check.performance.classes import NodeClasses
+    from nearmetal.check.performance.findings import JudgedRun
+    from nearmetal.check.performance.line_verdict import MeasuredLine
     from nearmetal.check.performance.run import PerformanceRun
     from nearmetal.check.snapshot import Snapshot
     from nearmetal.cli.verbs import VerbParser
@@ -91,6 +94,14 @@ def add_judging(parser: VerbParser, fail_at: str = "fault") -> None:
     parser.option("--junit FILE", "write a JUnit report to FILE", type=report_file)
     text = "write FILE for the textfile collector of node_exporter"
     parser.option("--prometheus FILE", text, type=report_file)
+
+
+def add_report(parser: VerbParser) -> None:
+    """Add the argument of the page."""
+    from nearmetal.cli.arguments import report_file
+
+    text = "write a page with heat maps, classes and evidence to FILE (HTML)"
+    parser.option("--report FILE", text, type=report_file)
 
 
 def run_options(parser: VerbParser) -> None:
@@ -225,7 +236,8 @@ def refuse_reports(args: argparse.Namespace) -> None:
     The directory of a collection, which is made on the way, may have it.
     """
     made = getattr(args, "output", None)
-    for option, file in (("--junit", args.junit), ("--prometheus", args.prometheus)):
+    for option in ("--junit", "--prometheus", "--report"):
+        file: Path | None = getattr(args, option[2:], None)
         if file is None or (made is not None and file.parent == made.resolve()):
             continue
         if not file.parent.is_dir():
@@ -376,6 +388,7 @@ def analyse_options(parser: VerbParser) -> None:
         type=Path,
     )
     add_judging(parser)
+    add_report(parser)
 
 
 def on_analyse(args: argparse.Namespace, view: View) -> int:
@@ -392,16 +405,45 @@ def on_analyse(args: argparse.Namespace, view: View) -> int:
         if isinstance(source, Collection):
             silent |= source.silent
     run = _run(sources)
-    performance = None
+    if run is None and args.report is not None:
+        raise UsageError(
+            "--report: no values of `check performance`", "give its directory, see --output"
+        )
+    performance, known, lines = None, None, []
     if run is not None:
         from nearmetal.check.performance.classes import classes
         from nearmetal.check.performance.findings import judge_run
+        from nearmetal.check.performance.line_verdict import measured_lines
 
         known = classes(_snapshots(sources), {}).in_run(run.hosts, run.software)
-        performance = judge_run(run, known)
+        lines = measured_lines(run, _snapshots(sources), known)
+        performance = judge_run(run, known, lines)
     analysis = _analysis(args, _snapshots(sources), silent, performance, reported)
+    if run is not None and known is not None:
+        write_page(args.report, (run, known, lines), analysis, _snapshots(sources))
     taken = [source.taken for source in sources] or [args.nhc.stat().st_mtime]
     return show_analysis(args, view, analysis, max(taken))
+
+
+def write_page(
+    file: Path | None,
+    judged: tuple[PerformanceRun, NodeClasses, Sequence[MeasuredLine]],
+    analysis: Analysis,
+    snapshots: Iterable[Snapshot],
+) -> None:
+    """Write the page of a run, its classes and its lines, if one is wanted."""
+    if file is None:
+        return
+    import shlex
+    import sys
+
+    from nearmetal.core.files import replace_file
+    from nearmetal.report.check_page import CheckRun, environment, render_check
+
+    run, known, lines = judged
+    command = shlex.join(["nearmetal", *sys.argv[1:]])
+    page = render_check(CheckRun(run, known, analysis, lines, environment(snapshots), command))
+    replace_file(file, page, mode=0o644)
 
 
 def _reported(path: Path) -> list[FoundOnNodes]:

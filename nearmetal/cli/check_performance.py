@@ -10,12 +10,14 @@ from nearmetal.cli.arguments import split_names
 from nearmetal.cli.check import (
     add_judging,
     add_nodes,
+    add_report,
     named_hosts,
     of_cluster,
     refuse_output,
     refuse_reports,
     show_analysis,
     timeout,
+    write_page,
 )
 from nearmetal.core.errors import UsageError
 
@@ -45,6 +47,7 @@ def performance_options(parser: VerbParser) -> None:
         type=timeout,
     )
     add_judging(parser, "warning")
+    add_report(parser)
     parser.option(
         "--output DIR",
         "keep the snapshots and the measured values in the new directory DIR, for `check analyse`",
@@ -61,6 +64,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
+    from nearmetal.check.performance.line_verdict import measured_lines
     from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
     from nearmetal.check.ssh_hosts import SshHosts
@@ -110,13 +114,16 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
             )
     if args.output is not None:
         gathered.write(args.output, {PERFORMANCE: run_text(run)})
+    known = known.in_run(run.hosts, run.software)
+    lines = measured_lines(run, snapshots, known)
     analysis = analyse(
         snapshots,
         replace(profile, checks=(ANSWER.name,), not_run={}),
         silent=gathered.silent,
         today=datetime.now(UTC).date(),
-        performance=judge_run(run, known.in_run(run.hosts, run.software)),
+        performance=judge_run(run, known, lines),
     )
+    write_page(args.report, (run, known, lines), analysis, snapshots)
     return show_analysis(args, view, analysis, run.taken)
 
 

@@ -28,11 +28,9 @@ from nearmetal.check.performance.classes import (
 )
 from nearmetal.check.performance.findings import (
     judge_run,
-    line_findings,
     slow_parts,
     unanswered,
 )
-from nearmetal.check.performance.line import capacities, line_share
 from nearmetal.check.performance.run import (
     PERFORMANCE,
     Item,
@@ -43,7 +41,6 @@ from nearmetal.check.performance.run import (
 )
 from nearmetal.check.profile import parse_profile
 from nearmetal.core.errors import LogError
-from nearmetal.evidence.line_rate import pcie_rate
 from tests.python.check_nodes import PORT, TODAY, node
 from tests.python.check_performance_clusters import measure, named, names
 
@@ -155,65 +152,6 @@ def test_a_fault_makes_no_class_of_its_own() -> None:
     found = classes([node(1), slow, node(3, ("processor>model", "Model Q"))], {})
     assert found.of_node("compute-01") == found.of_node("compute-02")
     assert found.of_node("compute-01") != found.of_node("compute-03")
-
-
-@pytest.mark.parametrize(
-    ("transfers", "lanes", "gbit"),
-    [(2.5, 8, 16), (5, 8, 32), (8, 8, 63.015), (16, 16, 252.06), (64, 16, 1024)],
-)
-def test_the_encoding_of_pcie(transfers: float, lanes: int, gbit: float) -> None:
-    assert pcie_rate(transfers, lanes) == pytest.approx(gbit, abs=0.01)
-    assert pcie_rate(transfers, 0) is None
-    assert pcie_rate(7, lanes) is None
-
-
-ADDRESS = ("fabric>mlx5_0>address", "0000:17:00.0")
-NARROW = ("pci>0000:17:00.0>current_link_width", "8")
-
-
-def test_the_slot_or_the_port_limits() -> None:
-    (port,) = capacities(node(1, ADDRESS))
-    assert port.limit == "InfiniBand of 100 Gbit/s"
-    assert port.gbit == pytest.approx(100 * 4096 / 4122)
-    (slot,) = capacities(node(1, ADDRESS, NARROW))
-    assert slot.limit == "PCIe slot of 8.0 GT/s with 8 lanes"
-    assert slot.gbit == pytest.approx(63.015, abs=0.01)
-    (guest,) = capacities(node(1, ADDRESS, NARROW, ("virtual>guest", True)))
-    assert guest.limit == port.limit
-    assert not list(capacities(node(1, ("fabric>mlx5_0>software", True))))
-    assert not list(capacities(node(1, ("fabric>mlx5_0>ports>1", PORT | {"state": "DOWN"}))))
-
-
-@pytest.mark.parametrize(("mtu", "payload"), [(1500, 1024), (4200, 4096), (9000, 4096)])
-def test_the_mtu_of_roce(mtu: int, payload: int) -> None:
-    ethernet = PORT | {"link_layer": "Ethernet", "rate": "25 Gb/sec (1X EDR)"}
-    (port,) = capacities(node(1, ("fabric>mlx5_0>ports>1", ethernet), ("net>ib0>mtu", mtu)))
-    assert port.gbit == pytest.approx(25 * payload / (payload + 82))
-
-
-def test_the_weaker_end_counts() -> None:
-    share = line_share([node(1, ADDRESS), node(2, ADDRESS, NARROW)], 60.0)
-    assert share is not None
-    assert share.capacity.node == "compute-02"
-    assert share.share == pytest.approx(60 / 63.015, abs=0.001)
-    assert line_share([node(1), node(2, ("fabric", {}))], 60.0) is None
-
-
-def test_a_line_that_is_not_full_is_a_finding() -> None:
-    nodes = [node(1), node(2), node(3)]
-    values: dict[Item, float] = {
-        (a.name, b.name): 6000.0 if a is nodes[1] else 12_000.0
-        for a in nodes
-        for b in nodes
-        if a is not b
-    }
-    run = PerformanceRun(
-        tuple(n.name for n in nodes), screening=(MeasuredTurn("bandwidth", values),)
-    )
-    ((check, weak, seen),) = line_findings(run, nodes)
-    assert (check.name, weak) == ("performance.line_rate", ("compute-02",))
-    assert seen.value == "40 to 50 % of 99.4 Gbit/s"
-    assert not list(line_findings(run, nodes[:1]))
 
 
 def test_the_words_of_a_finding() -> None:

@@ -102,7 +102,7 @@ def test_a_virtual_function_of_the_paper_is_read_whole() -> None:
         ("InfiniBand", "4X (2)", "2.5 Gbps (1)", 8),
         ("InfiniBand", "4X (2)", "10.0 Gbps (4)", 32),
         ("InfiniBand", "4X (2)", "10.0 Gbps (8)", 40),
-        ("InfiniBand", "4X (2)", "14.0 Gbps (16)", 54.56),
+        ("InfiniBand", "4X (2)", "14.0 Gbps (16)", 54.5454545),
         ("InfiniBand", "4X (2)", "50.0 Gbps (64)", 200),
         ("InfiniBand", "1X (1)", "25.0 Gbps (32)", 25),
         ("Ethernet", "4X (2)", "10.0 Gbps (4)", 40),

@@ -15,8 +15,8 @@ from nearmetal.core.text import printable
 
 _ABI = "kernel, Documentation/ABI/stable/sysfs-class-infiniband"
 _VMW_IB = "VMW-IB, Figure 20: PORT_ACTIVE, and a GUID that is not zero"
-RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]+)?) Gb/sec")
-"""The rate of a port in sysfs."""
+RATE = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) Gb/sec(?: \(([0-9]{1,2})X ([A-Z0-9]{3,5})\))?")
+"""The rate of a port in sysfs: Gbit/s, and of InfiniBand the lanes and their generation."""
 
 SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]+)?) GT/s")
 """The transfers of a lane of a PCIe slot in sysfs."""

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from nearmetal.check.expect import OWN
-from nearmetal.check.model import Gravity, HealthCheck
+from nearmetal.check.model import Gravity, HealthCheck, Spotted
 from nearmetal.check.performance.run import QUANTITIES
+
+FoundOnNodes = tuple[HealthCheck, tuple[str, ...], Spotted]
+"""What a check found, and on which nodes."""
 
 _CLASS = "the other nodes of this run with the same hardware and the same kind of hop"
 
@@ -22,8 +25,8 @@ ANSWER = HealthCheck("performance.answer", Gravity.FAULT, "nodes can be measured
 LINE = HealthCheck(
     "performance.line_rate",
     Gravity.WARNING,
-    "the bandwidth fills the line",
-    "kernel, drivers/pci/pci.h, and the packets of the fabric",
+    "RDMA and MPI fill the line between hosts",
+    "InfiniBand Trade Association; kernel, drivers/pci/pci.h; Intel AN 708",
 )
 
 MISSING = HealthCheck(

@@ -4,23 +4,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import exp, floor
-from statistics import median
+from math import exp
 
-from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.performance.checks import ANSWER, LINE, MISSING, OF_QUANTITY
+from nearmetal.check.model import Gravity, Spotted
+from nearmetal.check.performance.checks import ANSWER, LINE, MISSING, OF_QUANTITY, FoundOnNodes
 from nearmetal.check.performance.classes import NodeClasses
-from nearmetal.check.performance.line import PortCapacity, line_share
+from nearmetal.check.performance.line_verdict import (
+    JUDGED,
+    NO_LINE,
+    MeasuredLine,
+    line_findings,
+)
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
 from nearmetal.check.performance.run import QUANTITIES, PerformanceRun
 from nearmetal.check.performance.screen import Side
-from nearmetal.check.snapshot import Snapshot
-from nearmetal.evidence.line_rate import FULL
-
-_MEGABYTES_TO_GBIT = 8 / 1000
 
 _REASONS = {
     Culprit.NODE: "the node is slower than its class",
@@ -42,9 +42,6 @@ _REMEDIES = {
     "mpi_bandwidth": "nearmetal doctor SPEC; ethtool INTERFACE; ibportstate LID PORT",
 }
 
-FoundOnNodes = tuple[HealthCheck, tuple[str, ...], Spotted]
-"""What a check found, and on which nodes."""
-
 
 @dataclass(frozen=True)
 class JudgedRun:
@@ -55,18 +52,24 @@ class JudgedRun:
     not_run: dict[str, str]
 
 
-def judge_run(run: PerformanceRun, classes: NodeClasses) -> JudgedRun:
+def judge_run(
+    run: PerformanceRun, classes: NodeClasses, lines: Sequence[MeasuredLine] = ()
+) -> JudgedRun:
     """Judge the quantities that were measured, and the nodes that could not be."""
     named = name_parts(run, classes)
     quantities = dict.fromkeys(turn.quantity for turn in run.screening)
+    not_run = named.not_compared()
+    if not lines and not quantities.keys().isdisjoint(JUDGED):
+        not_run[LINE.name] = NO_LINE
     return JudgedRun(
         (
             ANSWER.name,
             *([MISSING.name] if run.lacking else []),
             *(OF_QUANTITY[name].name for name in quantities),
+            *([LINE.name] if lines else []),
         ),
-        (*unanswered(run), *missing(run), *slow_parts(named)),
-        named.not_compared(),
+        (*unanswered(run), *missing(run), *slow_parts(named), *line_findings(lines)),
+        not_run,
     )
 
 
@@ -176,36 +179,3 @@ def _about(part: SlowPart) -> str:
     if len(part.sides) == 1 and part.sides[0] in (Side.SENDS, Side.RECEIVES):
         return f"{part.culprit.value}, {part.sides[0].value}"
     return str(part.culprit.value)
-
-
-def line_findings(run: PerformanceRun, snapshots: Iterable[Snapshot]) -> Iterator[FoundOnNodes]:
-    """Yield a finding for the nodes whose sends do not fill the same kind of line."""
-    nodes = {node.name: node for node in snapshots}
-    shares: dict[str, list[tuple[float, PortCapacity]]] = defaultdict(list)
-    for turn in run.screening:
-        if turn.quantity != "bandwidth":
-            continue
-        for item, value in turn.values.items():
-            if not all(name in nodes for name in item):
-                continue
-            found = line_share([nodes[name] for name in item], value * _MEGABYTES_TO_GBIT)
-            if found is not None:
-                shares[item[0]].append((found.share, found.capacity))
-    weak: dict[tuple[int, str, float], list[str]] = defaultdict(list)
-    for name, ours in shares.items():
-        share = median(share for share, _ in ours)
-        if share < FULL:
-            capacity = min((capacity for _, capacity in ours), key=lambda c: c.gbit)
-            weak[floor(10 * share), capacity.limit, round(capacity.gbit, 1)].append(name)
-    for (tenth, limit, gbit), names in sorted(weak.items()):
-        yield (
-            LINE,
-            tuple(names),
-            Spotted(
-                f"{10 * tenth} to {10 * tenth + 10} % of {gbit:g} Gbit/s",
-                f"at least {100 * FULL:g} %",
-                f"the bandwidth of large messages is below that of the weakest part: {limit}",
-                "lspci -vv -s ADDRESS; ip link show INTERFACE; ibstat",
-                limit,
-            ),
-        )

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from nearmetal.evidence.line_rate import LANES
+
 MAX_TEXT = 1 << 20
 MAX_DEVICES = 64
 MAX_PORTS = 8
@@ -70,9 +72,9 @@ _GID = re.compile(
 _OFED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):?$", re.MULTILINE)
 _KIND = re.compile(rf"^({_NAME}) (software|device)$", re.MULTILINE)
 
-_LANE_GBIT = {1: 2.0, 2: 4.0, 4: 8.0, 8: 10.0, 16: 13.64}
-"""Gbit/s of data in an InfiniBand lane, by the code of its speed: SDR, DDR, QDR (8b/10b), FDR10 and
-FDR (64b/66b). The names of EDR and later are data rates, as those of Ethernet."""
+_GENERATIONS = {1: "SDR", 2: "DDR", 4: "QDR", 8: "FDR10", 16: "FDR"}
+"""Generations of InfiniBand by the code of their speed. The names of EDR and later are data rates,
+as those of Ethernet."""
 
 _VIRTUAL = {0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E}
 """Device ids of virtual functions of NVIDIA adapters. A guest cannot see it otherwise."""
@@ -198,7 +200,8 @@ def _lane(found: dict[str, str], layer: str) -> float:
     if not match:
         return 0
     named = float(match[1])
-    return _LANE_GBIT.get(int(match[2]), named) if layer == "InfiniBand" else named
+    known = _GENERATIONS.get(int(match[2])) if layer == "InfiniBand" else None
+    return named if known is None else LANES[known]
 
 
 def _interfaces(text: str) -> dict[str, Interface]:

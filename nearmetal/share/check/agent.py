@@ -698,7 +698,7 @@ LINK_FILES = ("current_link_speed", "current_link_width", "max_link_speed", "max
 
 def devices() -> Facts:
     """PCI functions of networks, GPUs and shared memory: link, NUMA node, SR-IOV, IOMMU group."""
-    base, given = "sys/bus/pci/devices", 0
+    base, given, hidden, rdma = "sys/bus/pci/devices", 0, 0, rdma_functions()
     for address in names(base):
         folder, place = "%s/%s" % (base, address), "pci." + key(address)
         given += "vfio" in target(folder + "/driver")
@@ -713,6 +713,10 @@ def devices() -> Facts:
         if not sleeps(folder):
             for each in LINK_FILES:
                 yield "%s.%s" % (place, each), line("%s/%s" % (folder, each))
+            if address in rdma:
+                payload = configuration(address, largest_payload)
+                hidden += payload is None and os.path.exists(at(folder + "/config"))
+                yield place + ".max_payload", payload
         total = number(folder + "/sriov_totalvfs")
         if total:
             yield place + ".vfs_possible", total
@@ -724,11 +728,19 @@ def devices() -> Facts:
             yield place + ".group_size", len(names(folder + "/iommu_group/devices"))
     yield "virtual.iommu_groups", len(names("sys/kernel/iommu_groups"))
     yield "virtual.given", given
+    if hidden:
+        raise Unseen("MaxPayload of RDMA adapters: only root may read it")
+
+
+def rdma_functions() -> Set[str]:
+    """Return the PCI functions of RDMA devices."""
+    return {target("sys/class/infiniband/%s/device" % n) for n in names("sys/class/infiniband")}
 
 
 BRIDGE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 EXTENDED, PCIE_BYTES = 0x100, 4096
+FIRST, PCIE = 0x34, 0x10
 ACS, ATS = 0x0D, 0x0F
 MEMORY, PREFETCHABLE, WIDE, UNSET = 0x200, 0x2000, 0x100000, 0x20000000
 """Of a region: it is memory, reading it has no effect, it has 64 bits, and it has no address."""
@@ -759,8 +771,29 @@ def dword(part: bytes) -> Any:
     return struct.unpack("<I", part)[0] if len(part) == 4 else None
 
 
-def capabilities(address: str, wanted: Tuple[int, ...]) -> Optional[Dict[int, int]]:
-    """Return `extended` of a PCI function that is awake; None: a user gets only its first 64 bytes."""
+def largest_payload(read: Callable[[int, int], bytes]) -> int:
+    """Return MaxPayload of a PCI function: bytes of a packet, as set; 0: it has none.
+
+    Of the list of capabilities, only the headers and the control word of PCIe are read.
+    """
+    seen, place = set(), (read(FIRST, 1) or b"\0")[0] & 0xFC  # type: Set[int], int
+    while 0x40 <= place <= EXTENDED - 12 and place not in seen:
+        seen.add(place)
+        header = read(place, 2)
+        if len(header) < 2 or header == b"\xff\xff":
+            break
+        if header[0] == PCIE:
+            control = read(place + 8, 2)
+            return 128 << (control[0] >> 5) if len(control) == 2 and control[0] >> 5 < 6 else 0
+        place = header[1] & 0xFC
+    return 0
+
+
+def configuration(address: str, look: Callable[[Callable[[int, int], bytes]], Any]) -> Any:
+    """Look at the configuration of a PCI function that is awake.
+
+    None: a user gets only its first 64 bytes.
+    """
     name = "sys/bus/pci/devices/%s/config" % address
     try:
         descriptor = os.open(at(name), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -777,7 +810,7 @@ def capabilities(address: str, wanted: Tuple[int, ...]) -> Optional[Dict[int, in
         if found.st_size > EXTENDED and not read(EXTENDED, 4):
             return None
         # A device that does not answer gives only ones.
-        return None if read(0, 4) == b"\xff" * 4 else extended(read, wanted)
+        return None if read(0, 4) == b"\xff" * 4 else look(read)
     except OSError:
         return None
     finally:
@@ -825,8 +858,7 @@ def regions(folder: str) -> Facts:
 
 def peers() -> Facts:
     """GPUs and RDMA adapters: the way between them, and what lets them reach each other."""
-    base = "sys/bus/pci/devices/"
-    rdma = {target("sys/class/infiniband/%s/device" % n) for n in names("sys/class/infiniband")}
+    base, rdma = "sys/bus/pci/devices/", rdma_functions()
     gpus, adapters = [], []  # type: List[str], List[str]
     for address in names(base):
         kind = number(base + address + "/class") or 0
@@ -856,7 +888,7 @@ def switches(adapters: List[str], bridges: List[str]) -> Facts:
         if sleeps("sys/bus/pci/devices/" + address):
             asleep.append(address)
             continue
-        found = capabilities(address, (ACS, ATS))
+        found = configuration(address, lambda read: extended(read, (ACS, ATS)))
         if found is None:
             hidden += 1
         elif address in bridges:
