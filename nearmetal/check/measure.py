@@ -23,11 +23,13 @@ from typing import Any, Protocol, Self, TypeGuard
 from nearmetal.check.collect import python_argv
 from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.neighbours import why_not
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
     BY_MPI,
     LIMIT_S,
     MAX_TEXT,
+    NOISE,
     QUANTITIES,
     Item,
     MeasuredTurn,
@@ -54,6 +56,7 @@ _SETUP: Mapping[str, str] = {
     "latency": "half a round trip of 8 bytes over TCP, the median",
     "bandwidth": "one TCP connection, messages of 128 KiB",
 }
+_NOISE_SETUP = "{0}: the time beside all nodes of the host or adapter, over alone"
 
 VERSION = 1
 """Of the agent's answers."""
@@ -147,15 +150,20 @@ def _measure(
 
     with agents:
         known = classes.in_run(hosts, agents.software)
-        run = perform(names, quantities, ask, known, taken=taken)
-    setup = {**_SETUP, **(job.setup if job else {})}
+        lacking = {q: why_not(q, names, known) for q in quantities if QUANTITIES[q].noise_of}
+        lacking = {quantity: why for quantity, why in lacking.items() if why}
+        able = [quantity for quantity in quantities if quantity not in lacking]
+        run = perform(names, able, ask, known, taken=taken)
+    noise = {q: _NOISE_SETUP.format(_SETUP[QUANTITIES[q].noise_of]) for q in NOISE}
+    setup = {**_SETUP, **noise, **(job.setup if job else {})}
+    lacking |= {n: why for n, why in job.lacking.items() if n in quantities} if job else {}
     return replace(
         run,
         setup={name: setup[name] for name in quantities if name in setup},
         failures=agents.failures,
         hosts=hosts,
         software=agents.software,
-        lacking={n: why for n, why in job.lacking.items() if n in quantities} if job else {},
+        lacking=lacking,
     )
 
 
@@ -256,7 +264,7 @@ class Agents:
         deadline = begin + self.limit_s + _GRACE_S
         values: dict[Item, float] = {}
         for item in items:
-            self._send(order.quantity, item)
+            self._send(order, item)
         for item in items:
             # Of a pair, the first node measures the way there or its own round trips.
             answers = [self._value(name, deadline) for name in item]
@@ -321,11 +329,11 @@ class Agents:
             self._running[name].address, self._running[name].port = address, port
             self.software[name] = printable(str(hello.get("software", "")))[:MAX_TEXT]
 
-    def _send(self, quantity: str, item: Item) -> None:
+    def _send(self, order: Order, item: Item) -> None:
         """Give an order to a node, or to both of a pair: the first one connects to the second."""
         words: dict[str, Any] = {
-            "measure": quantity,
-            "seconds": _SECONDS[quantity],
+            "measure": order.quantity,
+            "seconds": _SECONDS[order.quantity] * order.times,
             "limit": self.limit_s,
             "key": secrets.token_hex(16),
         }

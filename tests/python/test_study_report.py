@@ -296,7 +296,7 @@ def test_a_study_whose_logs_were_all_refused_says_why(
     logs.mkdir(parents=True)
     header = latency_log(1.0, 1).splitlines()[:2]
     (logs / "osu_latency-1.out").write_text("".join(f"{line}\n" for line in header))
-    labels = LABELS.partition("  - path: \"**/")[0].partition("  vm:")
+    labels = LABELS.partition('  - path: "**/')[0].partition("  vm:")
     sources = "sources:" + labels[2].partition("sources:")[2]
     (tmp_path / "logs" / "study-labels.yaml").write_text(labels[0] + sources)
     main(["study", "import", str(tmp_path / "logs"), "--output", target])

@@ -22,18 +22,25 @@ from nearmetal.evidence.line_rate import FULL
 
 _MEGABYTES_TO_GBIT = 8 / 1000
 
+_MOST_NAMES = 6
+"""Neighbours that a reason names."""
+
 _REASONS = {
     Culprit.NODE: "the node is slower than its class",
     Culprit.FOLLOWS: "the node itself is slow, and so is its traffic",
     Culprit.LINK: "the node is slow with every partner, and its partners are not: its link",
     Culprit.HOST_LINK: "the node is slow only outside its host: the link of the host",
     Culprit.BETWEEN: "only pairs between these two hosts are slow: the link between the hosts",
+    Culprit.NOISE: "the node loses more to its neighbours than others do to as many",
     Culprit.PAIR: "only this pair is slow: each of its nodes is fast with other partners",
 }
 _REMEDIES = {
     "memory": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
     "processor": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "neighbours": "numastat -v; taskset -acp PID",
+    "neighbours_processor": "cat /sys/fs/cgroup/cpu.max; taskset -acp PID",
+    "neighbours_latency": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
+    "neighbours_bandwidth": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
     "latency": "ethtool -S INTERFACE; tc qdisc show dev INTERFACE",
     "bandwidth": "ethtool INTERFACE; tc qdisc show dev INTERFACE; ibportstate LID PORT",
     "stream": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
@@ -160,7 +167,7 @@ def _spotted(part: SlowPart) -> Spotted:
     return Spotted(
         f"{part.value:.4g} {unit}".strip() + f", {percent} % slower",
         f"{part.expected:.4g} {unit}".strip() + f", and at most {100 * FLOOR:g} % slower",
-        f"{_REASONS[part.culprit]}; slow in {part.slow_retests} of {part.retests} retests, "
+        f"{_REASONS[part.culprit]}{_neighbours(part)}; slow in {part.slow_retests} of {part.retests} retests, "
         f"with {100 * FALSE_ALARM:g} % as the chance of any false finding in the run",
         _REMEDIES[part.quantity],
         _about(part),
@@ -168,9 +175,21 @@ def _spotted(part: SlowPart) -> Spotted:
     )
 
 
+def _neighbours(part: SlowPart) -> str:
+    """Return the nodes whose work was the noise; the nodes of the finding are in front of it."""
+    others = [name for name in part.beside if name not in part.nodes]
+    if not part.beside:
+        return ""
+    more = f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+    named = ", ".join(others[:_MOST_NAMES]) + more
+    return f": {part.noise}, {f'beside {named}' if named else 'beside each other'}"
+
+
 def _about(part: SlowPart) -> str:
     if part.culprit is Culprit.NODE:
         return ""
+    if part.culprit is Culprit.NOISE:
+        return part.noise
     if part.culprit is Culprit.PAIR:
         return (" to " if part.one_way else " and ").join(part.nodes)
     if len(part.sides) == 1 and part.sides[0] in (Side.SENDS, Side.RECEIVES):

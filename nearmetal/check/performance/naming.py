@@ -16,6 +16,7 @@ from enum import Enum
 from statistics import median
 
 from nearmetal.check.performance.classes import BETWEEN_HOSTS, WITHIN_A_HOST, NodeClasses
+from nearmetal.check.performance.neighbours import is_of_traffic, neighbourhoods
 from nearmetal.check.performance.retest import Confirmation, confirm
 from nearmetal.check.performance.robust import FLOOR
 from nearmetal.check.performance.run import QUANTITIES, Item, PerformanceRun
@@ -39,6 +40,7 @@ class Culprit(Enum):
     HOST_LINK = "link of the host"
     BETWEEN = "link between two hosts"
     PAIR = "pair"
+    NOISE = "neighbours"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class SlowPart:
     slow_retests: int
     one_way: bool = False
     """Of a pair: only the direction from the first of `nodes` to the second is slow."""
+    noise: str = ""
+    """The host or the adapter that makes nodes slow to each other, in words."""
+    beside: tuple[str, ...] = ()
+    """All nodes of that host or adapter."""
 
 
 @dataclass
@@ -94,10 +100,17 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
     screening = screen(run, classes)
     confirmations = confirm(run.retests, screening)
     proven = [one for one in confirmations if one.proven]
-    slow_nodes = {one.suspicion.item[0] for one in proven if one.suspicion.side is Side.WHOLE}
+    slow_nodes = {
+        one.suspicion.item[0]
+        for one in proven
+        if one.suspicion.side is Side.WHOLE and not QUANTITIES[one.suspicion.quantity].noise_of
+    }
     parts: list[SlowPart] = []
     for quantity, model in screening.models.items():
         ours = [one for one in proven if one.suspicion.quantity == quantity]
+        if QUANTITIES[quantity].noise_of:
+            parts += _noisy(model, ours, run, classes)
+            continue
         if not QUANTITIES[quantity].of_pairs:
             parts += [_part(model, Culprit.NODE, one.suspicion.item, [one]) for one in ours]
             continue
@@ -114,6 +127,26 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
         parts += _links(model, by_node, classes, slow_nodes)
         parts += _pairs(model, pairs, classes, {*by_node, *slow_nodes})
     return Named(tuple(parts), screening, tuple(confirmations))
+
+
+def _noisy(
+    model: QuantityModel,
+    ours: Sequence[Confirmation],
+    run: PerformanceRun,
+    classes: NodeClasses,
+) -> Iterator[SlowPart]:
+    """Yield one part for each host or adapter whose nodes lose too much to each other."""
+    traffic = is_of_traffic(model.quantity)
+    for place in neighbourhoods(run.names, classes, traffic=traffic):
+        found = [one for one in ours if one.suspicion.item[0] in place]
+        if found:
+            nodes = sorted(one.suspicion.item[0] for one in found)
+            part = _part(model, Culprit.NOISE, nodes, found)
+            noise = classes.adapter(place[0]) if traffic else ""
+            if not noise or noise == classes.host(place[0]):
+                hosts = sorted({run.hosts.get(name, "") for name in place} - {""})
+                noise = f"host {' '.join(hosts)}" if hosts else "host"
+            yield replace(part, noise=noise, beside=tuple(place))
 
 
 def _perhaps_far(

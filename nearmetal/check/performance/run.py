@@ -43,6 +43,8 @@ class MeasuredQuantity:
     of_pairs: bool
     lower_is_better: bool
     title: str
+    noise_of: str = ""
+    """The quantity whose time beside neighbours, over the time alone, this is."""
 
     def slowness(self, value: float) -> float:
         """Return the logarithm of a value; larger is slower."""
@@ -53,15 +55,19 @@ class MeasuredQuantity:
         return exp(slowness if self.lower_is_better else -slowness)
 
 
+def _noise(quantity: str, words: str) -> MeasuredQuantity:
+    title = f"{words}: time beside neighbours over time alone"
+    return MeasuredQuantity(
+        "times", of_pairs=False, lower_is_better=True, title=title, noise_of=quantity
+    )
+
+
 QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "memory": MeasuredQuantity(
         "GB/s", of_pairs=False, lower_is_better=False, title="memory bandwidth"
     ),
     "processor": MeasuredQuantity(
         "MB/s", of_pairs=False, lower_is_better=False, title="speed of the processor"
-    ),
-    "neighbours": MeasuredQuantity(
-        "", of_pairs=False, lower_is_better=True, title="time with neighbours over time alone"
     ),
     "latency": MeasuredQuantity("µs", of_pairs=True, lower_is_better=True, title="latency"),
     "bandwidth": MeasuredQuantity("MB/s", of_pairs=True, lower_is_better=False, title="bandwidth"),
@@ -77,6 +83,10 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "mpi_bandwidth": MeasuredQuantity(
         "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of MPI"
     ),
+    "neighbours": _noise("memory", "memory bandwidth"),
+    "neighbours_processor": _noise("processor", "processor"),
+    "neighbours_latency": _noise("latency", "latency"),
+    "neighbours_bandwidth": _noise("bandwidth", "bandwidth"),
 }
 """Every quantity by its name, which is also that of its check."""
 
@@ -86,15 +96,22 @@ MEASURED = ("memory", "processor", "latency", "bandwidth")
 BY_MPI = ("stream", "dgemm", "mpi_latency", "mpi_bandwidth")
 """What it can measure by an MPI job."""
 
+NOISE = tuple(name for name, quantity in QUANTITIES.items() if quantity.noise_of)
+"""What it can measure of neighbours, with agents."""
+
 LIMIT_S = 10.0
 """Default limit of one measurement."""
 
 
 class Order(NamedTuple):
-    """What to measure side by side. A pair is measured in both directions, one after the other."""
+    """What to measure side by side. A pair is measured in both directions, one after the other.
+
+    `times`: how much longer a value takes than usual.
+    """
 
     quantity: str
     items: tuple[Item, ...]
+    times: int = 1
 
 
 @dataclass(frozen=True)
