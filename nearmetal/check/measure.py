@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 from nearmetal.check.collect import python_argv
 from nearmetal.check.mpi_job import MpiMeasurement
@@ -27,6 +27,7 @@ from nearmetal.check.performance.neighbours import why_not
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
     BY_MPI,
+    BY_RDMA,
     LIMIT_S,
     MAX_TEXT,
     NOISE,
@@ -37,17 +38,18 @@ from nearmetal.check.performance.run import (
     PerformanceRun,
     is_possible,
 )
+from nearmetal.check.rdma import RdmaMeasurement
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError, LogError
-from nearmetal.core.process import AT_ONCE, Command, Dialogue, Runner
+from nearmetal.core.process import AT_ONCE, Dialogue, Runner
 from nearmetal.core.progress import Progress
 from nearmetal.core.resources import share
 from nearmetal.core.text import printable
-from nearmetal.job.client_server import FirstWords, first_words
+from nearmetal.job.client_server import FirstWords, NodeEntrance, first_words
 from nearmetal.job.places import MARKER, new_name
 
 _SETUP: Mapping[str, str] = {
@@ -88,16 +90,6 @@ _MOST_ADDRESS = 61
 """Bytes of an IPv6 address, %, and the longest name of an interface."""
 
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
-
-
-class NodeEntrance(Protocol):
-    """The part of a backend that the agents need."""
-
-    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
-        """Return the command that runs `argv` in a node."""
-
-    def end_marked(self, marker: str) -> int:
-        """Kill every process in the nodes that has `NAME=value` in its environment."""
 
 
 def measure_cluster(
@@ -144,8 +136,18 @@ def _measure(
     job: MpiMeasurement | None,
 ) -> PerformanceRun:
     taken, names = time.time(), list(agents.at)
+    rdma = RdmaMeasurement(
+        agents.entrance,
+        agents.runner,
+        names,
+        agents.addresses,
+        agents.progress,
+        agents.limit_s,
+    )
 
     def ask(order: Order) -> MeasuredTurn:
+        if order.quantity in BY_RDMA:
+            return rdma.ask(order)
         return job.ask(order) if job and order.quantity in BY_MPI else agents.ask(order)
 
     with agents:
@@ -155,16 +157,26 @@ def _measure(
         able = [quantity for quantity in quantities if quantity not in lacking]
         run = perform(names, able, ask, known, taken=taken)
     noise = {q: _NOISE_SETUP.format(_SETUP[QUANTITIES[q].noise_of]) for q in NOISE}
-    setup = {**_SETUP, **noise, **(job.setup if job else {})}
+    setup = {**_SETUP, **noise, **rdma.setup, **(job.setup if job else {})}
+    lacking |= rdma.lacking
     lacking |= {n: why for n, why in job.lacking.items() if n in quantities} if job else {}
     return replace(
         run,
         setup={name: setup[name] for name in quantities if name in setup},
-        failures=agents.failures,
+        failures=_together(agents.failures, rdma.failures),
         hosts=hosts,
         software=agents.software,
         lacking=lacking,
     )
+
+
+def _together(*failures: Mapping[Item, str]) -> dict[Item, str]:
+    """Return all reasons; an item may have some of each."""
+    items = dict.fromkeys(item for found in failures for item in found)
+    return {
+        item: "; ".join(found[item] for found in failures if item in found)[:MAX_TEXT]
+        for item in items
+    }
 
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*)?")
@@ -239,6 +251,10 @@ class Agents:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._close(broken=kind is not None or self._unmeasured.any_given_up)
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each agent that runs can be reached."""
+        return {name: agent.address for name, agent in self._running.items()}
 
     @property
     def failures(self) -> dict[Item, str]:

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import BY_MPI, LIMIT_S, MEASURED, NOISE
+    from nearmetal.check.performance.run import BY_MPI, BY_RDMA, LIMIT_S, MEASURED, NOISE
 
     add_nodes(parser, "; or give --hosts")
-    names, noise, more = ", ".join(MEASURED), ", ".join(NOISE), ", ".join(BY_MPI)
+    names, noise, rdma, more = map(", ".join, (MEASURED, NOISE, BY_RDMA, BY_MPI))
     parser.option(
         "--measure LIST",
         f"what to measure, comma-separated, of {names} (default: all of these), of neighbours "
-        f"{noise}, and by an MPI job {more}",
+        f"{noise}, by perftest {rdma}, and by an MPI job {more}",
         default=",".join(MEASURED),
     )
     parser.option(
@@ -61,13 +61,21 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.measure import measure_cluster, measure_hosts
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
-    from nearmetal.check.performance.run import BY_MPI, MEASURED, NOISE, PERFORMANCE, run_text
+    from nearmetal.check.performance.run import (
+        BY_MPI,
+        BY_RDMA,
+        MEASURED,
+        NOISE,
+        PERFORMANCE,
+        run_text,
+    )
     from nearmetal.check.profile import load_profile
     from nearmetal.check.ssh_hosts import SshHosts
     from nearmetal.cli.arguments import open_target
     from nearmetal.core.process import LocalRunner
 
-    quantities = split_names(args.measure, (*MEASURED, *NOISE, *BY_MPI), "measurement")
+    without_mpi = (*MEASURED, *NOISE, *BY_RDMA)
+    quantities = split_names(args.measure, (*without_mpi, *BY_MPI), "measurement")
     profile = load_profile(args.profile or "health_extended")
     refuse_reports(args)
     if args.output is not None:
@@ -81,7 +89,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
         if not set(BY_MPI).isdisjoint(quantities):
             raise UsageError(
                 f"--measure {args.measure}: hosts have no MPI job",
-                f"use {', '.join((*MEASURED, *NOISE))}, or the spec of a cluster",
+                f"use {', '.join(without_mpi)}, or the spec of a cluster",
             )
     elif args.spec is None:
         raise UsageError("no nodes to measure", "give SPEC or --hosts")

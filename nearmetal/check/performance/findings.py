@@ -38,6 +38,8 @@ _REMEDIES = {
     "memory": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
     "processor": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "neighbours": "numastat -v; taskset -acp PID",
+    "rdma_latency": "perfquery; ethtool -S INTERFACE; ibv_devinfo -v",
+    "rdma_bandwidth": "ibstat; perfquery; lspci -vv -s ADDRESS; ibportstate LID PORT",
     "neighbours_processor": "cat /sys/fs/cgroup/cpu.max; taskset -acp PID",
     "neighbours_latency": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
     "neighbours_bandwidth": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
@@ -148,7 +150,7 @@ def _unreached(nodes: tuple[str, ...], about: str, why: str) -> FoundOnNodes:
         Spotted(
             why,
             "a result of each measurement",
-            "nodes could not exchange messages over TCP",
+            "nodes could not exchange messages",
             "nft list ruleset; ip link show INTERFACE; ping ADDRESS",
             about,
         ),

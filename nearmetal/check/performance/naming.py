@@ -31,6 +31,10 @@ from nearmetal.check.performance.screen import (
 UNSETTLED = "it seemed slow, and too few retests could be made to settle it: measure again"
 
 
+LATENCIES = ("latency", "mpi_latency", "rdma_latency")
+"""A node behind another switch has all of them higher."""
+
+
 class Culprit(Enum):
     """The part that is slow."""
 
@@ -156,10 +160,17 @@ def _perhaps_far(
     proven: Sequence[Confirmation],
 ) -> list[str]:
     """Return the nodes that only their latency makes slow, and that a switch may explain."""
-    if model.quantity != "latency":
+    if model.quantity not in LATENCIES:
         return []
-    otherwise = {n for one in proven if one.suspicion.quantity != "latency" for n in _nodes(one)}
+    otherwise = {
+        name for one in proven if not _of_latency(one.suspicion.quantity) for name in _nodes(one)
+    }
     return [n for n in nodes if n not in otherwise and _another_switch(model, n, classes)]
+
+
+def _of_latency(quantity: str) -> bool:
+    """Whether a quantity shows no more than a latency does; a loss to neighbours shows no link."""
+    return quantity in LATENCIES or bool(QUANTITIES[quantity].noise_of)
 
 
 def _nodes(one: Confirmation) -> tuple[str, ...]:

@@ -83,6 +83,12 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "mpi_bandwidth": MeasuredQuantity(
         "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of MPI"
     ),
+    "rdma_latency": MeasuredQuantity(
+        "µs", of_pairs=True, lower_is_better=True, title="latency of RDMA writes"
+    ),
+    "rdma_bandwidth": MeasuredQuantity(
+        "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of RDMA writes"
+    ),
     "neighbours": _noise("memory", "memory bandwidth"),
     "neighbours_processor": _noise("processor", "processor"),
     "neighbours_latency": _noise("latency", "latency"),
@@ -95,6 +101,9 @@ MEASURED = ("memory", "processor", "latency", "bandwidth")
 
 BY_MPI = ("stream", "dgemm", "mpi_latency", "mpi_bandwidth")
 """What it can measure by an MPI job."""
+
+BY_RDMA = ("rdma_latency", "rdma_bandwidth")
+"""What it can measure by perftest, between RDMA devices."""
 
 NOISE = tuple(name for name, quantity in QUANTITIES.items() if quantity.noise_of)
 """What it can measure of neighbours, with agents."""
