@@ -21,11 +21,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeGuard
 
 from nearmetal.check.collect import python_argv
+from nearmetal.check.hpl import HplMeasurement
 from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.neighbours import why_not
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    BY_HPL,
     BY_MPI,
     BY_RDMA,
     LIMIT_S,
@@ -111,8 +113,11 @@ def measure_cluster(
     at = {name: (found[name].address or None) if name in found else None for name in names}
     hosts = {name: status.host for name, status in found.items() if status.host}
     agents = Agents(backend, runner, at, progress, limit_s)
-    with MpiMeasurement(backend, spec, runner, progress, limit_s) as job:
-        return _measure(agents, quantities, classes, hosts, job)
+    with (
+        MpiMeasurement(backend, spec, runner, progress, limit_s) as job,
+        HplMeasurement(backend, spec, runner, progress, limit_s) as hpl,
+    ):
+        return _measure(agents, quantities, classes, hosts, job=job, hpl=hpl)
 
 
 def measure_hosts(
@@ -125,7 +130,7 @@ def measure_hosts(
 ) -> PerformanceRun:
     """Measure hosts that the user's own ssh reaches. Each agent finds out its own address."""
     agents = Agents(hosts, hosts.runner, dict.fromkeys(hosts.names, ""), progress, limit_s)
-    return _measure(agents, quantities, classes, {}, None)
+    return _measure(agents, quantities, classes, {})
 
 
 def _measure(
@@ -133,7 +138,9 @@ def _measure(
     quantities: Sequence[str],
     classes: NodeClasses,
     hosts: Mapping[str, str],
-    job: MpiMeasurement | None,
+    *,
+    job: MpiMeasurement | None = None,
+    hpl: HplMeasurement | None = None,
 ) -> PerformanceRun:
     taken, names = time.time(), list(agents.at)
     rdma = RdmaMeasurement(
@@ -148,6 +155,8 @@ def _measure(
     def ask(order: Order) -> MeasuredTurn:
         if order.quantity in BY_RDMA:
             return rdma.ask(order)
+        if hpl and order.quantity in BY_HPL:
+            return hpl.ask(order)
         return job.ask(order) if job and order.quantity in BY_MPI else agents.ask(order)
 
     with agents:
@@ -156,14 +165,19 @@ def _measure(
         lacking = {quantity: why for quantity, why in lacking.items() if why}
         able = [quantity for quantity in quantities if quantity not in lacking]
         run = perform(names, able, ask, known, taken=taken)
+    if hpl and "hpl" in able:
+        hpl.measure_cluster()
+        lacking |= hpl.lacking
     noise = {q: _NOISE_SETUP.format(_SETUP[QUANTITIES[q].noise_of]) for q in NOISE}
-    setup = {**_SETUP, **noise, **rdma.setup, **(job.setup if job else {})}
+    setup = {**_SETUP, **noise, **rdma.setup}
+    setup |= {**(job.setup if job else {}), **(hpl.setup if hpl else {})}
     lacking |= rdma.lacking
     lacking |= {n: why for n, why in job.lacking.items() if n in quantities} if job else {}
     return replace(
         run,
         setup={name: setup[name] for name in quantities if name in setup},
-        failures=_together(agents.failures, rdma.failures),
+        failures=_together(agents.failures, rdma.failures, hpl.failures if hpl else {}),
+        wrong=hpl.wrong if hpl else {},
         hosts=hosts,
         software=agents.software,
         lacking=lacking,

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import BY_MPI, BY_RDMA, LIMIT_S, MEASURED, NOISE
+    from nearmetal.check.performance.run import BY_HPL, BY_MPI, BY_RDMA, LIMIT_S, MEASURED, NOISE
 
     add_nodes(parser, "; or give --hosts")
-    names, noise, rdma, more = map(", ".join, (MEASURED, NOISE, BY_RDMA, BY_MPI))
+    names, noise, rdma, more = map(", ".join, (MEASURED, NOISE, BY_RDMA, (*BY_MPI, *BY_HPL)))
     parser.option(
         "--measure LIST",
         f"what to measure, comma-separated, of {names} (default: all of these), of neighbours "
-        f"{noise}, by perftest {rdma}, and by an MPI job {more}",
+        f"{noise}, by perftest {rdma}, and by MPI jobs {more}",
         default=",".join(MEASURED),
     )
     parser.option(
@@ -62,6 +62,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
     from nearmetal.check.performance.run import (
+        BY_HPL,
         BY_MPI,
         BY_RDMA,
         MEASURED,
@@ -75,7 +76,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.core.process import LocalRunner
 
     without_mpi = (*MEASURED, *NOISE, *BY_RDMA)
-    quantities = split_names(args.measure, (*without_mpi, *BY_MPI), "measurement")
+    quantities = split_names(args.measure, (*without_mpi, *BY_MPI, *BY_HPL), "measurement")
     profile = load_profile(args.profile or "health_extended")
     refuse_reports(args)
     if args.output is not None:
@@ -86,7 +87,7 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     if hosts.names:
         commands = over_ssh(hosts.names, hosts.user)
         _refuse_number(len(hosts.names))
-        if not set(BY_MPI).isdisjoint(quantities):
+        if not set(without_mpi).issuperset(quantities):
             raise UsageError(
                 f"--measure {args.measure}: hosts have no MPI job",
                 f"use {', '.join(without_mpi)}, or the spec of a cluster",

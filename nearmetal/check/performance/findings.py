@@ -10,7 +10,7 @@ from math import exp, floor
 from statistics import median
 
 from nearmetal.check.model import Gravity, HealthCheck, Spotted
-from nearmetal.check.performance.checks import ANSWER, LINE, MISSING, OF_QUANTITY
+from nearmetal.check.performance.checks import ANSWER, ARITHMETIC, LINE, MISSING, OF_QUANTITY
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.line import PortCapacity, line_share
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
@@ -38,6 +38,7 @@ _REMEDIES = {
     "memory": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
     "processor": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "neighbours": "numastat -v; taskset -acp PID",
+    "hpl": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "rdma_latency": "perfquery; ethtool -S INTERFACE; ibv_devinfo -v",
     "rdma_bandwidth": "ibstat; perfquery; lspci -vv -s ADDRESS; ibportstate LID PORT",
     "neighbours_processor": "cat /sys/fs/cgroup/cpu.max; taskset -acp PID",
@@ -71,10 +72,11 @@ def judge_run(run: PerformanceRun, classes: NodeClasses) -> JudgedRun:
     return JudgedRun(
         (
             ANSWER.name,
+            *([ARITHMETIC.name] if run.wrong or "hpl" in quantities else []),
             *([MISSING.name] if run.lacking else []),
             *(OF_QUANTITY[name].name for name in quantities),
         ),
-        (*unanswered(run), *missing(run), *slow_parts(named)),
+        (*unanswered(run), *wrong_results(run), *missing(run), *slow_parts(named)),
         named.not_compared(),
     )
 
@@ -117,6 +119,21 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
             del partners[partner][name]
             if not partners[partner]:
                 del partners[partner]
+
+
+def wrong_results(run: PerformanceRun) -> Iterator[FoundOnNodes]:
+    """Yield nodes whose HPL computed a wrong result."""
+    for name, line in run.wrong.items():
+        yield (
+            ARITHMETIC,
+            (name,),
+            Spotted(
+                line,
+                "a scaled residual below the threshold of HPL",
+                "the node computes wrong results: its processor, its memory or its BLAS is broken",
+                "nearmetal check --profile health_extended  # memory.*; memtester 1024M 3",
+            ),
+        )
 
 
 def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:

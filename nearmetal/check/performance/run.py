@@ -83,6 +83,7 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "mpi_bandwidth": MeasuredQuantity(
         "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of MPI"
     ),
+    "hpl": MeasuredQuantity("GFLOP/s", of_pairs=False, lower_is_better=False, title="HPL"),
     "rdma_latency": MeasuredQuantity(
         "µs", of_pairs=True, lower_is_better=True, title="latency of RDMA writes"
     ),
@@ -101,6 +102,9 @@ MEASURED = ("memory", "processor", "latency", "bandwidth")
 
 BY_MPI = ("stream", "dgemm", "mpi_latency", "mpi_bandwidth")
 """What it can measure by an MPI job."""
+
+BY_HPL = ("hpl",)
+"""What it can measure by a job of HPL on each node."""
 
 BY_RDMA = ("rdma_latency", "rdma_bandwidth")
 """What it can measure by perftest, between RDMA devices."""
@@ -140,7 +144,7 @@ class PerformanceRun:
 
     `failures`: why a node, or the way from one node to another, could not be measured. `hosts`: of
     nodes that are machines, as their cluster names them. `software`: that of the agent in a node,
-    which its values depend on. `lacking`: "why|remedy" of quantities that were not measured, or not
+    which its values depend on. `wrong`: nodes whose HPL has a wrong result, with its line. `lacking`: "why|remedy" of quantities that were not measured, or not
     as one expects.
     """
 
@@ -153,6 +157,7 @@ class PerformanceRun:
     hosts: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_possible(value: Any) -> TypeGuard[float]:
@@ -172,6 +177,7 @@ def run_text(run: PerformanceRun) -> str:
         "hosts": dict(run.hosts),
         "software": dict(run.software),
         "lacking": dict(run.lacking),
+        "wrong": dict(run.wrong),
         "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
@@ -213,6 +219,7 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _words_of(file, names, "hosts", data.get("hosts", {})),
         _words_of(file, names, "software", data.get("software", {})),
         _words_of(file, QUANTITIES, "lacking", data.get("lacking", {}), 2 * MAX_TEXT + 1),
+        _words_of(file, names, "wrong", data.get("wrong", {})),
     )
 
 
