@@ -18,6 +18,7 @@ from nearmetal.check.hpl import (
     read_result,
     size_for,
 )
+from nearmetal.check.measure import measure_cluster
 from nearmetal.check.model import Gravity
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run
@@ -26,7 +27,7 @@ from nearmetal.core.errors import LogError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from nearmetal.job.run import JobRequest, Output
-from tests.python.test_check_measure import spec_of
+from tests.python.test_check_measure import Here, spec_of
 
 NAMES = ("n1", "n2", "n3")
 OUTPUT = (Path(__file__).parents[1] / "data/check/hpcc-hpl.txt").read_text(encoding="ascii")
@@ -154,3 +155,20 @@ def test_without_a_program_or_common_files_hpl_is_missing() -> None:
         assert hpl.ask(ALL).values == {}
         hpl.measure_cluster()
     assert hpl.lacking["hpl"].startswith("no node has a result of HPL: HPL: hpcc ended with code 7")
+
+
+def test_a_run_says_that_hpl_is_missing_in_machines() -> None:
+    class Machines(Here):
+        shares_files = False
+
+    run = measure_cluster(
+        Machines(),  # type: ignore[arg-type]
+        spec_of(NAMES),
+        LocalRunner(),
+        ("hpl",),
+        NodeClasses(),
+        progress=Silent(),
+    )
+    (found,) = judge_run(run, NodeClasses()).findings
+    assert (found[0].name, found[2].about) == ("performance.missing", "hpl")
+    assert found[2].value.startswith("nodes that are machines have no common files")
