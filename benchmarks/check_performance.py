@@ -10,6 +10,7 @@ the noise of a launch: the real values of one cell of `tests/data/logs/osu_repea
 drawn again for each value. Bandwidths take cells of osu_bw of at least 64 KiB, latencies cells of
 osu_latency up to 8 KiB. No public repetitions of memory bandwidth and processors were at hand:
 they take the cells of bandwidths, whose scatter is larger than the usual one of these programs.
+Rows of neighbours have four nodes on each host; all lose the same beside each other.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from math import exp
@@ -26,11 +28,11 @@ from pathlib import Path
 from statistics import median, median_low
 from typing import NamedTuple
 
-from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.classes import ClassPlace, NodeClasses
 from nearmetal.check.performance.naming import Culprit, name_parts
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.robust import FLOOR
-from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, Order
+from nearmetal.check.performance.run import NOISE, QUANTITIES, Item, MeasuredTurn, Order
 from nearmetal.evidence.parse import parse_log
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,12 +78,21 @@ def noises(arm: str) -> Mapping[str, tuple[tuple[float, ...], ...]]:
     return {quantity: tuple(cells) for quantity, cells in found.items()}
 
 
+NEIGHBOURS = 4
+"""Nodes of a host, in the rows of neighbours."""
+
+
 class Fault(NamedTuple):
-    """Something slow, and whether a result names it and blames nothing else."""
+    """Something slow, and whether a result names it and blames nothing else.
+
+    `beside`: the factor on the time of the first nodes while their neighbours work.
+    """
 
     slow: Callable[[Sequence[str], str, Item], float]
     nodes: int
     culprits: frozenset[Culprit]
+    measured: tuple[str, ...] = MEASURED
+    beside: float = 1.0
 
 
 @dataclass
@@ -110,6 +121,10 @@ class SimulatedCluster:
         if self.switches:
             behind = {name: SWITCHES[kind] for name, kind in self._kinds.items()}
             self.classes = NodeClasses(switches=behind)
+        if self.fault.measured == NOISE:
+            hosts = {name: f"h{n // NEIGHBOURS}" for n, name in enumerate(self.names)}
+            places = {n: ClassPlace((), n, host, f"network of {host}") for n, host in hosts.items()}
+            self.classes = replace(self.classes, places=places)
         pools = noises(self.arm)
         for quantity in MEASURED:
             pool = pools["latency" if quantity == "latency" else "bandwidth"]
@@ -130,8 +145,12 @@ class SimulatedCluster:
         pairs = QUANTITIES[quantity].of_pairs
         items = [i for item in order.items for i in ((item, item[::-1]) if pairs else (item,))]
         values: dict[Item, float] = {}
+        busy = Counter(self.classes.host(name) for item in order.items for name in item)
+        faulty = {*self.names[: self.fault.nodes]}
         for item in items:
             factor = self.fault.slow(self.names, quantity, item)
+            if order.times > 1 and any(busy[self.classes.host(n)] > 1 for n in faulty & {*item}):
+                factor *= self.fault.beside
             if not QUANTITIES[quantity].lower_is_better:
                 factor = 1 / factor
             noise = self.source.choice(self._cells[quantity])
@@ -157,15 +176,24 @@ def _sends(factor: float) -> Callable[[Sequence[str], str, Item], float]:
     )
 
 
+def _none(_names: Sequence[str], _quantity: str, _item: Item) -> float:
+    return 1.0
+
+
+NEIGHBOUR = frozenset({Culprit.NOISE})
 NODE = frozenset({Culprit.NODE, Culprit.FOLLOWS})
 LINK, PAIR = frozenset({Culprit.LINK}), frozenset({Culprit.PAIR})
 FAULTS = {
-    "healthy": Fault(lambda _names, _quantity, _item: 1.0, 0, frozenset()),
+    "healthy": Fault(_none, 0, frozenset()),
     "node 10 % slow, in all": Fault(_node(*MEASURED, factor=1.1), 1, NODE),
     "node 10 % slow, memory only": Fault(_node("memory", factor=1.1), 1, NODE),
     "link of a node 10 % slow": Fault(_node("latency", "bandwidth", factor=1.1), 1, LINK),
     "a node sends 10 % slower": Fault(_sends(1.1), 1, LINK),
     "pair 10 % slow": Fault(_pair("latency", "bandwidth", factor=1.1), 2, PAIR),
+    "neighbours, healthy": Fault(_none, 0, frozenset(), NOISE),
+    "neighbours take 10 % of a node": Fault(_none, 1, NEIGHBOUR, NOISE, 1.1),
+    "neighbours take 10 % of a host": Fault(_none, NEIGHBOURS, NEIGHBOUR, NOISE, 1.1),
+    "neighbours take 30 % of a host": Fault(_none, NEIGHBOURS, NEIGHBOUR, NOISE, 1.3),
     "node at the floor, memory only": Fault(_node("memory", factor=exp(FLOOR)), 0, frozenset()),
     "node 3 % slow, in all": Fault(_node(*MEASURED, factor=1.03), 0, frozenset()),
 }
@@ -190,7 +218,7 @@ def outcome(
     named = others = turns = 0
     for _ in range(clusters):
         cluster = SimulatedCluster(source, count, arm, fault, switches)
-        run = perform(cluster.names, MEASURED, cluster.measure, cluster.classes)
+        run = perform(cluster.names, fault.measured, cluster.measure, cluster.classes)
         parts = name_parts(run, cluster.classes).parts
         right = {*cluster.names[: fault.nodes]}
         good = [p for p in parts if {*p.nodes} == right and p.culprit in fault.culprits]

@@ -18,16 +18,21 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 from nearmetal.check.collect import python_argv
+from nearmetal.check.hpl import HplMeasurement
 from nearmetal.check.mpi_job import MpiMeasurement
 from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.neighbours import why_not
 from nearmetal.check.performance.procedure import perform
 from nearmetal.check.performance.run import (
+    BY_HPL,
     BY_MPI,
+    BY_RDMA,
     LIMIT_S,
     MAX_TEXT,
+    NOISE,
     QUANTITIES,
     Item,
     MeasuredTurn,
@@ -35,17 +40,18 @@ from nearmetal.check.performance.run import (
     PerformanceRun,
     is_possible,
 )
+from nearmetal.check.rdma import RdmaMeasurement
 from nearmetal.check.snapshot import load_bounded
 from nearmetal.check.ssh_hosts import SshHosts
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError, LogError
-from nearmetal.core.process import AT_ONCE, Command, Dialogue, Runner
+from nearmetal.core.process import AT_ONCE, Dialogue, Runner
 from nearmetal.core.progress import Progress
 from nearmetal.core.resources import share
 from nearmetal.core.text import printable
-from nearmetal.job.client_server import FirstWords, first_words
+from nearmetal.job.client_server import FirstWords, NodeEntrance, first_words
 from nearmetal.job.places import MARKER, new_name
 
 _SETUP: Mapping[str, str] = {
@@ -54,6 +60,7 @@ _SETUP: Mapping[str, str] = {
     "latency": "half a round trip of 8 bytes over TCP, the median",
     "bandwidth": "one TCP connection, messages of 128 KiB",
 }
+_NOISE_SETUP = "{0}: the time beside all nodes of the host or adapter, over alone"
 
 VERSION = 1
 """Of the agent's answers."""
@@ -87,16 +94,6 @@ _MOST_ADDRESS = 61
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 
 
-class NodeEntrance(Protocol):
-    """The part of a backend that the agents need."""
-
-    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
-        """Return the command that runs `argv` in a node."""
-
-    def end_marked(self, marker: str) -> int:
-        """Kill every process in the nodes that has `NAME=value` in its environment."""
-
-
 def measure_cluster(
     backend: Backend,
     spec: ClusterSpec,
@@ -116,8 +113,11 @@ def measure_cluster(
     at = {name: (found[name].address or None) if name in found else None for name in names}
     hosts = {name: status.host for name, status in found.items() if status.host}
     agents = Agents(backend, runner, at, progress, limit_s)
-    with MpiMeasurement(backend, spec, runner, progress, limit_s) as job:
-        return _measure(agents, quantities, classes, hosts, job)
+    with (
+        MpiMeasurement(backend, spec, runner, progress, limit_s) as job,
+        HplMeasurement(backend, spec, runner, progress, limit_s) as hpl,
+    ):
+        return _measure(agents, quantities, classes, hosts, job=job, hpl=hpl)
 
 
 def measure_hosts(
@@ -130,7 +130,7 @@ def measure_hosts(
 ) -> PerformanceRun:
     """Measure hosts that the user's own ssh reaches. Each agent finds out its own address."""
     agents = Agents(hosts, hosts.runner, dict.fromkeys(hosts.names, ""), progress, limit_s)
-    return _measure(agents, quantities, classes, {}, None)
+    return _measure(agents, quantities, classes, {})
 
 
 def _measure(
@@ -138,25 +138,59 @@ def _measure(
     quantities: Sequence[str],
     classes: NodeClasses,
     hosts: Mapping[str, str],
-    job: MpiMeasurement | None,
+    *,
+    job: MpiMeasurement | None = None,
+    hpl: HplMeasurement | None = None,
 ) -> PerformanceRun:
     taken, names = time.time(), list(agents.at)
+    rdma = RdmaMeasurement(
+        agents.entrance,
+        agents.runner,
+        names,
+        agents.addresses,
+        agents.progress,
+        agents.limit_s,
+    )
 
     def ask(order: Order) -> MeasuredTurn:
+        if order.quantity in BY_RDMA:
+            return rdma.ask(order)
+        if hpl and order.quantity in BY_HPL:
+            return hpl.ask(order)
         return job.ask(order) if job and order.quantity in BY_MPI else agents.ask(order)
 
     with agents:
         known = classes.in_run(hosts, agents.software)
-        run = perform(names, quantities, ask, known, taken=taken)
-    setup = {**_SETUP, **(job.setup if job else {})}
+        lacking = {q: why_not(q, names, known) for q in quantities if QUANTITIES[q].noise_of}
+        lacking = {quantity: why for quantity, why in lacking.items() if why}
+        able = [quantity for quantity in quantities if quantity not in lacking]
+        run = perform(names, able, ask, known, taken=taken)
+    if hpl and "hpl" in able:
+        hpl.measure_cluster()
+        lacking |= hpl.lacking
+    noise = {q: _NOISE_SETUP.format(_SETUP[QUANTITIES[q].noise_of]) for q in NOISE}
+    setup = {**_SETUP, **noise, **rdma.setup}
+    setup |= {**(job.setup if job else {}), **(hpl.setup if hpl else {})}
+    lacking |= rdma.lacking
+    lacking |= {n: why for n, why in job.lacking.items() if n in quantities} if job else {}
     return replace(
         run,
         setup={name: setup[name] for name in quantities if name in setup},
-        failures=agents.failures,
+        failures=_together(agents.failures, rdma.failures, hpl.failures if hpl else {}),
+        wrong=hpl.wrong if hpl else {},
         hosts=hosts,
         software=agents.software,
-        lacking={n: why for n, why in job.lacking.items() if n in quantities} if job else {},
+        lacking=lacking,
     )
+
+
+def _together(*failures: Mapping[Item, str]) -> dict[Item, str]:
+    """Return all reasons; an item may have some of each."""
+    items = dict.fromkeys(item for found in failures for item in found)
+    return {
+        item: "; ".join(found[item] for found in failures if item in found)[:MAX_TEXT]
+        for item in items
+    }
 
 
 _ADDRESS = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*)?")
@@ -232,6 +266,10 @@ class Agents:
     def __exit__(self, kind: object, *_: object) -> None:
         self._close(broken=kind is not None or self._unmeasured.any_given_up)
 
+    def addresses(self) -> dict[str, str]:
+        """Return where each agent that runs can be reached."""
+        return {name: agent.address for name, agent in self._running.items()}
+
     @property
     def failures(self) -> dict[Item, str]:
         """Nodes and pairs without a value, and why."""
@@ -256,7 +294,7 @@ class Agents:
         deadline = begin + self.limit_s + _GRACE_S
         values: dict[Item, float] = {}
         for item in items:
-            self._send(order.quantity, item)
+            self._send(order, item)
         for item in items:
             # Of a pair, the first node measures the way there or its own round trips.
             answers = [self._value(name, deadline) for name in item]
@@ -321,11 +359,11 @@ class Agents:
             self._running[name].address, self._running[name].port = address, port
             self.software[name] = printable(str(hello.get("software", "")))[:MAX_TEXT]
 
-    def _send(self, quantity: str, item: Item) -> None:
+    def _send(self, order: Order, item: Item) -> None:
         """Give an order to a node, or to both of a pair: the first one connects to the second."""
         words: dict[str, Any] = {
-            "measure": quantity,
-            "seconds": _SECONDS[quantity],
+            "measure": order.quantity,
+            "seconds": _SECONDS[order.quantity] * order.times,
             "limit": self.limit_s,
             "key": secrets.token_hex(16),
         }

@@ -158,7 +158,7 @@ def _list(args: argparse.Namespace, view: View) -> int:
 def _drain(args: argparse.Namespace, view: View) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
-    if args.spec is not None or args.hosts is not None or args.slurm:
+    if named_hosts(args) or args.spec is not None or args.slurm:
         raise UsageError("--drain is for this machine", "leave out SPEC, --hosts and --slurm")
     args.profile = args.profile or "health_base"
     with ThreadPoolExecutor(1) as pool:
@@ -309,9 +309,9 @@ def _targets(
 
     if (args.spec is not None) + (args.hosts is not None) + args.slurm > 1:
         raise UsageError("SPEC, --hosts and --slurm contradict each other", "give one of them")
+    hosts = named_hosts(args)
     if args.slurm:
         return _of_job(args.timeout), {}, None
-    hosts = named_hosts(args)
     if hosts:
         return over_ssh(hosts, args.user or ""), {}, None
     if args.spec is None:
@@ -330,6 +330,8 @@ def named_hosts(args: argparse.Namespace) -> list[str]:
 
     if args.spec is not None and args.hosts is not None:
         raise UsageError("SPEC and --hosts contradict each other", "give one of them")
+    if args.user is not None and args.hosts is None:
+        raise UsageError("--user is for the logins of --hosts", "give --hosts, or leave out --user")
     try:
         return [] if args.hosts is None else expand(args.hosts, MAX_NODES)
     except ValueError as error:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 def performance_options(parser: VerbParser) -> None:
     """Add the arguments of `check performance`."""
-    from nearmetal.check.performance.run import BY_MPI, LIMIT_S, MEASURED
+    from nearmetal.check.performance.run import BY_HPL, BY_MPI, BY_RDMA, LIMIT_S, MEASURED, NOISE
 
     add_nodes(parser, "; or give --hosts")
-    names, more = ", ".join(MEASURED), ", ".join(BY_MPI)
+    names, noise, rdma, more = map(", ".join, (MEASURED, NOISE, BY_RDMA, (*BY_MPI, *BY_HPL)))
     parser.option(
         "--measure LIST",
-        f"what to measure, comma-separated, of {names} (default: all of these), and by an MPI job "
-        f"{more}",
+        f"what to measure, comma-separated, of {names} (default: all of these), of neighbours "
+        f"{noise}, by perftest {rdma}, and by MPI jobs {more}",
         default=",".join(MEASURED),
     )
     parser.option(
@@ -65,13 +65,13 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     from nearmetal.check.performance.classes import classes
     from nearmetal.check.performance.findings import judge_run
     from nearmetal.check.performance.line_verdict import measured_lines
-    from nearmetal.check.performance.run import BY_MPI, MEASURED, PERFORMANCE, run_text
+    from nearmetal.check.performance.run import PERFORMANCE, run_text
     from nearmetal.check.profile import load_profile
     from nearmetal.check.ssh_hosts import SshHosts
     from nearmetal.cli.arguments import open_target
     from nearmetal.core.process import LocalRunner
 
-    quantities = split_names(args.measure, (*MEASURED, *BY_MPI), "measurement")
+    quantities = _quantities(args)
     profile = load_profile(args.profile or "health_extended")
     refuse_reports(args)
     if args.output is not None:
@@ -82,11 +82,6 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     if hosts.names:
         commands = over_ssh(hosts.names, hosts.user)
         _refuse_number(len(hosts.names))
-        if not set(MEASURED).issuperset(quantities):
-            raise UsageError(
-                f"--measure {args.measure}: hosts have no MPI job",
-                f"use {', '.join(MEASURED)}, or the spec of a cluster",
-            )
     elif args.spec is None:
         raise UsageError("no nodes to measure", "give SPEC or --hosts")
     else:
@@ -125,6 +120,20 @@ def on_performance(args: argparse.Namespace, view: View) -> int:
     )
     write_page(args.report, (run, known, lines), analysis, snapshots)
     return show_analysis(args, view, analysis, run.taken)
+
+
+def _quantities(args: argparse.Namespace) -> list[str]:
+    """Return the quantities of --measure; raises UsageError, also for those that hosts lack."""
+    from nearmetal.check.performance.run import BY_HPL, BY_MPI, BY_RDMA, MEASURED, NOISE
+
+    without_mpi = (*MEASURED, *NOISE, *BY_RDMA)
+    quantities = split_names(args.measure, (*without_mpi, *BY_MPI, *BY_HPL), "measurement")
+    if args.hosts is not None and not set(without_mpi).issuperset(quantities):
+        raise UsageError(
+            f"--measure {args.measure}: hosts have no MPI job",
+            f"use {', '.join(without_mpi)}, or the spec of a cluster",
+        )
+    return quantities
 
 
 def _refuse_number(count: int) -> None:

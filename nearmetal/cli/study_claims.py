@@ -255,7 +255,6 @@ def reproduce_options(parser: VerbParser) -> None:
 
 def on_reproduce(args: argparse.Namespace, view: View) -> int:
     """Print the outcome of each claim; exit code 4 if one is refuted."""
-    from nearmetal.study.arms import arms_in
     from nearmetal.study.reproduce import ClaimOutcome, Data, reproduce
     from nearmetal.study.reproduce.claims import CLAIMED, claims_of
     from nearmetal.study.store import Study
@@ -267,7 +266,7 @@ def on_reproduce(args: argparse.Namespace, view: View) -> int:
     data = Data({}, lambda _arm: [], lambda _cell: (), lambda _cell: {})
     if args.study is not None:
         study = Study(args.study)
-        roles = _roles(args.arm, name, arms_in(study))
+        roles = _roles(args.arm, name, study)
         data = _data(study, roles)
     results = reproduce(claims_of(name), data)
     _show_claims(name, results, roles, view)
@@ -275,18 +274,19 @@ def on_reproduce(args: argparse.Namespace, view: View) -> int:
     return ExitCode.CHECKS_FAILED if refuted else ExitCode.DONE
 
 
-def _roles(words: Sequence[str], name: str, arms: Mapping[str, Arm]) -> dict[str, Arm]:
+def _roles(words: Sequence[str], name: str, study: Study) -> dict[str, Arm]:
     """Return the arm of each role: from --arm, by the fact `role`, or by its own name."""
+    from nearmetal.study.arms import arms_in, known_arms
     from nearmetal.study.reproduce.claims import roles_of
 
-    known = roles_of(name)
+    known, arms = roles_of(name), arms_in(study)
     found = {arm.facts.get(ROLE, arm.name): arm for arm in arms.values()}
     for word in words:
         role, equals, arm = word.partition("=")
         if not equals or role not in known:
             raise UsageError(f"--arm {word}: no role {role!r}", f"roles: {', '.join(known)}")
         if arm not in arms:
-            raise NearmetalError(f"no arm {arm!r} in the study", f"arms: {', '.join(arms)}")
+            raise NearmetalError(f"no arm {arm!r} in the study", known_arms(study, arms))
         found[role] = arms[arm]
     return {role: arm for role, arm in found.items() if role in known}
 

@@ -7,10 +7,9 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Protocol
 
-from nearmetal.cluster.backend import Backend
-from nearmetal.core.process import Completed, Dialogue, Runner
+from nearmetal.core.process import Command, Completed, Dialogue, Runner
 
 LISTEN_S = 30.0
 """Time that a server gets until it listens."""
@@ -32,6 +31,16 @@ wait $server
 
 A server buffers its own line, that it waits; and a client that starts too early gives up.
 """
+
+
+class NodeEntrance(Protocol):
+    """The part of a backend that programs need which run in nodes as long as their input."""
+
+    def on_node(self, node: str, argv: Sequence[str], *, env: Mapping[str, str]) -> Command:
+        """Return the command that runs `argv` in a node."""
+
+    def end_marked(self, marker: str) -> int:
+        """Kill every process in the nodes that has `NAME=value` in its environment."""
 
 
 class FirstWords:
@@ -70,7 +79,7 @@ def first_words(most: int) -> Iterator[FirstWords]:
 
 
 def serve(
-    backend: Backend,
+    backend: NodeEntrance,
     runner: Runner,
     node: str,
     argv: Sequence[str],

@@ -33,7 +33,7 @@ from nearmetal.host.fabric import (
     line_rate,
 )
 from nearmetal.host.parse.ibverbs import MAX_TEXT, SCRIPT, RdmaNode, parse_node
-from nearmetal.job.client_server import LISTEN_S, first_words, patience, serve
+from nearmetal.job.client_server import LISTEN_S, NodeEntrance, first_words, patience, serve
 from nearmetal.job.places import MARKER, new_name
 
 _CLEAR_S = 30.0
@@ -43,6 +43,10 @@ _MAX_WORDS = 4096
 _TO_GBIT = {Unit.GIGABITS_PER_SECOND: 1.0, Unit.MEBIBYTES_PER_SECOND: 8 * 2**20 / 1e9}
 _BANDWIDTH, _LATENCY = "ib_send_bw", "ib_send_lat"
 _SENDERS = {_BANDWIDTH, _LATENCY}
+_METRICS = {"bw": ("bandwidth",), "lat": ("latency",)}
+TYPICAL = {"bw": ("bandwidth",), "lat": ("latency_typical", "latency")}
+"""The figures of a program by the end of its name, the best first: of latencies, the median."""
+
 _BROKEN = (BackendError, CommandError)
 
 _UNMEASURED = (
@@ -79,10 +83,10 @@ class Verified:
 
 
 @dataclass(frozen=True)
-class _FabricNodes:
+class FabricNodes:
     """The nodes, and the mark of all that is started in them."""
 
-    backend: Backend
+    backend: NodeEntrance
     runner: Runner
     marker: str = field(default_factory=lambda: new_name("verify"))
 
@@ -120,7 +124,7 @@ class _FabricNodes:
         argv.append(f"{MARKER}={self.marker}")
         ends = self.ask(argv, list(dict.fromkeys(names)), {"PATH": _PATH}, _CLEAR_S)
         what = "programs of this check may still run in it"
-        remedy = f"end {_BANDWIDTH} and {_LATENCY} in it, for example with `nearmetal exec`"
+        remedy = "end perftest (ib_*) in it, for example with `nearmetal exec`"
         return [
             FabricFinding(name, "node", Level.WARNING, what, remedy)
             for name, ended in ends.items()
@@ -128,7 +132,7 @@ class _FabricNodes:
         ]
 
 
-def read_nodes(nodes: _FabricNodes, names: Sequence[str], limit_s: float) -> Verified:
+def read_nodes(nodes: FabricNodes, names: Sequence[str], limit_s: float) -> Verified:
     """Read each node. One that does not answer is a fault of its own."""
     fabric = Verified()
     ends = nodes.ask(["/bin/sh", "-c", SCRIPT], names, nodes.env, limit_s)
@@ -166,7 +170,7 @@ def pairs_of(names: Sequence[str], which: str) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class _FabricPair:
+class FabricPair:
     """Two active ports, server and client, and how the client reaches the server."""
 
     ends: tuple[End, End]
@@ -178,9 +182,9 @@ class _FabricPair:
         return self.ends[0].node, self.ends[1].node
 
 
-def rounds_of(pairs: Sequence[_FabricPair], hosts: Mapping[str, str]) -> list[list[_FabricPair]]:
+def rounds_of(pairs: Sequence[FabricPair], hosts: Mapping[str, str]) -> list[list[FabricPair]]:
     """Return all pairs in rounds, whose pairs have no host in common."""
-    rounds: list[tuple[list[_FabricPair], set[str]]] = []
+    rounds: list[tuple[list[FabricPair], set[str]]] = []
     for pair in pairs:
         used = {hosts[name] for name in pair.names}
         for members, busy in rounds:
@@ -194,19 +198,20 @@ def rounds_of(pairs: Sequence[_FabricPair], hosts: Mapping[str, str]) -> list[li
 
 
 @dataclass
-class _FabricMeasurement:
+class FabricMeasurement:
     """Measures pairs. `rests`: the nodes that may have programs left."""
 
-    nodes: _FabricNodes
+    nodes: FabricNodes
     test: FabricTest
+    metrics: Mapping[str, Sequence[str]] = field(default_factory=lambda: _METRICS)
     rests: list[FabricFinding] = field(default_factory=list)
 
-    def measure(self, pairs: Sequence[_FabricPair]) -> list[Sends]:
+    def measure(self, pairs: Sequence[FabricPair]) -> list[Sends]:
         """Measure the bandwidth of all pairs side by side, then their latency."""
         found = [Sends(*p.names, p.ends[1].device.name, self.test.size) for p in pairs]
         for program, size in ((_BANDWIDTH, self.test.size), (_LATENCY, _LATENCY_BYTES)):
             able = [n for n, sends in enumerate(found) if not sends.why]
-            figures = self._figures([pairs[n] for n in able], program, size)
+            figures = self.figures([pairs[n] for n in able], program, size)
             for number, figure in zip(able, figures, strict=True):
                 sends = found[number]
                 if isinstance(figure, str):
@@ -217,7 +222,7 @@ class _FabricMeasurement:
                     found[number] = replace(sends, latency_us=figure)
         return found
 
-    def _figures(self, pairs: Sequence[_FabricPair], program: str, size: int) -> list[float | str]:
+    def figures(self, pairs: Sequence[FabricPair], program: str, size: int) -> list[float | str]:
         """Return Gbit/s or µs of each pair, or why there is none."""
         figures: list[float | str] = []
         try:
@@ -234,9 +239,9 @@ class _FabricMeasurement:
                 for name in pair.names
             ]
             self.rests += self.nodes.clear(failed) if failed else []
-        return figures or [one for pair in pairs for one in self._figures([pair], program, size)]
+        return figures or [one for pair in pairs for one in self.figures([pair], program, size)]
 
-    def _send(self, pairs: Sequence[_FabricPair], program: str, size: int) -> list[float | str]:
+    def _send(self, pairs: Sequence[FabricPair], program: str, size: int) -> list[float | str]:
         backend, runner, env = self.nodes.backend, self.nodes.runner, self.nodes.env
         with ExitStack() as stack:
             servers, words = [], []
@@ -280,16 +285,17 @@ class _FabricMeasurement:
                 f"{program} failed: client {client.code}, {client.error_tail or 'no word'}; "
                 f"server {code}, {words or 'no word'}"
             )
-        metric = "bandwidth" if program == _BANDWIDTH else "latency"
         try:
             tables = parse_log(client.text, program, "perftest").tables
         except LogError as error:
             return error.message
-        for table in tables:
-            for column in table.columns:
-                if column.metric == metric and table.rows and metric in table.rows[-1].values:
-                    return table.rows[-1].values[metric] * _TO_GBIT.get(column.unit, 1.0)
-        return f"{program} printed no {metric}"
+        wanted = self.metrics[program.rpartition("_")[2]]
+        for metric in wanted:
+            for table in tables:
+                for column in table.columns:
+                    if column.metric == metric and table.rows and metric in table.rows[-1].values:
+                        return table.rows[-1].values[metric] * _TO_GBIT.get(column.unit, 1.0)
+        return f"{program} printed no {wanted[-1]}"
 
 
 def verify(
@@ -302,7 +308,7 @@ def verify(
     progress: Progress,
 ) -> Verified:
     """Read the nodes, measure the pairs that can send, and judge both."""
-    entered = _FabricNodes(backend, runner)
+    entered = FabricNodes(backend, runner)
     fabric = read_nodes(entered, names, test.read_s)
     nodes = {name: chosen(node, test.device) for name, node in fabric.nodes.items()}
     fabric.findings += judge_nodes(nodes, site, test.device)
@@ -321,9 +327,9 @@ def verify(
             # A check that was asked for and did not run is not passed.
             fabric.findings.append(FabricFinding(about, "sends", Level.FAULT, what, _UNMEASURED))
         else:
-            pairs.append(_FabricPair(ends, address))
+            pairs.append(FabricPair(ends, address))
     hosts = {name: "" if site.shares_devices else place.host for name, place in places.items()}
-    measurement = _FabricMeasurement(entered, test)
+    measurement = FabricMeasurement(entered, test)
     found: dict[tuple[str, str], Sends] = {}
     progress.begin(len(pairs))
     for group in rounds_of(pairs, hosts):

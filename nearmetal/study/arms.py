@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nearmetal.core.errors import NearmetalError
+from nearmetal.core.text import printable
 from nearmetal.study.effects import TaxSplit, split_tax
 from nearmetal.study.endpoints import Conclusion, choose, conclude
 from nearmetal.study.flags import MIN_OUTLIER
@@ -33,9 +34,23 @@ def pick_arms(study: Study, names: Iterable[str]) -> list[Arm]:
     arms = arms_in(study)
     for name in names:
         if name not in arms:
-            known = f"arms: {', '.join(arms)}"
-            raise NearmetalError(f"no arm {name!r} in {study.directory}", known)
+            raise NearmetalError(f"no arm {name!r} in {study.directory}", known_arms(study, arms))
     return [arms[name] for name in names]
+
+
+def known_arms(study: Study, arms: Iterable[str]) -> str:
+    """Return the hint of an error: the arms of a study, or why it has none."""
+    names = ", ".join(arms)
+    if names:
+        return f"arms: {names}"
+    unread = [source for source in study.sources() if source.status != "facts"]
+    if not unread:
+        return "the study has no logs: run `nearmetal study import` with the directory of the logs"
+    first = unread[0]
+    return (
+        f"the study has no arms, because none of its {len(unread)} files was read; "
+        f"{printable(first.path)}: {first.status}, {printable(first.reason)}"
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from benchmarks.check_performance import FAULTS, SWITCHES, matrix, noises, outco
 from nearmetal.check.performance.classes import BETWEEN_HOSTS, ClassPlace, NodeClasses
 from nearmetal.check.performance.hops import groups
 from nearmetal.check.performance.naming import UNSETTLED, Culprit, SlowPart, name_parts
-from nearmetal.check.performance.neighbours import alone, losses
 from nearmetal.check.performance.robust import (
     FALSE_ALARM,
     FLOOR,
@@ -280,19 +279,6 @@ def test_nodes_of_other_hardware_are_another_class() -> None:
     assert _only(found.parts) == {"processor": (Culprit.NODE, ("n7",))}
 
 
-def test_a_node_that_loses_more_than_others_beside_neighbours() -> None:
-    classes = places(HOSTS)
-    turns = list(alone(names(12), classes))
-    assert sorted(name for turn in turns for name in turn) == sorted(names(12))
-    assert all(len({frozenset(_host((n,))) for n in turn}) == len(turn) for turn in turns)
-    turn = losses("memory", dict.fromkeys(names(12), 10.0), dict.fromkeys(names(8), 5.0))
-    assert turn.values == {(name,): 2.0 for name in names(8)}
-    found = named(
-        names(12), lambda _, i: 3.0 if i == ("n4",) else 2.0, classes, quantities=("neighbours",)
-    )
-    assert _only(found.parts) == {"neighbours": (Culprit.NODE, ("n4",))}
-
-
 def test_the_noise_is_real() -> None:
     for arm in ("bare-metal", "usernetes"):
         for cells in noises(arm).values():
@@ -304,6 +290,13 @@ def test_healthy_clusters_with_real_noise_have_no_finding() -> None:
     for arm in ("bare-metal", "usernetes"):
         found = outcome(FAULTS["healthy"], 16, arm, 12, "unit")
         assert found.named >= 11 / 12
+
+
+def test_neighbours_with_real_noise_are_named_and_healthy_ones_are_not() -> None:
+    for arm in ("bare-metal", "usernetes"):
+        assert outcome(FAULTS["neighbours, healthy"], 16, arm, 12, "unit").named >= 11 / 12
+        found = outcome(FAULTS["neighbours take 10 % of a host"], 16, arm, 6, "unit")
+        assert found == found._replace(named=1.0, others=0.0)
 
 
 def test_a_node_that_is_ten_percent_slow_is_named() -> None:

@@ -287,3 +287,24 @@ def test_json_names_the_files(
     assert data["verdicts"] == {"vm": "ACCEPT"}
     assert all(Path(path).is_file() for path in data["files"])
     assert re.search(r"r-1\.svg", " ".join(data["files"]))
+
+
+def test_a_study_whose_logs_were_all_refused_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, target = tmp_path / "logs" / "metal", str(tmp_path / "study")
+    logs.mkdir(parents=True)
+    header = latency_log(1.0, 1).splitlines()[:2]
+    (logs / "osu_latency-1.out").write_text("".join(f"{line}\n" for line in header))
+    labels = LABELS.partition('  - path: "**/')[0].partition("  vm:")
+    sources = "sources:" + labels[2].partition("sources:")[2]
+    (tmp_path / "logs" / "study-labels.yaml").write_text(labels[0] + sources)
+    main(["study", "import", str(tmp_path / "logs"), "--output", target])
+    capsys.readouterr()
+    assert main(["study", "judge", target, "metal", "vm"]) == 1
+    said = capsys.readouterr().err
+    assert "the study has no arms, because none of its 1 files was read; " in said
+    assert "metal/osu_latency-1.out: refused, " in said
+    words = ["study", "reproduce", "sdsc", target, "--arm", "native-ib=none"]
+    assert main(words) == 1
+    assert "the study has no arms" in capsys.readouterr().err

@@ -16,28 +16,31 @@ if TYPE_CHECKING:
 
 _PERIOD_US = 100_000
 _PLACES = (
-    ("/sys/fs/cgroup", "cpu.max", f"{{}} {_PERIOD_US}"),
-    ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "{}"),
+    ("/sys/fs/cgroup", {"cpu.max": "{quota} {period}"}),
+    ("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": "{period}", "cpu.cfs_quota_us": "{quota}"}),
 )
 _END_S = 10.0
 
 
 @contextlib.contextmanager
-def group_with_quota(percent: int) -> Iterator[Path]:
+def group_with_quota(percent: int, name: str = "", period_us: int = _PERIOD_US) -> Iterator[Path]:
     """Give a control group with this part of one core. Without one, the test is skipped.
+
+    `name`: of one of several groups.
 
     Set-up cannot bring it: the kernel gives it to root, but not in every container.
     """
     missing = []
-    for base, file, words in _PLACES:
-        group = Path(base, f"nearmetal-quota-{os.getpid()}")
+    for base, files in _PLACES:
+        group = Path(base, f"nearmetal-quota-{os.getpid()}{name}")
         try:
             group.mkdir()
         except OSError as error:
             missing.append(f"{base}: {error.strerror}")
             continue
         try:
-            why = _limited(group / file, words.format(percent * _PERIOD_US // 100))
+            words = {"quota": percent * period_us // 100, "period": period_us}
+            why = "".join(_limited(group / f, text.format(**words)) for f, text in files.items())
             if not why:
                 yield group
                 return

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nearmetal.check.hpl import HplMeasurement
+from nearmetal.check.mpi_job import MpiMeasurement
+from nearmetal.check.performance.run import Order
+from nearmetal.cli.arguments import open_target
+from nearmetal.core.process import LocalRunner
+from nearmetal.core.progress import Silent
 from tests.documents import check_document
 from tests.system.local import ROOT, Site, site
+from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +36,7 @@ pytestmark = [
 
 CORES = sorted(os.sched_getaffinity(0))
 NODES = ("n1", "n2", "n3", "n4")
+PAIR = NODES[:2]
 SPEC = "version: 1\nname: speed\nbackend: local\nhosts:\n  - name: h1\n    nodes:\n" + "".join(
     f"      - {{name: {name}, shm: 16 MiB, cpus: {CORES}}}\n" for name in NODES
 )
@@ -153,3 +163,49 @@ def test_an_order_that_is_wrong_ends_the_job_with_words(ward: tuple[Site, str], 
     done = orders(ward, line)
     assert done.returncode != 0
     assert "FAILED rank 0: an order" in done.stderr + done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_hpl_of_each_node_is_measured_and_checked(
+    ward: tuple[Site, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verb repeats this for suspects, for many minutes: its measurement is asked for once."""
+    if shutil.which("hpcc") is None:
+        lacking("hpcc is not installed")
+    place, path = ward
+    for name, value in place.environment().items():
+        monkeypatch.setenv(name, value)
+    cluster, spec = open_target(path)
+    with HplMeasurement(cluster.backend, spec, LocalRunner(), Silent()) as hpl:
+        values = hpl.ask(Order("hpl", tuple((name,) for name in NODES))).values
+        hpl.measure_cluster()
+    assert (hpl.failures, hpl.lacking, hpl.wrong) == ({}, {}, {})
+    assert [name for (name,) in values] == [*NODES]
+    assert all(0.001 < value < 1e4 for value in values.values())
+    shown = r"N = \d+, openmpi\d; 4 ranks on all nodes, N = \d+: \S+ GFLOP/s"
+    assert re.search(shown, hpl.setup["hpl"])
+
+
+def test_pairs_of_nodes_with_own_cores_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node has a core of its own. To compare pairs takes four nodes, and so four cores."""
+    if len(CORES) < len(PAIR):
+        lacking("two cores are needed")
+    text = "version: 1\nname: cores\nbackend: local\nhosts:\n  - name: h1\n    nodes:\n"
+    for name, core in zip(PAIR, CORES, strict=False):
+        text += f"      - {{name: {name}, shm: 16 MiB, cpus: [{core}]}}\n"
+    with site() as place:
+        path = place.write("cores.yaml", text)
+        place.ok("up", path)
+        place.look(path)
+        for name, value in place.environment().items():
+            monkeypatch.setenv(name, value)
+        cluster, spec = open_target(path)
+        with MpiMeasurement(cluster.backend, spec, LocalRunner(), Silent()) as job:
+            for quantity, most in (("mpi_latency", 1e6), ("mpi_bandwidth", 1e7)):
+                values = job.ask(Order(quantity, (PAIR,))).values
+                assert set(values) == {PAIR, PAIR[::-1]}
+                assert all(0.01 < value < most for value in values.values()), values
+        assert job.lacking.keys() <= {"dgemm"}  # without OpenBLAS
+        place.ok("down", "--yes", path)
+        place.assert_no_trace()

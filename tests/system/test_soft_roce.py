@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nearmetal.check.performance.run import Order
+from nearmetal.check.rdma import RdmaMeasurement
+from nearmetal.cli.arguments import open_target
 from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.progress import Silent
 from nearmetal.evidence import read_manifest
 from nearmetal.study.store import Study
 from tests.system import hypervisors
@@ -358,6 +362,27 @@ def test_a_machine_that_stands_still_is_a_fault_in_bounded_time(site: Site) -> N
     assert node == "n2"
     assert what.startswith("it does not answer")
     assert list(json.loads(done.stdout)["nodes"]) == ["n1"]
+
+
+def test_writes_of_pairs_are_measured_for_the_check_of_performance(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verb compares four nodes or more: its measurement is asked for this pair alone."""
+    for name, value in site.env.items():
+        monkeypatch.setenv(name, value)
+    cluster, _ = open_target(str(site.spec))
+    before = site.sent()
+    rdma = RdmaMeasurement(
+        cluster.backend, LocalRunner(), NODES, lambda: ADDRESSES, Silent(), limit_s=HANG_S
+    )
+    for quantity, least in (("rdma_latency", 1.0), ("rdma_bandwidth", 0.01)):
+        values = rdma.ask(Order(quantity, (NODES,))).values
+        assert rdma.failures == {}
+        assert set(values) == {NODES, NODES[::-1]}
+        assert all(least < value < 1e6 for value in values.values())
+    # Each direction: 1000 writes and answers of 2 bytes, and 1000 of 64 KiB in packets of 1 KiB.
+    assert site.sent() - before > 2 * 64 * 1000
+    assert rdma.lacking == {}
 
 
 @pytest.mark.full

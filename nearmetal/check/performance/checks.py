@@ -29,11 +29,18 @@ LINE = HealthCheck(
     "InfiniBand Trade Association; kernel, drivers/pci/pci.h; Intel AN 708",
 )
 
+ARITHMETIC = HealthCheck(
+    "performance.arithmetic",
+    Gravity.FAULT,
+    "results of HPL pass its own check",
+    "HPL, HPL_pdtest.c",
+)
+
 MISSING = HealthCheck(
     "performance.missing", Gravity.WARNING, "each quantity of the run is measured", OWN
 )
 
 CHECKS: dict[str, HealthCheck] = {
-    check.name: check for check in (ANSWER, MISSING, *OF_QUANTITY.values(), LINE)
+    check.name: check for check in (ANSWER, ARITHMETIC, MISSING, *OF_QUANTITY.values(), LINE)
 }
 """Every check of performance by its name."""

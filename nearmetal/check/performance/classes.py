@@ -13,7 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nearmetal.check.families.uniformity import kind_of
+from nearmetal.check.performance.run import MAX_TEXT
 from nearmetal.check.snapshot import Snapshot
+from nearmetal.core.text import printable
+
+_WORD = 8
+"""Letters of a boot id that tell kernels apart in words."""
 
 ONE_KERNEL, ONE_HOST, BETWEEN_HOSTS = "in one kernel", "in one host", "between hosts"
 ONE_SWITCH, BETWEEN_SWITCHES = "by one switch", "between switches"
@@ -21,11 +26,16 @@ WITHIN_A_HOST = (ONE_KERNEL, ONE_HOST)
 
 
 class ClassPlace(NamedTuple):
-    """What a snapshot says of a node. `host`: its kernel, or the host of its virtual machine."""
+    """What a snapshot says of a node.
+
+    `host`: its kernel, or the host of its virtual machine. `adapter`: the physical function whose
+    virtual functions are its interfaces, or the network of its host, as the cluster names it.
+    """
 
     hardware: tuple[str, ...] = ()
     kernel: str = ""
     host: str = ""
+    adapter: str = ""
 
 
 PairClass = tuple[str, tuple[tuple[str, ...], ...]]
@@ -67,6 +77,10 @@ class NodeClasses:
         """Return the host of a node, "" if it is not known."""
         return self.places.get(name, ClassPlace()).host
 
+    def adapter(self, name: str) -> str:
+        """Return the adapter by which a node sends, else its host; "" if neither is known."""
+        return self.places.get(name, ClassPlace()).adapter or self.host(name)
+
     def in_run(self, hosts: Mapping[str, str], software: Mapping[str, str]) -> NodeClasses:
         """Return the classes with what only a run knows, see PerformanceRun.
 
@@ -77,6 +91,7 @@ class NodeClasses:
             name: place._replace(
                 hardware=(*place.hardware, software.get(name, "")),
                 host=place.host or named.get(hosts.get(name, ""), hosts.get(name, "")),
+                adapter=place.adapter or (f"network of {hosts[name]}" if name in hosts else ""),
             )
             for name, place in self.places.items()
         }
@@ -90,7 +105,7 @@ def classes(snapshots: Iterable[Snapshot], switches: Mapping[str, str]) -> NodeC
     owners: dict[str, str] = {}
     for node in snapshots:
         kernel = node.text("system", "boot_id")
-        places[node.name] = ClassPlace(_hardware(node), kernel, kernel)
+        places[node.name] = ClassPlace(_hardware(node), kernel, kernel, _adapter(node))
         if node.flag("virtual", "guest"):
             uuids[node.name] = node.text("virtual", "uuid")
         for uuid in node.table("virtual", "guests"):
@@ -98,6 +113,15 @@ def classes(snapshots: Iterable[Snapshot], switches: Mapping[str, str]) -> NodeC
     for name, uuid in uuids.items():
         places[name] = places[name]._replace(host=owners.get(uuid, ""))
     return NodeClasses(places, switches)
+
+
+def _adapter(node: Snapshot) -> str:
+    """Return the adapters whose virtual functions a node sends by; "": a guest does not see it."""
+    addresses = {node.text("net", name, "address") for name in node.table("net")}
+    cards = {node.text("pci", address, "physical") for address in addresses} - {""}
+    kernel = node.text("system", "boot_id")[:_WORD]
+    words = " ".join(sorted(printable(card) for card in cards))
+    return f"{words} of kernel {printable(kernel)}"[:MAX_TEXT] if words else ""
 
 
 def _hardware(node: Snapshot) -> tuple[str, ...]:

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from math import exp
 
 from nearmetal.check.model import Gravity, Spotted
-from nearmetal.check.performance.checks import ANSWER, LINE, MISSING, OF_QUANTITY, FoundOnNodes
+from nearmetal.check.performance.checks import (
+    ANSWER,
+    ARITHMETIC,
+    LINE,
+    MISSING,
+    OF_QUANTITY,
+    FoundOnNodes,
+)
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.line_verdict import (
     JUDGED,
@@ -22,18 +29,28 @@ from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
 from nearmetal.check.performance.run import QUANTITIES, PerformanceRun
 from nearmetal.check.performance.screen import Side
 
+_MOST_NAMES = 6
+"""Neighbours that a reason names."""
+
 _REASONS = {
     Culprit.NODE: "the node is slower than its class",
     Culprit.FOLLOWS: "the node itself is slow, and so is its traffic",
     Culprit.LINK: "the node is slow with every partner, and its partners are not: its link",
     Culprit.HOST_LINK: "the node is slow only outside its host: the link of the host",
     Culprit.BETWEEN: "only pairs between these two hosts are slow: the link between the hosts",
+    Culprit.NOISE: "the node loses more to its neighbours than others do to as many",
     Culprit.PAIR: "only this pair is slow: each of its nodes is fast with other partners",
 }
 _REMEDIES = {
     "memory": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
     "processor": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
     "neighbours": "numastat -v; taskset -acp PID",
+    "hpl": "cat /sys/fs/cgroup/cpu.max; cpupower frequency-info",
+    "rdma_latency": "perfquery; ethtool -S INTERFACE; ibv_devinfo -v",
+    "rdma_bandwidth": "ibstat; perfquery; lspci -vv -s ADDRESS; ibportstate LID PORT",
+    "neighbours_processor": "cat /sys/fs/cgroup/cpu.max; taskset -acp PID",
+    "neighbours_latency": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
+    "neighbours_bandwidth": "tc -s qdisc show dev INTERFACE; devlink port function rate show",
     "latency": "ethtool -S INTERFACE; tc qdisc show dev INTERFACE",
     "bandwidth": "ethtool INTERFACE; tc qdisc show dev INTERFACE; ibportstate LID PORT",
     "stream": "nearmetal check --profile health_extended  # memory.*, uniformity.memory",
@@ -64,11 +81,18 @@ def judge_run(
     return JudgedRun(
         (
             ANSWER.name,
+            *([ARITHMETIC.name] if run.wrong or "hpl" in quantities else []),
             *([MISSING.name] if run.lacking else []),
             *(OF_QUANTITY[name].name for name in quantities),
             *([LINE.name] if lines else []),
         ),
-        (*unanswered(run), *missing(run), *slow_parts(named), *line_findings(lines)),
+        (
+            *unanswered(run),
+            *wrong_results(run),
+            *missing(run),
+            *slow_parts(named),
+            *line_findings(lines),
+        ),
         not_run,
     )
 
@@ -113,6 +137,21 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
                 del partners[partner]
 
 
+def wrong_results(run: PerformanceRun) -> Iterator[FoundOnNodes]:
+    """Yield nodes whose HPL computed a wrong result."""
+    for name, line in run.wrong.items():
+        yield (
+            ARITHMETIC,
+            (name,),
+            Spotted(
+                line,
+                "a scaled residual below the threshold of HPL",
+                "the node computes wrong results: its processor, its memory or its BLAS is broken",
+                "nearmetal check --profile health_extended  # memory.*; memtester 1024M 3",
+            ),
+        )
+
+
 def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
     """Yield quantities that were not measured, or in part: a warning; or by other means: a note."""
     turns = (*run.screening, *run.retests)
@@ -144,7 +183,7 @@ def _unreached(nodes: tuple[str, ...], about: str, why: str) -> FoundOnNodes:
         Spotted(
             why,
             "a result of each measurement",
-            "nodes could not exchange messages over TCP",
+            "nodes could not exchange messages",
             "nft list ruleset; ip link show INTERFACE; ping ADDRESS",
             about,
         ),
@@ -163,7 +202,7 @@ def _spotted(part: SlowPart) -> Spotted:
     return Spotted(
         f"{part.value:.4g} {unit}".strip() + f", {percent} % slower",
         f"{part.expected:.4g} {unit}".strip() + f", and at most {100 * FLOOR:g} % slower",
-        f"{_REASONS[part.culprit]}; slow in {part.slow_retests} of {part.retests} retests, "
+        f"{_REASONS[part.culprit]}{_neighbours(part)}; slow in {part.slow_retests} of {part.retests} retests, "
         f"with {100 * FALSE_ALARM:g} % as the chance of any false finding in the run",
         _REMEDIES[part.quantity],
         _about(part),
@@ -171,9 +210,21 @@ def _spotted(part: SlowPart) -> Spotted:
     )
 
 
+def _neighbours(part: SlowPart) -> str:
+    """Return the nodes whose work was the noise; the nodes of the finding are in front of it."""
+    others = [name for name in part.beside if name not in part.nodes]
+    if not part.beside:
+        return ""
+    more = f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+    named = ", ".join(others[:_MOST_NAMES]) + more
+    return f": {part.noise}, {f'beside {named}' if named else 'beside each other'}"
+
+
 def _about(part: SlowPart) -> str:
     if part.culprit is Culprit.NODE:
         return ""
+    if part.culprit is Culprit.NOISE:
+        return part.noise
     if part.culprit is Culprit.PAIR:
         return (" to " if part.one_way else " and ").join(part.nodes)
     if len(part.sides) == 1 and part.sides[0] in (Side.SENDS, Side.RECEIVES):

@@ -16,6 +16,7 @@ from enum import Enum
 from statistics import median
 
 from nearmetal.check.performance.classes import BETWEEN_HOSTS, WITHIN_A_HOST, NodeClasses
+from nearmetal.check.performance.neighbours import is_of_traffic, neighbourhoods
 from nearmetal.check.performance.retest import Confirmation, confirm
 from nearmetal.check.performance.robust import FLOOR
 from nearmetal.check.performance.run import QUANTITIES, Item, PerformanceRun
@@ -30,6 +31,10 @@ from nearmetal.check.performance.screen import (
 UNSETTLED = "it seemed slow, and too few retests could be made to settle it: measure again"
 
 
+LATENCIES = ("latency", "mpi_latency", "rdma_latency")
+"""A node behind another switch has all of them higher."""
+
+
 class Culprit(Enum):
     """The part that is slow."""
 
@@ -39,6 +44,7 @@ class Culprit(Enum):
     HOST_LINK = "link of the host"
     BETWEEN = "link between two hosts"
     PAIR = "pair"
+    NOISE = "neighbours"
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,10 @@ class SlowPart:
     slow_retests: int
     one_way: bool = False
     """Of a pair: only the direction from the first of `nodes` to the second is slow."""
+    noise: str = ""
+    """The host or the adapter that makes nodes slow to each other, in words."""
+    beside: tuple[str, ...] = ()
+    """All nodes of that host or adapter."""
 
 
 @dataclass
@@ -94,10 +104,17 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
     screening = screen(run, classes)
     confirmations = confirm(run.retests, screening)
     proven = [one for one in confirmations if one.proven]
-    slow_nodes = {one.suspicion.item[0] for one in proven if one.suspicion.side is Side.WHOLE}
+    slow_nodes = {
+        one.suspicion.item[0]
+        for one in proven
+        if one.suspicion.side is Side.WHOLE and not QUANTITIES[one.suspicion.quantity].noise_of
+    }
     parts: list[SlowPart] = []
     for quantity, model in screening.models.items():
         ours = [one for one in proven if one.suspicion.quantity == quantity]
+        if QUANTITIES[quantity].noise_of:
+            parts += _noisy(model, ours, run, classes)
+            continue
         if not QUANTITIES[quantity].of_pairs:
             parts += [_part(model, Culprit.NODE, one.suspicion.item, [one]) for one in ours]
             continue
@@ -116,6 +133,26 @@ def name_parts(run: PerformanceRun, classes: NodeClasses) -> Named:
     return Named(tuple(parts), screening, tuple(confirmations))
 
 
+def _noisy(
+    model: QuantityModel,
+    ours: Sequence[Confirmation],
+    run: PerformanceRun,
+    classes: NodeClasses,
+) -> Iterator[SlowPart]:
+    """Yield one part for each host or adapter whose nodes lose too much to each other."""
+    traffic = is_of_traffic(model.quantity)
+    for place in neighbourhoods(run.names, classes, traffic=traffic):
+        found = [one for one in ours if one.suspicion.item[0] in place]
+        if found:
+            nodes = sorted(one.suspicion.item[0] for one in found)
+            part = _part(model, Culprit.NOISE, nodes, found)
+            noise = classes.adapter(place[0]) if traffic else ""
+            if not noise or noise == classes.host(place[0]):
+                hosts = sorted({run.hosts.get(name, "") for name in place} - {""})
+                noise = f"host {' '.join(hosts)}" if hosts else "host"
+            yield replace(part, noise=noise, beside=tuple(place))
+
+
 def _perhaps_far(
     model: QuantityModel,
     nodes: Iterable[str],
@@ -123,10 +160,17 @@ def _perhaps_far(
     proven: Sequence[Confirmation],
 ) -> list[str]:
     """Return the nodes that only their latency makes slow, and that a switch may explain."""
-    if model.quantity != "latency":
+    if model.quantity not in LATENCIES:
         return []
-    otherwise = {n for one in proven if one.suspicion.quantity != "latency" for n in _nodes(one)}
+    otherwise = {
+        name for one in proven if not _of_latency(one.suspicion.quantity) for name in _nodes(one)
+    }
     return [n for n in nodes if n not in otherwise and _another_switch(model, n, classes)]
+
+
+def _of_latency(quantity: str) -> bool:
+    """Whether a quantity shows no more than a latency does; a loss to neighbours shows no link."""
+    return quantity in LATENCIES or bool(QUANTITIES[quantity].noise_of)
 
 
 def _nodes(one: Confirmation) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nearmetal.check.performance.classes import NodeClasses
+from nearmetal.check.performance.neighbours import NoiseMeasurement
 from nearmetal.check.performance.retest import Retests, orders
 from nearmetal.check.performance.run import QUANTITIES, Ask, MeasuredTurn, Order, PerformanceRun
 from nearmetal.check.performance.screen import screen
@@ -40,9 +41,10 @@ def perform(
     setup: Mapping[str, str] | None = None,
 ) -> PerformanceRun:
     """Measure a cluster: the screening, and the retests that it asks for."""
-    first = tuple(ask(order) for order in screening_orders(names, quantities))
+    measure = NoiseMeasurement(ask, names, classes)
+    first = tuple(measure(order) for order in screening_orders(names, quantities))
     run = PerformanceRun(tuple(names), taken, setup or {}, first)
-    return PerformanceRun(run.names, run.taken, run.setup, first, _again(run, ask, classes))
+    return PerformanceRun(run.names, run.taken, run.setup, first, _again(run, measure, classes))
 
 
 def _again(run: PerformanceRun, ask: Ask, classes: NodeClasses) -> tuple[MeasuredTurn, ...]:

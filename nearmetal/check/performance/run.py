@@ -43,6 +43,8 @@ class MeasuredQuantity:
     of_pairs: bool
     lower_is_better: bool
     title: str
+    noise_of: str = ""
+    """The quantity whose time beside neighbours, over the time alone, this is."""
 
     def slowness(self, value: float) -> float:
         """Return the logarithm of a value; larger is slower."""
@@ -53,15 +55,19 @@ class MeasuredQuantity:
         return exp(slowness if self.lower_is_better else -slowness)
 
 
+def _noise(quantity: str, words: str) -> MeasuredQuantity:
+    title = f"{words}: time beside neighbours over time alone"
+    return MeasuredQuantity(
+        "times", of_pairs=False, lower_is_better=True, title=title, noise_of=quantity
+    )
+
+
 QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "memory": MeasuredQuantity(
         "GB/s", of_pairs=False, lower_is_better=False, title="memory bandwidth"
     ),
     "processor": MeasuredQuantity(
         "MB/s", of_pairs=False, lower_is_better=False, title="speed of the processor"
-    ),
-    "neighbours": MeasuredQuantity(
-        "", of_pairs=False, lower_is_better=True, title="time with neighbours over time alone"
     ),
     "latency": MeasuredQuantity("µs", of_pairs=True, lower_is_better=True, title="latency"),
     "bandwidth": MeasuredQuantity("MB/s", of_pairs=True, lower_is_better=False, title="bandwidth"),
@@ -77,6 +83,17 @@ QUANTITIES: Mapping[str, MeasuredQuantity] = {
     "mpi_bandwidth": MeasuredQuantity(
         "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of MPI"
     ),
+    "hpl": MeasuredQuantity("GFLOP/s", of_pairs=False, lower_is_better=False, title="HPL"),
+    "rdma_latency": MeasuredQuantity(
+        "µs", of_pairs=True, lower_is_better=True, title="latency of RDMA writes"
+    ),
+    "rdma_bandwidth": MeasuredQuantity(
+        "MB/s", of_pairs=True, lower_is_better=False, title="bandwidth of RDMA writes"
+    ),
+    "neighbours": _noise("memory", "memory bandwidth"),
+    "neighbours_processor": _noise("processor", "processor"),
+    "neighbours_latency": _noise("latency", "latency"),
+    "neighbours_bandwidth": _noise("bandwidth", "bandwidth"),
 }
 """Every quantity by its name, which is also that of its check."""
 
@@ -86,15 +103,28 @@ MEASURED = ("memory", "processor", "latency", "bandwidth")
 BY_MPI = ("stream", "dgemm", "mpi_latency", "mpi_bandwidth")
 """What it can measure by an MPI job."""
 
+BY_HPL = ("hpl",)
+"""What it can measure by a job of HPL on each node."""
+
+BY_RDMA = ("rdma_latency", "rdma_bandwidth")
+"""What it can measure by perftest, between RDMA devices."""
+
+NOISE = tuple(name for name, quantity in QUANTITIES.items() if quantity.noise_of)
+"""What it can measure of neighbours, with agents."""
+
 LIMIT_S = 10.0
 """Default limit of one measurement."""
 
 
 class Order(NamedTuple):
-    """What to measure side by side. A pair is measured in both directions, one after the other."""
+    """What to measure side by side. A pair is measured in both directions, one after the other.
+
+    `times`: how much longer a value takes than usual.
+    """
 
     quantity: str
     items: tuple[Item, ...]
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,7 +144,7 @@ class PerformanceRun:
 
     `failures`: why a node, or the way from one node to another, could not be measured. `hosts`: of
     nodes that are machines, as their cluster names them. `software`: that of the agent in a node,
-    which its values depend on. `lacking`: "why|remedy" of quantities that were not measured, or not
+    which its values depend on. `wrong`: nodes whose HPL has a wrong result, with its line. `lacking`: "why|remedy" of quantities that were not measured, or not
     as one expects.
     """
 
@@ -127,6 +157,7 @@ class PerformanceRun:
     hosts: Mapping[str, str] = field(default_factory=dict)
     software: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_possible(value: Any) -> TypeGuard[float]:
@@ -146,6 +177,7 @@ def run_text(run: PerformanceRun) -> str:
         "hosts": dict(run.hosts),
         "software": dict(run.software),
         "lacking": dict(run.lacking),
+        "wrong": dict(run.wrong),
         "failures": [[*(number[name] for name in item), why] for item, why in run.failures.items()],
     }
     for part, turns in (("screening", run.screening), ("retests", run.retests)):
@@ -187,6 +219,7 @@ def parse_run(content: bytes, file: str) -> PerformanceRun:
         _words_of(file, names, "hosts", data.get("hosts", {})),
         _words_of(file, names, "software", data.get("software", {})),
         _words_of(file, QUANTITIES, "lacking", data.get("lacking", {}), 2 * MAX_TEXT + 1),
+        _words_of(file, names, "wrong", data.get("wrong", {})),
     )
 
 

@@ -11,7 +11,11 @@ from statistics import median, median_low
 
 from nearmetal.check.performance.classes import BETWEEN_HOSTS, NodeClasses
 from nearmetal.check.performance.hops import groups
-from nearmetal.check.performance.neighbours import neighbourhoods
+from nearmetal.check.performance.neighbours import (
+    LEAST_ADAPTERS,
+    is_of_traffic,
+    neighbourhoods,
+)
 from nearmetal.check.performance.robust import FLOOR, spread, suspicious_z
 from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredTurn, PerformanceRun
 
@@ -25,6 +29,8 @@ LEAST_PARTNERS = 3
 
 TWO_LEVELS = "pairs have two levels that no grouping explains, so the switches must be known"
 ANOTHER_SWITCH = "only its latency is higher, with all partners: it may be behind another switch"
+
+NO_NEIGHBOURS = "it has no neighbour that is known, or could not be measured beside it"
 
 ClassKey = tuple[object, ...]
 
@@ -101,6 +107,10 @@ def screen(run: PerformanceRun, classes: NodeClasses) -> Screening:
         name: (_of_pairs if QUANTITIES[name].of_pairs else _of_nodes)(name, turns, classes)
         for name, turns in by_quantity.items()
     }
+    for name, model in models.items():
+        if QUANTITIES[name].noise_of:
+            known = {*model.left_out, *(node for (node,) in model.left)}
+            model.left_out |= {n: NO_NEIGHBOURS for n in run.names if n not in known}
     tests = sum(len(model.left) + len(model.effects) for model in models.values())
     found = [one for model in models.values() for one in _suspicions(model, suspicious_z(tests))]
     return Screening(models, tuple(found), tests)
@@ -119,12 +129,20 @@ def _of_nodes(name: str, turns: Sequence[MeasuredTurn], classes: NodeClasses) ->
     slow = _middles(name, turns)
     model = QuantityModel(name)
     members: dict[ClassKey, list[Item]] = defaultdict(list)
-    beside = {n: len(host) for host in neighbourhoods([i[0] for i in slow], classes) for n in host}
-    for item in slow:
+    beside: dict[str, int] = {}
+    if QUANTITIES[name].noise_of:
         # With more neighbours, each loses more.
-        neighbours = beside.get(item[0], 0) if name == "neighbours" else 0
-        members[classes.of_node(item[0]), neighbours].append(item)
+        places = neighbourhoods([i[0] for i in slow], classes, traffic=is_of_traffic(name))
+        beside = {node: len(nodes) for nodes in places for node in nodes}
+    for item in slow:
+        members[classes.of_node(item[0]), beside.get(item[0], 0)].append(item)
     for key, items in members.items():
+        if beside and is_of_traffic(name):
+            adapters = {classes.adapter(node) for (node,) in items}
+            if len(adapters) < LEAST_ADAPTERS:
+                why = f"fewer than {LEAST_ADAPTERS} adapters of its kind have as many nodes"
+                model.left_out |= {node: why for (node,) in items}
+                continue
         if len(items) < LEAST_NODES:
             for (node,) in items:
                 model.left_out[node] = f"fewer than {LEAST_NODES} nodes of its hardware and Python"

@@ -24,7 +24,9 @@ MAX_PORTS = 8
 SCRIPT = r"""
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 echo '== limits'; ulimit -l
-echo '== tools'; for t in ibv_devinfo ib_send_bw ib_send_lat ip; do command -v $t >/dev/null && echo $t; done
+echo '== tools'; for t in ibv_devinfo ib_send_bw ib_send_lat ib_write_bw ib_write_lat ip; do
+  command -v $t >/dev/null && echo $t
+done
 echo '== sysfs'
 for d in "${ROOT:-}"/sys/class/infiniband/*; do
   [ -e "$d" ] || continue
