@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -103,6 +105,16 @@ def test_an_endpoint_that_stays_is_named_and_nothing_is_asked_any_more(guest: Gu
     assert calls[0] == "quiesce"
     assert calls[-1] == "run"
     assert guest.has_segment
+
+
+def test_a_process_that_has_the_segment_mapped_keeps_the_machine(guest: Guest) -> None:
+    path = guest.folder / "run" / "segment"
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        done = guest.run("leave", "1")
+    assert done.returncode == 4
+    assert f"segment in their memory until their end: {os.getpid()}" in done.stderr
+    assert guest.state() == "unused"
+    assert guest.run("leave").returncode == 0
 
 
 @pytest.mark.parametrize("limit", ["-1", "1s", "1234567"])

@@ -93,8 +93,8 @@ class Lab:
         assert code == 0, f"{args}: {code}\n{out}\n{err}"
         return out
 
-    def move(self, node: str, host: str) -> dict[str, Any]:
-        text = self.ok("migrate", self.spec, node, "--to", host, "--yes", "--json")
+    def move(self, node: str, host: str, *more: str) -> dict[str, Any]:
+        text = self.ok("migrate", self.spec, node, "--to", host, "--yes", "--json", *more)
         (moved,) = json.loads(text)["moves"]
         assert moved["moved"], text
         assert moved["notes"] == []
@@ -131,13 +131,47 @@ class Lab:
         return {(pair["node"], pair["peer"]): pair["channel"] for pair in found["pairs"]}
 
 
+def make_certificates(folder: Path) -> None:
+    """What QEMU needs to encrypt migrations: an authority, and one certificate for both ends."""
+    folder.mkdir()
+    addresses = ",".join(f"IP:{address}" for address in ADDRESSES)
+    (folder / "names").write_text(
+        f"subjectAltName={addresses}\nextendedKeyUsage=serverAuth,clientAuth\n"
+        "keyUsage=digitalSignature,keyEncipherment\n"
+    )
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    issuer = ["-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial", "-days", "2"]
+    for words in (
+        [
+            "req",
+            "-x509",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=ca",
+            "-keyout",
+            "ca-key.pem",
+            "-out",
+            "ca-cert.pem",
+            *new,
+        ],
+        ["req", "-subj", "/CN=host", "-keyout", "server-key.pem", "-out", "request", *new],
+        ["x509", "-req", "-in", "request", *issuer, "-extfile", "names", "-out", "server-cert.pem"],
+    ):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True, timeout=60)
+    for kind in ("key", "cert"):
+        shutil.copy(folder / f"server-{kind}.pem", folder / f"client-{kind}.pem")
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     if Mpi.OPENMPI5 not in INSTALLED:
         pytest.skip("no Open MPI 5")
     folder = tmp_path_factory.mktemp("move")
     before = hypervisors.machine_things(CLUSTER)
-    with hypervisors.bridged(f"{ADDRESSES[0]}/24") as (first, second, bridge):
+    make_certificates(folder / "tls")
+    conf = f'migrate_tls_x509_cert_dir = "{folder}/tls"\n'
+    with hypervisors.bridged(f"{ADDRESSES[0]}/24", conf) as (first, second, bridge):
         hypervisors.ip("-n", second.netns, "addr", "add", f"{ADDRESSES[1]}/24", "dev", bridge)
         spec = folder / "mv.yaml"
         spec.write_text(
@@ -187,7 +221,7 @@ def test_a_job_over_the_network_goes_on_while_its_machine_moves(
     with lab.start(*words) as job:
         try:
             time.sleep(10)
-            moves = [lab.move("n2", host) for host in ("h2", "h1")]
+            moves = [lab.move("n2", "h2"), lab.move("n2", "h1", "--tls")]
             assert job.poll() is None, "the job ended before the moves did"
             out, err = job.communicate(timeout=300)
         except BaseException:
@@ -199,6 +233,27 @@ def test_a_job_over_the_network_goes_on_while_its_machine_moves(
     record_property("longest gaps", found[2])
     record_property("actions", json.dumps([move["actions"] for move in moves]))
     lab.is_whole(n1="h1", n2="h1")
+
+
+def test_a_machine_whose_job_has_the_segment_stays_and_the_job_ends_well(lab: Lab) -> None:
+    words: list[str | Path] = ["run", lab.spec, "--mpi", "openmpi5", "-n", "2", "--map-by", "node"]
+    words += ["--timeout", "240", "--", lab.folder / "openmpi5", "30", "9"]
+    with lab.start(*words) as job:
+        try:
+            time.sleep(12)
+            code, out, err = lab.run("migrate", lab.spec, "n2", "--to", "h2", "--yes")
+            assert job.poll() is None, "the job ended before the move did"
+            ended = job.communicate(timeout=300)
+        except BaseException:
+            job.kill()
+            raise
+    assert code == 1, out + err
+    assert "node n2 stayed on host h1" in out
+    assert "processes keep the segment in their memory until their end: " in out
+    assert job.returncode == 0, ended
+    assert "none wrong" in "".join(ended)
+    lab.is_whole(n1="h1", n2="h1")
+    assert lab.channels()["n1", "n2"] == "segment"
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ leave_segment() {
 		printf 'segment: none\n'
 		return 0
 	fi
+	leave_mapped
+	[ -z "$mapped" ] || leave_refuse 4 "leave: $mapped_words: $mapped"
 	words=$(nearmetal-segment quiesce "$run/segment.conf" 2>&1) || leave_refuse 1 "leave: $words"
 	read -r began _ </proc/uptime
 	while :; do
@@ -37,8 +39,21 @@ leave_segment() {
 		[ "$((${now%.*} - ${began%.*}))" -lt "$limit" ] || leave_give_up 4 "after $limit s: $words"
 		sleep 0.2
 	done
+	leave_mapped
+	[ -z "$mapped" ] || leave_give_up 4 "$mapped_words: $mapped"
 	mv -f "$run/segment.conf" "$run/segment.left" || leave_give_up 1 "cannot write in $run"
 	printf 'segment: left\n'
+}
+
+# leave_mapped: sets $mapped to the processes that have the segment in their memory, also after
+# they have left it. The kernel keeps such memory when the device goes, and shows the next device there.
+leave_mapped() {
+	mapped_words='processes keep the segment in their memory until their end'
+	set --
+	while read -r key _ file _; do
+		case $key in own | all) set -- "$@" -e " $(readlink -f "$file")" ;; esac
+	done <"$run/segment.conf"
+	mapped=$(grep -lF "$@" /proc/[0-9]*/maps 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
 }
 
 leave_give_up() {
