@@ -48,12 +48,14 @@ leave_segment() {
 # leave_mapped: sets $mapped to the processes that have the segment in their memory, also after
 # they have left it. The kernel keeps such memory when the device goes, and shows the next device there.
 leave_mapped() {
-	mapped_words='processes keep the segment in their memory until their end'
+	mapped_words='processes keep the segment in their memory until their end' mapped=
 	set --
 	while read -r key _ file _; do
-		case $key in own | all) set -- "$@" -e " $(readlink -f "$file")" ;; esac
+		case $key in own | all) ;; *) continue ;; esac
+		file=$(readlink -f "$file") && set -- "$@" -e " $file"
 	done <"$run/segment.conf"
-	mapped=$(grep -lF "$@" /proc/[0-9]*/maps 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
+	[ "$#" = 0 ] ||
+		mapped=$(grep -lF "$@" /proc/[0-9]*/maps 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
 }
 
 leave_give_up() {
