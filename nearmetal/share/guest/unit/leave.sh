@@ -46,7 +46,7 @@ leave_segment() {
 }
 
 # leave_mapped: sets $mapped to the processes that have the segment in their memory, also after
-# they have left it. The kernel keeps such memory when the device goes, and shows the next device there.
+# they have left it. The kernel keeps such memory when the device goes, so it may show the next one.
 leave_mapped() {
 	mapped_words='processes keep the segment in their memory until their end' mapped=
 	set --
