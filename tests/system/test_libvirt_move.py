@@ -235,27 +235,6 @@ def test_a_job_over_the_network_goes_on_while_its_machine_moves(
     lab.is_whole(n1="h1", n2="h1")
 
 
-def test_a_machine_whose_job_has_the_segment_stays_and_the_job_ends_well(lab: Lab) -> None:
-    words: list[str | Path] = ["run", lab.spec, "--mpi", "openmpi5", "-n", "2", "--map-by", "node"]
-    words += ["--timeout", "240", "--", lab.folder / "openmpi5", "30", "9"]
-    with lab.start(*words) as job:
-        try:
-            time.sleep(12)
-            code, out, err = lab.run("migrate", lab.spec, "n2", "--to", "h2", "--yes")
-            assert job.poll() is None, "the job ended before the move did"
-            ended = job.communicate(timeout=300)
-        except BaseException:
-            job.kill()
-            raise
-    assert code == 1, out + err
-    assert "node n2 stayed on host h1" in out
-    assert "processes keep the segment in their memory until their end: " in out
-    assert job.returncode == 0, ended
-    assert "none wrong" in "".join(ended)
-    lab.is_whole(n1="h1", n2="h1")
-    assert lab.channels()["n1", "n2"] == "segment"
-
-
 @pytest.mark.parametrize(
     ("phase", "ends"),
     [
