@@ -142,8 +142,11 @@ def test_main_memory_comes_before_the_segment_and_is_named() -> None:
     words = [
         a.get("value", "") for a in top.iter("{http://libvirt.org/schemas/domain/qemu/1.0}arg")
     ]
-    own, whole = (json.loads(word) for word in words[1:8:4])
-    assert own["id"] == "nm-own"
+    own_port, whole_port, own, _, whole, _ = map(json.loads, words[1::2])
+    assert (own["id"], whole["id"]) == ("nm-own", "nm-all")
+    assert {own_port["driver"], whole_port["driver"]} == {"pcie-root-port"}
+    assert own_port["pref64-reserve"] == own["size"]
+    assert whole_port["pref64-reserve"] == whole["size"]
     assert "readonly" not in own
     assert whole["readonly"] is True
     assert whole["rom"] == "on"

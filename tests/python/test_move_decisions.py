@@ -20,7 +20,9 @@ MACHINE = MovableMachine(
     machine_type="pc-q35-10.0",
     memory=4 * GIB,
     image="sha256:1",
+    device="ivshmem",
     part=64 << 20,
+    segment=256 << 20,
     vf=FabricNeed("ib0", 0x8001),
     networks=frozenset({"lan"}),
     group="host1",
@@ -32,8 +34,10 @@ TARGET = MoveTarget(
     machine_types=frozenset({"pc-q35-9.2", "pc-q35-10.0"}),
     memory=16 * GIB,
     images=frozenset({"sha256:1"}),
+    device="ivshmem",
     parts=4,
     part=64 << 20,
+    segment=256 << 20,
     vfs=(FabricNeed("ib0", 0x8001),) * 4,
     networks=frozenset({"lan", "wan"}),
 )
@@ -117,6 +121,10 @@ def test_a_machine_that_can_move() -> None:
         ({"disk": GIB, "storage": "nfs"}, {"storages": frozenset({"ceph"})}, "does not see"),
         ({}, {"parts": 0}, "its segment has no free part"),
         ({"part": 128 << 20}, {}, "parts of its segment have 64 MiB, and 128 MiB are needed"),
+        ({"part": 32 << 20}, {}, "parts of its segment have 64 MiB, and 32 MiB are needed"),
+        ({}, {"segment": GIB}, "its segment has 1 GiB, and the machine has room for 256 MiB"),
+        ({}, {"device": ""}, "the device of its segment is none, and that of the machine ivshmem"),
+        ({"device": ""}, {}, "is ivshmem, and that of the machine none"),
         ({}, {"vfs": ()}, "no VF of fabric ib0 and partition key 0x8001 is free"),
         ({}, {"vfs": (FabricNeed("ib0", 0x8002),)}, "partition key 0x8001"),
         ({"vf": FabricNeed("eth")}, {}, "no VF of fabric eth is free"),
@@ -133,6 +141,13 @@ def test_a_refusal(machine: dict[str, object], target: dict[str, object], words:
 def test_all_refusals_at_once() -> None:
     target = replace(TARGET, features=frozenset(), memory=0, parts=0, networks=frozenset())
     assert len(refusals(MACHINE, target)) == 4
+
+
+def test_an_emulated_processor_needs_no_model() -> None:
+    machine = replace(MACHINE, cpu="", features=frozenset({"TCG of QEMU 10.0.2"}))
+    (why,) = refusals(machine, TARGET)
+    assert "lacks TCG of QEMU 10.0.2" in why
+    assert refusals(machine, replace(TARGET, features=machine.features)) == ()
 
 
 def test_a_shared_disk_needs_no_copy() -> None:

@@ -96,6 +96,8 @@ class Hypervisor:
     name: str
     user: str = "root"
     netns: str = ""
+    qemu_conf: str = ""
+    """More lines of qemu.conf."""
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _mounts: set[str] = field(default_factory=set, repr=False)
 
@@ -114,7 +116,7 @@ class Hypervisor:
         (self.directory / "libvirtd.conf").write_text(
             LIBVIRTD_CONF.format(directory=self.directory)
         )
-        (self.directory / "qemu.conf").write_text(QEMU_CONF.format(user=self.user))
+        (self.directory / "qemu.conf").write_text(QEMU_CONF.format(user=self.user) + self.qemu_conf)
         argv = [
             "unshare",
             "-m",
@@ -208,14 +210,16 @@ def bridge(address: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def bridged(address: str = "10.83.0.1/24") -> Iterator[tuple[Hypervisor, Hypervisor, str]]:
+def bridged(
+    address: str = "10.83.0.1/24", qemu_conf: str = ""
+) -> Iterator[tuple[Hypervisor, Hypervisor, str]]:
     """Two hypervisors on two "hosts": the second has a network of its own, joined by a wire."""
     top = Path(tempfile.mkdtemp(prefix="nm-hv-"))
     top.chmod(0o755)
     tag = secrets.token_hex(3)
     bridge, wire, netns = f"nmb{tag}", f"nmw{tag}", f"nm-{tag}"
-    first = Hypervisor(top / "h1", "h1")
-    second = Hypervisor(top / "h2", "h2", netns=netns)
+    first = Hypervisor(top / "h1", "h1", qemu_conf=qemu_conf)
+    second = Hypervisor(top / "h2", "h2", netns=netns, qemu_conf=qemu_conf)
     try:
         ip("netns", "add", netns)
         ip("link", "add", bridge, "type", "bridge")

@@ -23,7 +23,7 @@ class MovableMachine:
 
     name: str
     cpu: str
-    """The model of its processor."""
+    """The model of its processor; "": an emulated one, which its features name."""
     features: frozenset[str]
     machine_type: str
     memory: int
@@ -35,8 +35,12 @@ class MovableMachine:
     """Size of the disk that it writes to, which must be shared or copied; 0: it has none."""
     storage: str = ""
     """Name of the storage of that disk; "": no other host sees it."""
+    device: str = ""
+    """The device of its segment; "": it shares none."""
     part: int = 0
     """Size of its part of the segment; 0: none."""
+    segment: int = 0
+    """Size of the whole segment, for which it has room."""
     vf: FabricNeed | None = None
     networks: frozenset[str] = frozenset()
     pinned_to_host: tuple[str, ...] = ()
@@ -61,10 +65,14 @@ class MoveTarget:
     storages: frozenset[str] = frozenset()
     disk: int = 0
     """Free room for copies of disks."""
+    device: str = ""
+    """The device of its segment; "": it has none."""
     parts: int = 0
     """Free parts of its segment."""
     part: int = 0
     """Size of a part."""
+    segment: int = 0
+    """Size of the whole segment."""
     vfs: tuple[FabricNeed, ...] = ()
     """Free ones, each with what it is connected to."""
     networks: frozenset[str] = frozenset()
@@ -74,7 +82,7 @@ def _processor(machine: MovableMachine, target: MoveTarget) -> Iterable[str]:
     missing = sorted(machine.features - target.features)
     if missing:
         yield f"its processor lacks {', '.join(missing)}"
-    elif machine.cpu != target.cpu:
+    elif machine.cpu and machine.cpu != target.cpu:
         yield f"its processor is {target.cpu}, not {machine.cpu}"
     if machine.machine_type not in target.machine_types:
         yield f"its QEMU has no machine type {machine.machine_type}"
@@ -108,11 +116,18 @@ def _storage(machine: MovableMachine, target: MoveTarget) -> Iterable[str]:
 
 
 def _devices(machine: MovableMachine, target: MoveTarget) -> Iterable[str]:
-    if machine.part and not target.parts:
+    if machine.device != target.device:
+        have, want = target.device or "none", machine.device or "none"
+        yield f"the device of its segment is {have}, and that of the machine {want}"
+    elif machine.part and not target.parts:
         yield "its segment has no free part"
-    elif machine.part > target.part:
+    elif machine.part != target.part:
+        # The room on the bus was reserved when the machine started.
         have, want = format_size(target.part), format_size(machine.part)
         yield f"parts of its segment have {have}, and {want} are needed"
+    elif machine.segment < target.segment:
+        have, want = format_size(target.segment), format_size(machine.segment)
+        yield f"its segment has {have}, and the machine has room for {want}"
     if machine.vf is not None and machine.vf not in target.vfs:
         key = f" and partition key {machine.vf.pkey:#06x}" if machine.vf.pkey else ""
         yield f"no VF of fabric {machine.vf.fabric}{key} is free"

@@ -8,6 +8,7 @@ have begun, too: each one can be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from nearmetal.core.errors import StateError
@@ -36,6 +37,35 @@ class MovePhase(Enum):
     """All endpoints are asked to attach again, or were never asked to leave."""
     GIVEN_UP = "given up"
     """The destination has nothing of the machine any more: the end."""
+
+
+class MoveAction(Enum):
+    """What follows a phase. Each action can be repeated."""
+
+    PREPARE = "prepare the destination"
+    QUIESCE = "ask its processes to leave the segment"
+    DETACH = "unplug the devices"
+    MIGRATE = "migrate"
+    ATTACH = "plug in the devices of the destination"
+    RESUME = "let its processes return to a segment"
+    RELEASE = "remove its files at the source"
+    REATTACH = "plug in the devices of the source again"
+    REOPEN = "let its processes return to the segment of the source"
+    GIVE_UP = "remove its files at the destination"
+
+
+ACTIONS: Mapping[MovePhase, MoveAction] = {
+    MovePhase.PLANNED: MoveAction.PREPARE,
+    MovePhase.PREPARED: MoveAction.QUIESCE,
+    MovePhase.QUIESCED: MoveAction.DETACH,
+    MovePhase.DETACHED: MoveAction.MIGRATE,
+    MovePhase.ARRIVED: MoveAction.ATTACH,
+    MovePhase.ATTACHED: MoveAction.RESUME,
+    MovePhase.RESUMED: MoveAction.RELEASE,
+    MovePhase.STAYED: MoveAction.REATTACH,
+    MovePhase.REATTACHED: MoveAction.REOPEN,
+    MovePhase.REOPENED: MoveAction.GIVE_UP,
+}
 
 
 class MoveOutcome(Enum):
@@ -80,6 +110,45 @@ _BEFORE_ARRIVAL = frozenset(
     {MovePhase.PLANNED, MovePhase.PREPARED, MovePhase.QUIESCED, MovePhase.DETACHED}
 )
 _AFTER_ARRIVAL = frozenset({MovePhase.ARRIVED, MovePhase.ATTACHED, MovePhase.RESUMED})
+
+
+class Presence(Enum):
+    """A machine as one hypervisor shows it."""
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """Where a machine runs, and what makes the two hypervisors agree."""
+
+    at_source: bool
+    at_destination: bool
+    end_source: bool = False
+    """The source has a rest of it, which never runs again."""
+    end_destination: bool = False
+    """The destination has a copy of it that never ran."""
+    continue_source: bool = False
+
+
+_ABSENT, _RUNNING, _PAUSED = Presence.ABSENT, Presence.RUNNING, Presence.PAUSED
+
+SETTLEMENTS: Mapping[tuple[Presence, Presence], Settlement] = {
+    (_RUNNING, _ABSENT): Settlement(True, False),
+    (_RUNNING, _PAUSED): Settlement(True, False, end_destination=True),
+    (_PAUSED, _ABSENT): Settlement(True, False, continue_source=True),
+    # libvirt starts the copy before it ends the source, so this copy never ran.
+    (_PAUSED, _PAUSED): Settlement(True, False, end_destination=True, continue_source=True),
+    (_PAUSED, _RUNNING): Settlement(False, True, end_source=True),
+    (_ABSENT, _RUNNING): Settlement(False, True),
+    # It may lack memory: the source ended before it was started.
+    (_ABSENT, _PAUSED): Settlement(False, False, end_destination=True),
+    (_ABSENT, _ABSENT): Settlement(False, False),
+    (_RUNNING, _RUNNING): Settlement(True, True),
+}
+"""By the machine at the source and at the destination, after a migration that did not end well."""
 
 
 def resumed_phase(phase: MovePhase, *, at_source: bool, at_destination: bool) -> MovePhase:

@@ -11,8 +11,6 @@ from pathlib import PurePosixPath
 
 from nearmetal.cluster.backends.libvirt.efi import Firmware
 from nearmetal.cluster.backends.libvirt.machine import (
-    ALL_PCI,
-    OWN_PCI,
     SHARE_TAG,
     Disk,
     GuestKernel,
@@ -240,8 +238,6 @@ def seed_segment(node: VirtualNode, site: Site) -> SeedSegment | None:
         part=node.part,
         part_size=layout.part_size,
         size=layout.size,
-        own_pci=OWN_PCI if ivshmem else None,
-        all_pci=ALL_PCI if ivshmem else None,
         vcpu_numa=cell,
         distances=list(site.distances[cell]) if 0 <= cell < len(site.distances) else [],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtNode, LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import Device, VirtualHost, VirtualNode
 from nearmetal.cluster.resource import HostFacts
 from nearmetal.config.size import format_size
@@ -29,6 +29,31 @@ _USUAL_PART = 64 << 20
 _LARGEST_PART = 1 << 30
 
 
+def placed(spec: LibvirtSpec, held: Mapping[str, VirtualNode]) -> LibvirtSpec:
+    """Return the spec with each moved node on its present host.
+
+    A node that is moved stays where it is until the spec names a third host for it.
+    """
+    names = {host.name: host for host in spec.hosts}
+    goals = {}
+    for host, node in spec.nodes:
+        there = held.get(node.name)
+        if there is None or there.home != host.name or there.host not in names:
+            continue
+        if there.uri == names[there.host].uri:
+            goals[node.name] = there.host
+    if not goals:
+        return spec
+    nodes = {
+        host.name: [node for node in host.nodes if node.name not in goals] for host in spec.hosts
+    }
+    for _, node in spec.nodes:
+        if node.name in goals:
+            nodes[goals[node.name]].append(node)
+    hosts = [host.model_copy(update={"nodes": nodes[host.name]}) for host in spec.hosts]
+    return spec.model_copy(update={"hosts": hosts})
+
+
 def choose_device(
     host: LibvirtHost, facts: HostFacts, accel: str, there: VirtualHost | None
 ) -> tuple[Device, str]:
@@ -47,8 +72,8 @@ def choose_device(
                 f"use auto, or a device that it has: {', '.join(have) or 'none'}",
             )
         return asked, "the spec asks for it"
-    if len(host.nodes) == 1 and host.segment.parts == "auto" and not (there and there.parts):
-        return "none", "the host has one node only"
+    if len(host.nodes) <= 1 and host.segment.parts == "auto" and not (there and there.parts):
+        return "none", f"the host has {'one node only' if host.nodes else 'no node'}"
     if not have:
         return "none", f"QEMU {facts.qemu} there has no device for it: nodes meet over the network"
     if have[0] != "ivshmem":

@@ -24,6 +24,7 @@ from pathlib import Path
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.libvirt import build, hosts
 from nearmetal.cluster.backends.libvirt.build import Site, domain_name
+from nearmetal.cluster.backends.libvirt.choices import placed
 from nearmetal.cluster.backends.libvirt.efi import Firmware
 from nearmetal.cluster.backends.libvirt.hosts import (
     HostShell,
@@ -33,6 +34,7 @@ from nearmetal.cluster.backends.libvirt.hosts import (
 )
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
+from nearmetal.cluster.backends.libvirt.mover import FILES, LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.nodes import Waiting, digest, wait
 from nearmetal.cluster.backends.libvirt.probe import Hypervisors
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records, ResourceRecord
@@ -46,12 +48,15 @@ from nearmetal.cluster.backends.libvirt.values import (
     VirtualNode,
     part_of,
 )
+from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.keys import KeyRing, known_hosts
 from nearmetal.cluster.model import addresses
+from nearmetal.cluster.move.record import MoveRecords
+from nearmetal.cluster.move.site import MoveOptions
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource, in_order
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError, NearmetalError
+from nearmetal.core.errors import BackendError, NearmetalError, StateError
 from nearmetal.core.files import replace_file
 from nearmetal.core.process import Runner
 from nearmetal.host.vf import GrantedVf, VfHost
@@ -172,6 +177,12 @@ class LibvirtBackend(SshBackend):
         disk = item.of(VirtualDisk)
         return self._hosts.shell(disk.host, disk.uri).size(record.notes.path) is not None
 
+    def _placed(self, *more: Resource) -> LibvirtSpec:
+        """Return the spec with the nodes that were moved on their hosts. `more`: newer than records."""
+        items = (*(record.item for record in self._begun_nodes()), *more)
+        nodes = ((item.key.name, item.values) for item in items)
+        return placed(self.spec, {n: v for n, v in nodes if isinstance(v, VirtualNode)})
+
     def _begun_nodes(self) -> list[ResourceRecord]:
         return [r for r in self._records.all() if r.item.key.kind is Kind.NODE]
 
@@ -229,6 +240,31 @@ class LibvirtBackend(SshBackend):
                 f"{item.key} of cluster {self.name}: {error}",
                 "check the free space and the permissions",
             ) from error
+
+    def check(self, plan: Plan) -> None:
+        """Refuse changes while a move of a node is not complete."""
+        for move in MoveRecords(self._directory).all() if not plan.empty else ():
+            raise BackendError(
+                f"the move of node {move.node} from {move.source} to {move.target} is not complete",
+                f"run `nearmetal migrate {self.name}`, which completes it",
+            )
+
+    def moves(self, options: MoveOptions) -> LibvirtMoves:
+        """Return the site on which nodes move between the hypervisors of the spec."""
+        parts = MoveParts(
+            spec=self.spec,
+            records=self._records,
+            hosts=self._hosts,
+            identity=self._identity,
+            observe=self.observe,
+            facts=self.facts,
+            nodes=self.nodes,
+            site=self._site,
+            seed=lambda item, site: self._seed(item, site, None),
+            boot=self._images.boot,
+            claim=lambda link, name: self._claim(link, link.domains(), name, "domain"),
+        )
+        return LibvirtMoves(parts, options)
 
     def _identity(self) -> str:
         identity = self._records.identity()
@@ -339,7 +375,7 @@ class LibvirtBackend(SshBackend):
     def _seed(self, item: Resource, site: Site, vf: SeedInterface | None) -> str:
         """Return a node's seed. `vf`: the recorded interface of its VF."""
         seed = build.seed_of(
-            self.spec,
+            self._placed(item),
             item,
             self._keys.seed_ssh(item.key.name),
             site,
@@ -479,10 +515,24 @@ class LibvirtBackend(SshBackend):
         host = self._records.read(Key(Kind.HOST, node.host))
         if host is not None:
             place = host.item.of(VirtualHost).directory
-            files = [f"{place}/{name}.{kind}" for kind in ("seed", "console", "iso", "nvram")]
+            files = [f"{place}/{name}.{kind}" for kind in FILES]
             self._hosts.shell(node.host, node.uri).remove(files)
+        with contextlib.suppress(StateError):
+            self._forget_moves(name)
         with contextlib.suppress(NearmetalError):
             self.nodes().close()
+
+    def _forget_moves(self, node: str) -> None:
+        """Remove what an interrupted move of a node has left."""
+        records = MoveRecords(self._directory)
+        for move in records.all():
+            for host in self.spec.hosts if move.node == node else ():
+                if host.name in (move.source, move.target):
+                    self._hosts.link(host.uri).end(self._domain(node))
+                    place = self._hosts.place(host.name)
+                    files = [f"{place}/{node}.{kind}" for kind in FILES]
+                    self._hosts.shell(host.name, host.uri).remove(files)
+        records.forget(node)
 
     def _delete_cluster(self) -> None:
         identity = self._records.identity()
@@ -505,7 +555,7 @@ class LibvirtBackend(SshBackend):
     def nodes(self) -> Nodes:
         """Return the nodes; only the hypervisor's machine must reach the network."""
         places = self._places()
-        where = {n.name: (places[n.name], ssh_login(host.uri)) for host, n in self.spec.nodes}
+        where = {n.name: (places[n.name], ssh_login(host.uri)) for host, n in self._placed().nodes}
         return Nodes(self._directory, where, self._runner)
 
     def incarnations(self) -> Mapping[str, str]:

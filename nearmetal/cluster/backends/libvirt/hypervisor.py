@@ -8,14 +8,18 @@ of the host removes them all, and no definition is left.
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark, SegmentView
+from nearmetal.cluster.move.phases import Presence
 from nearmetal.core.errors import BackendError
 from nearmetal.core.extras import ExtraError
 
@@ -29,6 +33,15 @@ _HALTED = {3: ("paused", "resume"), 7: ("suspended", "dompmwakeup")}
 
 _FARTHEST = 255
 """The distance of a NUMA node that is not reachable."""
+
+
+_SMALL_PAGE = 4
+"""Size of an ordinary page in KiB."""
+
+_DEVICES, _OBJECTS = "/machine/peripheral", "/objects"
+"""Places of QEMU's named devices, and of its objects."""
+
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,37 @@ class About:
     offers_kvm: bool
     distances: tuple[tuple[int, ...], ...] = ()
     """Distances between the NUMA nodes, from the firmware; () if libvirt does not know them."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a hypervisor has for another machine. Sizes in bytes; `hugepages`: free ones by size."""
+
+    cpu: str
+    features: frozenset[str]
+    machine_types: frozenset[str]
+    memory: int
+    hugepages: dict[int, int]
+
+
+def read_cpu(capabilities: ET.Element) -> tuple[str, frozenset[str]]:
+    """Return the model of a host's processor, and the features beyond it. Pure."""
+    features = capabilities.findall("host/cpu/feature")
+    named = frozenset(name for feature in features if (name := feature.get("name")))
+    return capabilities.findtext("host/cpu/model") or "", named
+
+
+def read_machine_types(capabilities: ET.Element) -> frozenset[str]:
+    """Return the machine types of x86-64, with the versions that its short names stand for. Pure."""
+    listed = [
+        machine
+        for guest in capabilities.findall("guest")
+        for arch in guest.findall("arch")
+        if arch.get("name") == "x86_64"
+        for machine in arch.iter("machine")
+    ]
+    names = [machine.text for machine in listed] + [m.get("canonical") for m in listed]
+    return frozenset(name for name in names if name)
 
 
 def read_distances(capabilities: ET.Element) -> tuple[tuple[int, ...], ...]:
@@ -242,6 +286,142 @@ class Hypervisor:
             if self._lookup(self._link.lookupByName, name) is not None:
                 words = error.get_error_message()
                 raise BackendError(f"{self.uri}: cannot end {name}: {words}") from error
+
+    # Moves
+
+    def room(self) -> Room:
+        """Ask for what is free, and for the properties of its processor."""
+        with self._asking("cannot read its free memory"):
+            capabilities = ET.fromstring(self._link.getCapabilities())  # noqa: S314 - libvirt's
+            memory = self._link.getMemoryStats(self._api.VIR_NODE_MEMORY_STATS_ALL_CELLS)
+            sizes = [
+                int(page.get("size", "0"))
+                for page in capabilities.findall("host/topology/cells/cell/pages")
+            ]
+            sizes = sorted({size for size in sizes if size > _SMALL_PAGE})
+            nr_cells = len(capabilities.findall("host/topology/cells/cell"))
+            cells = self._link.getFreePages(sizes, 0, nr_cells) if sizes else {}
+        free = sum(memory.get(word, 0) for word in ("free", "buffers", "cached"))
+        pages = {size << 10: sum(cell.get(size, 0) for cell in cells.values()) for size in sizes}
+        return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, pages)
+
+    def presence(self, name: str) -> Presence:
+        """Return the state of a domain."""
+        domain = self._lookup(self._link.lookupByName, name)
+        if domain is None:
+            return Presence.ABSENT
+        try:
+            state = domain.state()[0]
+        except self._api.libvirtError as error:
+            if self._lookup(self._link.lookupByName, name) is None:
+                return Presence.ABSENT
+            raise BackendError(f"{self.uri}: {error.get_error_message()}") from error
+        if state in _RUNNING:
+            return Presence.RUNNING
+        ended = (self._api.VIR_DOMAIN_SHUTOFF, self._api.VIR_DOMAIN_CRASHED)
+        return Presence.ABSENT if state in ended else Presence.PAUSED
+
+    def proceed(self, name: str) -> None:
+        """Let a domain that stands still run."""
+        with self._asking(f"cannot continue {name}"):
+            self._link.lookupByName(name).resume()
+
+    def live_xml(self, name: str) -> str:
+        """Return the XML of a running domain as a migration needs it."""
+        flags = self._api.VIR_DOMAIN_XML_MIGRATABLE | self._api.VIR_DOMAIN_XML_SECURE
+        with self._asking(f"cannot read {name}"):
+            return str(self._link.lookupByName(name).XMLDesc(flags))
+
+    def mark_of(self, name: str) -> OwnerMark | None:
+        """Return the mark of a domain; None if there is no such domain, or no mark of ours."""
+        domain = self._lookup(self._link.lookupByName, name)
+        if domain is None:
+            return None
+        with self._asking(f"cannot read {name}"):
+            return OwnerMark.read(domain.XMLDesc(0))
+
+    def migrate(
+        self, name: str, target: Hypervisor, document: str, uri: str, *, tls: bool, limit_s: float
+    ) -> None:
+        """Move a running domain. `uri`: where the target takes the memory of machines."""
+        api = self._api
+        flags = (
+            api.VIR_MIGRATE_LIVE | api.VIR_MIGRATE_AUTO_CONVERGE | api.VIR_MIGRATE_ABORT_ON_ERROR
+        )
+        flags |= api.VIR_MIGRATE_TLS if tls else 0
+        wishes = {api.VIR_MIGRATE_PARAM_DEST_XML: document, api.VIR_MIGRATE_PARAM_URI: uri}
+        late = threading.Event()
+        with self._asking(f"cannot find {name}"):
+            domain = self._link.lookupByName(name)
+
+        def stop() -> None:
+            late.set()
+            with contextlib.suppress(api.libvirtError):
+                domain.abortJob()
+
+        timer = threading.Timer(limit_s, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._asking(f"cannot migrate {name}"):
+                domain.migrate3(target.connection, wishes, flags)
+        except BackendError as error:
+            if late.is_set():
+                raise BackendError(
+                    f"{self.uri}: the migration of {name} did not end in {limit_s:g} s",
+                    "its memory changes faster than the network carries it; use a longer --timeout",
+                ) from error
+            raise
+        finally:
+            timer.cancel()
+
+    @property
+    def connection(self) -> Any:
+        """The connection, as libvirt's own calls of another hypervisor take it."""
+        return self._link
+
+    def _monitor(self, domain: Any, command: str, **arguments: Any) -> Any:
+        """Send a command to QEMU; return its answer."""
+        import libvirt_qemu  # noqa: PLC0415 - only where a machine is moved
+
+        text = json.dumps({"execute": command, "arguments": arguments})
+        with self._asking(f"QEMU of {domain.name()} does not {command}"):
+            answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, text, 0))
+        if "error" in answer:
+            why = answer["error"].get("desc", "no reason given")
+            raise BackendError(f"{self.uri}: QEMU of {domain.name()} refuses {command}: {why}")
+        return answer.get("return")
+
+    def _named(self, domain: Any, path: str) -> set[str]:
+        return {str(item["name"]) for item in self._monitor(domain, "qom-list", path=path)}
+
+    def plug(self, name: str, views: Sequence[SegmentView]) -> None:
+        """Give a running domain the views that it does not have."""
+        with self._asking(f"cannot find {name}"):
+            domain = self._link.lookupByName(name)
+        for view in views:
+            if view.memory["id"] not in self._named(domain, _OBJECTS):
+                self._monitor(domain, "object-add", **view.memory)
+            if view.device["id"] not in self._named(domain, _DEVICES):
+                self._monitor(domain, "device_add", **view.device)
+
+    def unplug(self, name: str, views: Sequence[SegmentView], limit_s: float = 30.0) -> None:
+        """Take the views from a running domain whose guest lets them go."""
+        with self._asking(f"cannot find {name}"):
+            domain = self._link.lookupByName(name)
+        for view in views:
+            device, deadline = str(view.device["id"]), time.monotonic() + limit_s
+            if device in self._named(domain, _DEVICES):
+                self._monitor(domain, "device_del", id=device)
+            while device in self._named(domain, _DEVICES):
+                if time.monotonic() > deadline:
+                    raise BackendError(
+                        f"{self.uri}: the guest of {name} does not let {device} go in {limit_s:g} s",
+                        "a machine that was started by an earlier release has no ports for it",
+                    )
+                time.sleep(_PAUSE_S)
+            if view.memory["id"] in self._named(domain, _OBJECTS):
+                self._monitor(domain, "object-del", id=view.memory["id"])
 
     def start_network(self, name: str, document: str) -> None:
         """Make a transient network."""

@@ -9,6 +9,7 @@ come before ours, so QEMU's main memory is the first: only so can a machine with
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,9 +24,14 @@ SEED_NAME = "opt/nearmetal/seed"
 SHARE_TAG = "files"
 
 OWN_SLOT, ALL_SLOT = 0x10, 0x11
-"""Slots of the two ivshmem devices on a guest's root bus; libvirt counts from 1 upwards."""
+"""Slots of the ports of the two ivshmem devices on a guest's root bus; libvirt counts from 1 up."""
 
 OWN_PCI, ALL_PCI = (f"0000:00:{slot:02x}.0" for slot in (OWN_SLOT, ALL_SLOT))
+"""The addresses of the two devices in a guest that has them on its root bus itself."""
+
+VIEW_DRIVER = "ivshmem-plain"
+
+PORTS = ("nm-own-port", "nm-all-port")
 
 ET.register_namespace("nearmetal", NAMESPACE)
 ET.register_namespace("qemu", QEMU_NAMESPACE)
@@ -107,6 +113,19 @@ class Nic:
 
 
 @dataclass(frozen=True)
+class SegmentView:
+    """A view of a segment's file: QEMU's memory object, and the device that shows it."""
+
+    memory: Mapping[str, Any]
+    device: Mapping[str, Any]
+
+    def words(self, place: Mapping[str, str] | None = None) -> list[str]:
+        """Return QEMU's words. `place`: another bus for the device."""
+        device = {**self.device, **(place or {})}
+        return ["-object", json.dumps(self.memory), "-device", json.dumps(device)]
+
+
+@dataclass(frozen=True)
 class Segment:
     """The host's segment as this machine sees it: sizes in bytes; its own part lies within the file."""
 
@@ -115,6 +134,11 @@ class Segment:
     size: int
     own_offset: int = 0
     own_size: int = 0
+
+    @property
+    def views(self) -> list[SegmentView]:
+        """The two views by ivshmem."""
+        return ivshmem_views(self.path, self.size, self.own_offset, self.own_size)
 
 
 @dataclass(frozen=True)
@@ -167,7 +191,9 @@ class VirtualMachine:
         segment, cells, words = self.segment, self.cells, list[str]()
         slot = segment if segment and segment.device in ("virtio-pmem", "nvdimm") else None
         if segment and segment.device == "ivshmem":
-            words = ivshmem_words(segment.path, segment.size, segment.own_offset, segment.own_size)
+            words = port_words(segment.own_size, segment.size)
+            for view in segment.views:
+                words += view.words()
         if self.mmio:
             # libvirt reserves the names of OVMF, so the setting is none of its <sysinfo>.
             words += ["-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={self.mmio >> 20}"]
@@ -177,22 +203,50 @@ class VirtualMachine:
         return _xml("domain.xml", self.owner, m=self, slot=slot, guest_cells=cells, words=words)
 
 
-def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[str]:
-    """Return QEMU's words for the two views. Sizes in bytes; `own_offset` within the file."""
+def ivshmem_views(path: str, size: int, own_offset: int, own_size: int) -> list[SegmentView]:
+    """Return the two views of a segment. Sizes in bytes; `own_offset` within the file."""
     base = {"qom-type": "memory-backend-file", "mem-path": path, "share": True}
     own = base | {"id": "nm-own", "offset": own_offset, "size": own_size}
     # rom: a write by the guest is dropped instead of ending the machine.
     whole = base | {"id": "nm-all", "size": size, "readonly": True, "rom": "on"}
+    return [_view(memory, port) for memory, port in zip((own, whole), PORTS, strict=True)]
+
+
+def _view(memory: dict[str, Any], port: str) -> SegmentView:
+    name = str(memory["id"])
+    return SegmentView(
+        memory,
+        {"driver": VIEW_DRIVER, "id": f"{name}-device", "memdev": name, "bus": port},
+    )
+
+
+def ivshmem_words(path: str, size: int, own_offset: int, own_size: int) -> list[str]:
+    """Return QEMU's words for the two views on the root bus, where they stay until its end."""
     words = []
-    for backend, slot in ((own, OWN_SLOT), (whole, ALL_SLOT)):
-        device = {
-            "driver": "ivshmem-plain",
-            "id": f"{backend['id']}-device",
-            "memdev": backend["id"],
+    views = ivshmem_views(path, size, own_offset, own_size)
+    for view, slot in zip(views, (OWN_SLOT, ALL_SLOT), strict=True):
+        place = {"bus": "pcie.0", "addr": hex(slot)}
+        words += view.words(place)
+    return words
+
+
+def port_words(own_size: int, size: int) -> list[str]:
+    """Return QEMU's words for the ports of the two views. A device on a port can be unplugged.
+
+    The firmware reserves room for these sizes, so that a device can be plugged in later.
+    """
+    words = []
+    for name, slot, room in zip(PORTS, (OWN_SLOT, ALL_SLOT), (own_size, size), strict=True):
+        port = {
+            "driver": "pcie-root-port",
+            "id": name,
             "bus": "pcie.0",
             "addr": hex(slot),
+            "chassis": slot,
+            "slot": slot,
+            "pref64-reserve": room,
         }
-        words += ["-object", json.dumps(backend), "-device", json.dumps(device)]
+        words += ["-device", json.dumps(port)]
     return words
 
 

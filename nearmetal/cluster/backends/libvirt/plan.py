@@ -17,6 +17,7 @@ from nearmetal.cluster.backends.libvirt.choices import (
     deal_parts,
     nr_parts,
     part_size,
+    placed,
     small_parts,
     why_recreated,
 )
@@ -201,12 +202,18 @@ def _mmio(node: LibvirtNode, host: VirtualHost, facts: HostFacts) -> tuple[int |
     return size, [f"node {node.name}: 64-bit MMIO window of {format_size(size)}: {why}"]
 
 
+def _home(host: LibvirtHost, there: VirtualNode | None) -> str | None:
+    """Return the host from which a node was moved to this one; None if it was not."""
+    return there.home if there is not None and there.host == host.name else None
+
+
 def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
     """Return the virtual machines of a spec and the resources that they need.
 
     Nodes that are `observed` keep their addresses, cores and parts of the segment.
     """
     held = observed.named(VirtualNode)
+    spec = placed(spec, held)
     launcher, places = addresses(spec, {name: node.address for name, node in held.items()})
     made: list[tuple[Key, Values]] = [
         (Key(Kind.CLUSTER, spec.name), VirtualCluster(backend=spec.backend)),
@@ -254,11 +261,14 @@ def machines(spec: LibvirtSpec, facts: Facts, observed: Observed) -> Desired:
             passthrough=tuple(node.passthrough) or None,
             firmware="efi" if node.firmware == "efi" else None,
             mmio=mmio,
+            home=_home(host, held.get(name)),
         )
         made.append((Key(Kind.NODE, name), values))
         before = there[name]
         if before is not None and before.firmware != values.firmware:
             whys[Key(Kind.NODE, name)] = NEW_FIRMWARE
+        if values.home is not None:
+            notes.append(f"node {name}: on host {values.host}, to which it was moved")
     notes += _vf_notes(spec, facts)
     for uri in spec.uris:
         deal = cores[uri]

@@ -81,6 +81,10 @@ def _uri(value: str) -> str:
     return value
 
 
+HostAddress = Annotated[str, Field(pattern=rf"^({_HOST})$")]
+"""A name, an IPv4 address, or an IPv6 address in brackets."""
+
+
 class LibvirtNode(Node):
     """One virtual machine."""
 
@@ -150,8 +154,14 @@ class LibvirtHost(Host):
         default="auto",
         description="directory on the host for segment, seeds, overlays and consoles",
     )
+    migration_address: HostAddress | None = Field(
+        default=None,
+        description="address at which other hosts send machines to it; default: host of the URI",
+    )
     segment: SegmentSpec = Field(default_factory=SegmentSpec)
-    nodes: Annotated[list[LibvirtNode], Field(min_length=1, max_length=MAX_NODES)]
+    nodes: Annotated[list[LibvirtNode], Field(max_length=MAX_NODES)] = Field(
+        description="its virtual machines; [] for a host that only takes machines of others"
+    )
 
 
 class LibvirtNetwork(Network):
@@ -201,6 +211,11 @@ class LibvirtSpec(NetworkedSpec):
     def findings(self) -> list[Finding]:
         """Return the broken rules that concern several keys."""
         found = too_small(self)
+        if not self.nodes:
+            why = "none of its hosts has one"
+            found.append(
+                Finding(("hosts",), "the cluster has no node", why, "add a node to a host")
+            )
         if len(self.uris) > 1 and self.network.bridge is None:
             why = (
                 f"the hosts have {len(self.uris)} hypervisors, and libvirt's own bridge reaches one"

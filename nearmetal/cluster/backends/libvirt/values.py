@@ -109,6 +109,8 @@ class VirtualNode(Placed):
     """None: BIOS, or no firmware at all for the built image."""
     mmio: Bytes | None = None
     """Size of the 64-bit MMIO window; None: that of the firmware."""
+    home: str | None = None
+    """The host of the spec from which it was moved to its present one; None: it was not."""
 
 
 MODELS: dict[Kind, type[Values]] = {

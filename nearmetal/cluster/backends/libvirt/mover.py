@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves of machines between hypervisors: the facts before them, and each action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from xml.etree import ElementTree as ET
+
+from nearmetal.cluster.backends.libvirt import build
+from nearmetal.cluster.backends.libvirt.arrival import arrival_xml
+from nearmetal.cluster.backends.libvirt.build import Boot, Site, domain_name
+from nearmetal.cluster.backends.libvirt.choices import placed
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, ssh_login
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, Room
+from nearmetal.cluster.backends.libvirt.machine import SegmentView
+from nearmetal.cluster.backends.libvirt.nodes import digest
+from nearmetal.cluster.backends.libvirt.plan import machines as plan_machines
+from nearmetal.cluster.backends.libvirt.probe import Hypervisors
+from nearmetal.cluster.backends.libvirt.records import Records
+from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
+from nearmetal.cluster.backends.libvirt.values import (
+    NONE,
+    VirtualHost,
+    VirtualNetwork,
+    VirtualNode,
+    part_of,
+)
+from nearmetal.cluster.move.checks import MovableMachine, MoveTarget
+from nearmetal.cluster.move.phases import SETTLEMENTS, MoveAction, Settlement
+from nearmetal.cluster.move.record import Move, MoveRecords
+from nearmetal.cluster.move.site import MoveOptions
+from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
+from nearmetal.cluster.ssh_nodes import Nodes
+from nearmetal.core.errors import BackendError
+from nearmetal.image.seed import Seed
+
+FILES = ("seed", "console", "iso", "nvram")
+"""The files of a node on its host, by the ends of their names."""
+
+_KVM = "KVM"
+
+
+@dataclass(frozen=True)
+class MoveParts:
+    """What moves use of the backend of a cluster."""
+
+    spec: LibvirtSpec
+    records: Records
+    hosts: Hypervisors
+    identity: Callable[[], str]
+    observe: Callable[[], Observed]
+    facts: Callable[[], Facts]
+    nodes: Callable[[], Nodes]
+    site: Callable[[str, str], Site]
+    seed: Callable[[Resource, Site], str]
+    boot: Callable[[HostShell], Boot]
+    claim: Callable[[Hypervisor, str], None]
+    """Refuses a domain of that name that is not of this cluster."""
+
+
+@dataclass
+class LibvirtMoves:
+    """Implements MoveSite; see there for the contracts."""
+
+    parts: MoveParts
+    options: MoveOptions
+    _arriving: dict[str, Resource] = field(default_factory=dict)
+
+    @property
+    def records(self) -> MoveRecords:
+        """The records of moves."""
+        return MoveRecords(self.parts.records.directory)
+
+    # Facts
+
+    @cached_property
+    def _observed(self) -> Observed:
+        return self.parts.observe()
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return self.parts.facts()
+
+    @cached_property
+    def _rooms(self) -> Mapping[str, Room]:
+        return {uri: self._link(uri).room() for uri in self.parts.spec.uris}
+
+    def _link(self, uri: str) -> Hypervisor:
+        return self.parts.hosts.link(uri)
+
+    def _host(self, name: str) -> LibvirtHost:
+        return next(host for host in self.parts.spec.hosts if host.name == name)
+
+    def _shell(self, host: str) -> HostShell:
+        return self.parts.hosts.shell(host, self._host(host).uri)
+
+    def _domain(self, node: str) -> str:
+        return domain_name(self.parts.spec.name, node)
+
+    def _running(self) -> dict[str, VirtualNode]:
+        """Return the nodes that are ready and run."""
+        observed = self._observed
+        still = observed.broken | set(observed.halted)
+        return {
+            name: node
+            for name, node in observed.named(VirtualNode).items()
+            if Key(Kind.NODE, name) not in still
+        }
+
+    def places(self) -> Mapping[str, str]:
+        """Return the host of each node that runs."""
+        return {name: node.host for name, node in self._running().items()}
+
+    def machines(self) -> Mapping[str, MovableMachine]:
+        """Return the facts of each node that runs."""
+        return {name: self._movable(name, node) for name, node in self._running().items()}
+
+    def _movable(self, name: str, node: VirtualNode) -> MovableMachine:
+        live = ET.fromstring(self._link(node.uri).live_xml(self._domain(name)))  # noqa: S314 - libvirt's
+        kind = live.find("os/type")
+        cpu, features = "", frozenset({self._emulation(node.host)})
+        if node.accel == "kvm":
+            room = self._rooms[node.uri]
+            cpu, features = room.cpu, room.features | {_KVM}
+        near = node.device != NONE
+        return MovableMachine(
+            name=name,
+            cpu=cpu,
+            features=features,
+            machine_type="" if kind is None else kind.get("machine", ""),
+            memory=node.memory,
+            image=node.image,
+            hugepage=node.hugepages,
+            device=node.device if near else "",
+            part=(self._segment(node.host).part_size or 0) if near else 0,
+            segment=self._segment_size(node.host) if near else 0,
+            networks=frozenset({self._network_name}),
+            pinned_to_host=tuple(self._pinned(node)),
+            group=node.host if near else "",
+        )
+
+    def _emulation(self, host: str) -> str:
+        return f"TCG of QEMU {self._facts.hosts[host].qemu}"
+
+    @property
+    def _network_name(self) -> str:
+        return f"{self.parts.spec.network.bridge} with {self.parts.spec.network.subnet}"
+
+    def _pinned(self, node: VirtualNode) -> Iterator[str]:
+        if node.files == "9p":
+            yield (
+                "a directory of its host by 9p (with `directory:` in the spec of its host, nodes "
+                "get copies)"
+            )
+        if node.vf is not None:
+            yield "a virtual function"
+        if node.passthrough:
+            yield f"devices of its host: {', '.join(node.passthrough)}"
+        if node.firmware is not None:
+            yield "EFI variables in a file of its host"
+        if node.numa:
+            yield "memory of a NUMA node of its host (`numa: none` leaves it free)"
+        if node.device not in (NONE, "ivshmem"):
+            yield f"a segment by {node.device}, which cannot be unplugged"
+        if self.parts.spec.image != "default":
+            yield "a disk that lies on its host"
+
+    def _segment(self, host: str) -> VirtualHost:
+        return self._observed.named(VirtualHost)[host]
+
+    def _segment_size(self, host: str) -> int:
+        record = self.parts.records.read(Key(Kind.HOST, host))
+        return 0 if record is None else record.notes.size or 0
+
+    def targets(self) -> Mapping[str, MoveTarget]:
+        """Return the facts of each host that `up` has prepared."""
+        sound = {k.name for k in self._observed.by_key() if k.kind is Kind.HOST}
+        sound -= {k.name for k in self._observed.broken if k.kind is Kind.HOST}
+        return {h.name: self._target(h) for h in self.parts.spec.hosts if h.name in sound}
+
+    def _target(self, host: LibvirtHost) -> MoveTarget:
+        segment, room, facts = (
+            self._segment(host.name),
+            self._rooms[host.uri],
+            self._facts.hosts[host.name],
+        )
+        used = [
+            n
+            for n in self._observed.named(VirtualNode).values()
+            if n.host == host.name and n.part is not None
+        ]
+        near = segment.device != NONE
+        networks = self._observed.named(VirtualNetwork).values()
+        there = any(network.uri == host.uri for network in networks)
+        return MoveTarget(
+            name=host.name,
+            cpu=room.cpu,
+            features=room.features
+            | {self._emulation(host.name)}
+            | ({_KVM} if facts.kvm else set()),
+            machine_types=room.machine_types,
+            memory=room.memory,
+            hugepages=dict(room.hugepages),
+            images=frozenset({self._facts.image}),
+            device=segment.device if near else "",
+            parts=(segment.parts or 0) - len(used),
+            part=segment.part_size or 0,
+            segment=self._segment_size(host.name),
+            networks=frozenset({self._network_name} if there else ()),
+        )
+
+    # Assignment
+
+    def check(self, moves: Sequence[Move]) -> None:
+        """Refuse hosts that no machine can move between, and deal out parts and cores."""
+        for move in moves:
+            source, target = self._host(move.source), self._host(move.target)
+            if source.uri == target.uri:
+                raise BackendError(
+                    f"hosts {source.name} and {target.name} have one hypervisor: {source.uri}",
+                    "a machine moves between two hypervisors",
+                )
+            self._uri(target)
+            self.parts.claim(self._link(target.uri), self._domain(move.node))
+        self._arriving = dict(self._arrivals(moves))
+
+    def _uri(self, target: LibvirtHost) -> str:
+        """Return where a host takes the memory of machines."""
+        address, login = target.migration_address, ssh_login(target.uri)
+        if address is None and login is not None:
+            address = login.host.rpartition("@")[2]
+        if address is None:
+            raise BackendError(
+                f"host {target.name}: {target.uri} has no address for other hosts",
+                f"add migration_address to host {target.name} in the spec",
+            )
+        return f"tcp://{address}"
+
+    def _arrivals(self, moves: Sequence[Move]) -> Iterator[tuple[str, Resource]]:
+        """Return each node as it will be, with a part and cores that no other node has."""
+        spec, held = self.parts.spec, self._running()
+        homes = {node.name: host.name for host, node in spec.nodes}
+        goals = {move.node: self._host(move.target) for move in moves}
+        moved = {
+            name: held[name].model_copy(
+                update={
+                    "host": goal.name,
+                    "uri": goal.uri,
+                    "home": None if homes[name] == goal.name else homes[name],
+                    "part": None,
+                    "cpus": (),
+                    "emulator_cpus": (),
+                }
+            )
+            for name, goal in goals.items()
+        }
+        resources = tuple(
+            replace(item, values=moved.get(item.key.name, item.values))
+            if item.key.kind is Kind.NODE
+            else item
+            for item in self._observed.resources
+        )
+        planned = plan_machines(spec, self._facts, replace(self._observed, resources=resources))
+        dealt = {r.key.name: r.values for r in planned.resources if r.key.kind is Kind.NODE}
+        for name, node in moved.items():
+            values = dealt[name]
+            if not isinstance(values, VirtualNode):
+                raise BackendError(f"node {name}: the plan has no values for it")
+            new = {"cpus": values.cpus, "emulator_cpus": values.emulator_cpus}
+            part = None if node.device == NONE else values.part
+            arriving = node.model_copy(update={**new, "part": part})
+            yield name, part_of(spec, Key(Kind.NODE, name), arriving)
+
+    # Actions
+
+    def act(self, action: MoveAction, move: Move) -> str:
+        """Do it; a second call does the rest."""
+        acts: dict[MoveAction, Callable[[Move], str | None]] = {
+            MoveAction.PREPARE: self._prepare,
+            MoveAction.QUIESCE: self._quiesce,
+            MoveAction.DETACH: self._detach,
+            MoveAction.MIGRATE: self._migrate,
+            MoveAction.ATTACH: self._attach,
+            MoveAction.RESUME: self._resume,
+            MoveAction.RELEASE: lambda move: self._remove(move.source, move.node),
+            MoveAction.REATTACH: self._reattach,
+            MoveAction.REOPEN: self._reopen,
+            MoveAction.GIVE_UP: lambda move: self._remove(move.target, move.node),
+        }
+        return acts[action](move) or ""
+
+    def _site(self, host: str) -> Site:
+        return self.parts.site(host, self._host(host).uri)
+
+    def _item(self, move: Move) -> Resource:
+        """Return the node as it is at the destination: its mark says so, as soon as it is there."""
+        mark = self._link(self._host(move.target).uri).mark_of(self._domain(move.node))
+        if mark is not None:
+            values = VirtualNode.read(dict(mark.attributes))
+            return part_of(self.parts.spec, Key(Kind.NODE, move.node), values)
+        return self._arriving[move.node]
+
+    def _source_item(self, move: Move) -> Resource:
+        record = self.parts.records.read(Key(Kind.NODE, move.node))
+        if record is None:
+            raise BackendError(f"node {move.node} has no record", "run `nearmetal up` again")
+        return record.item
+
+    def _seed(self, move: Move, item: Resource, host: str) -> str:
+        text = self.parts.seed(item, self._site(host))
+        if move.near:
+            return text
+        return Seed.from_json(text).model_copy(update={"segment": None}).secret_json()
+
+    def _views(self, item: Resource, host: str) -> list[SegmentView]:
+        segment = build.segment_of(item.of(VirtualNode), self._site(host))
+        return [] if segment is None else segment.views
+
+    def _prepare(self, move: Move) -> None:
+        shell, site = self._shell(move.target), self._site(move.target)
+        owner = self.parts.hosts.owner(self._host(move.target).uri)
+        seed = self._seed(move, self._item(move), move.target)
+        shell.prepare(site.directory, owner)
+        shell.write(site.file(f"{move.node}.seed"), seed.encode(), owner)
+        shell.write(site.file(f"{move.node}.console"), b"", owner)
+        self.parts.boot(shell)
+
+    def _quiesce(self, move: Move) -> None:
+        if self._source_item(move).of(VirtualNode).device != NONE:
+            limit = str(round(self.options.leave_s))
+            what = "its processes do not leave the segment"
+            self.parts.nodes().check(move.node, what, ["nearmetal-guest", "leave", limit])
+
+    def _detach(self, move: Move) -> None:
+        item = self._source_item(move)
+        link = self._link(item.of(VirtualNode).uri)
+        link.unplug(self._domain(move.node), self._views(item, move.source))
+
+    def _migrate(self, move: Move) -> None:
+        spec, item = self.parts.spec, self._item(move)
+        target = self._host(move.target)
+        boot = self.parts.boot(self._shell(move.target))
+        spec = placed(spec, {move.node: item.of(VirtualNode)})
+        made = build.machine(spec, self.parts.identity(), item, self._site(move.target), boot)
+        wanted = replace(made, owner=replace(made.owner, ready=True))
+        link, domain = self._link(self._host(move.source).uri), self._domain(move.node)
+        document = arrival_xml(link.live_xml(domain), wanted)
+        link.migrate(
+            domain,
+            self._link(target.uri),
+            document,
+            self._uri(target),
+            tls=self.options.tls,
+            limit_s=self.options.migrate_s,
+        )
+
+    def _attach(self, move: Move) -> None:
+        item = self._item(move)
+        self._record(move, item)
+        link = self._link(item.of(VirtualNode).uri)
+        link.plug(self._domain(move.node), self._views(item, move.target))
+
+    def _record(self, move: Move, item: Resource) -> None:
+        """Record the node at its new host."""
+        key = Key(Kind.NODE, move.node)
+        before = self.parts.records.read(key)
+        if before is not None and before.item.of(VirtualNode).host != move.target:
+            self.parts.records.write(item, before.notes)
+
+    def _resume(self, move: Move) -> str:
+        item = self._item(move)
+        self._record(move, item)
+        remark = self._back(move, item, move.target)
+        record = self.parts.records.read(Key(Kind.NODE, move.node))
+        if record is not None:
+            seed = digest(self._seed(move, item, move.target))
+            self.parts.records.write(item, record.notes.model_copy(update={"seed": seed}))
+        return remark
+
+    def _back(self, move: Move, item: Resource, host: str) -> str:
+        """Let the processes return to the segment of a host; without it if that is not possible."""
+        what, argv = "its processes do not return", ["nearmetal-guest", "return"]
+        nodes = self.parts.nodes()
+        seed = self._seed(move, item, host)
+        try:
+            nodes.check(move.node, what, argv, seed.encode())
+        except BackendError as error:
+            if not move.near:
+                raise
+            bare = self._seed(move.model_copy(update={"near": False}), item, host)
+            nodes.check(move.node, what, argv, bare.encode())
+            return f"node {move.node} has no segment on host {host}: {error.message}"
+        return ""
+
+    def _reattach(self, move: Move) -> None:
+        item = self._source_item(move)
+        link = self._link(item.of(VirtualNode).uri)
+        link.plug(self._domain(move.node), self._views(item, move.source))
+
+    def _reopen(self, move: Move) -> str:
+        return self._back(move, self._source_item(move), move.source)
+
+    def _remove(self, host: str, node: str) -> None:
+        directory = self.parts.hosts.place(host)
+        self._shell(host).remove([f"{directory}/{node}.{kind}" for kind in FILES])
+
+    def settle(self, move: Move) -> Settlement:
+        """Ask both hypervisors, end what never runs again, and continue what stands still."""
+        domain = self._domain(move.node)
+        source, target = (self._link(self._host(h).uri) for h in (move.source, move.target))
+        for link in (source, target):
+            self.parts.claim(link, domain)
+        found = SETTLEMENTS[source.presence(domain), target.presence(domain)]
+        if found.end_source:
+            source.end(domain)
+        if found.end_destination:
+            target.end(domain)
+        if found.continue_source:
+            source.proceed(domain)
+        return found

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# A machine that is moved to another host: its endpoints leave the segment, and return to one.
+# Between the two, segment.left is in the place of segment.conf, so no process finds a segment.
+
+leave_limit=60
+
+# leave_refuse STATUS WORDS...: the reason for the host, and the end. The machine stays a node.
+leave_refuse() {
+	leave_status=$1
+	shift
+	printf 'nearmetal-guest: %s\n' "$*" >&2
+	exit "$leave_status"
+}
+
+# leave_segment [SECONDS]: ask all endpoints to leave, and wait. Those that do not are named, and
+# nothing is asked any more.
+leave_segment() {
+	limit=${1:-$leave_limit}
+	case $limit in
+	'' | *[!0-9]* | ??????*) leave_refuse 2 "leave: '$limit' is not a number of seconds" ;;
+	esac
+	if [ ! -s "$run/segment.conf" ]; then
+		[ ! -s "$run/segment.left" ] || {
+			printf 'segment: left before\n'
+			return 0
+		}
+		printf 'segment: none\n'
+		return 0
+	fi
+	leave_mapped
+	[ -z "$mapped" ] || leave_refuse 4 "leave: $mapped_words: $mapped"
+	words=$(nearmetal-segment quiesce "$run/segment.conf" 2>&1) || leave_refuse 1 "leave: $words"
+	read -r began _ </proc/uptime
+	while :; do
+		words=$(nearmetal-segment freeze "$run/segment.conf" 2>&1) && break
+		[ "$?" = 4 ] || leave_give_up 1 "$words"
+		read -r now _ </proc/uptime
+		[ "$((${now%.*} - ${began%.*}))" -lt "$limit" ] || leave_give_up 4 "after $limit s: $words"
+		sleep 0.2
+	done
+	leave_mapped
+	[ -z "$mapped" ] || leave_give_up 4 "$mapped_words: $mapped"
+	mv -f "$run/segment.conf" "$run/segment.left" || leave_give_up 1 "cannot write in $run"
+	printf 'segment: left\n'
+}
+
+# leave_mapped: sets $mapped to the processes that have the segment in their memory, also after
+# they have left it. The kernel keeps such memory when the device goes, so it may show the next one.
+leave_mapped() {
+	mapped_words='processes keep the segment in their memory until their end' mapped=
+	set --
+	while read -r key _ file _; do
+		case $key in own | all) ;; *) continue ;; esac
+		file=$(readlink -f "$file") && set -- "$@" -e " $file"
+	done <"$run/segment.conf"
+	[ "$#" = 0 ] ||
+		mapped=$(grep -lF "$@" /proc/[0-9]*/maps 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
+}
+
+leave_give_up() {
+	nearmetal-segment run "$run/segment.conf" >/dev/null 2>&1
+	leave_refuse "$1" "leave: $2"
+}
+
+# leave_return: to the part that the seed names, if it names one. With another seed on standard
+# input that one holds from now on.
+leave_return() {
+	rm -f "$run/failed"
+	put "$etc/seed.json.new" 0600
+	if [ -s "$etc/seed.json.new" ]; then
+		seed_take <"$etc/seed.json.new"
+	fi
+	rm -f "$etc/seed.json.new"
+	seed_read
+	segment_set
+	rm -f "$run/segment.left"
+	[ -s "$run/segment.conf" ] || {
+		printf 'segment: none\n'
+		return 0
+	}
+	words=$(nearmetal-segment run "$run/segment.conf" 2>&1) || fail "segment: $words"
+	printf 'segment: %s\n' "$words"
+}

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves with a failure or a kill at each step, on hypervisors in memory.
+
+Each step changes one thing of the world. Whatever happens, the machine ends at one of the two
+hosts, with its devices and its processes in the segment, and nothing is left of the move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nearmetal.cluster.move.engine import Mover
+from nearmetal.cluster.move.phases import (
+    SETTLEMENTS,
+    MoveAction,
+    MovePhase,
+    Presence,
+    Settlement,
+)
+from nearmetal.cluster.move.record import Move, MoveRecords
+from nearmetal.core.errors import BackendError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearmetal.cluster.move.checks import MovableMachine, MoveTarget
+
+MOVE = Move(node="n1", source="h1", target="h2")
+ABSENT, RUNNING, PAUSED = Presence.ABSENT, Presence.RUNNING, Presence.PAUSED
+VIEWS = ("own", "all")
+
+
+class Killed(BaseException):
+    """The end of the process that moves."""
+
+
+@dataclass
+class World:
+    """Two hosts and a machine; a site of moves. Step number `at` fails, or kills, or never ends."""
+
+    records: MoveRecords
+    at: int = -1
+    how: Callable[[str], BaseException] = BackendError
+    stuck: MoveAction | None = None
+    """An action that always fails in its first step."""
+    steps: int = 0
+    machine: dict[str, Presence] = field(default_factory=lambda: {"h1": RUNNING, "h2": ABSENT})
+    files: dict[str, set[str]] = field(
+        default_factory=lambda: {"h1": {"seed", "console"}, "h2": set()}
+    )
+    plugged: set[tuple[str, str]] = field(default_factory=lambda: {("h1", v) for v in VIEWS})
+    left: bool = False
+    near: bool = True
+
+    def machines(self) -> Mapping[str, MovableMachine]:
+        return {}
+
+    def places(self) -> Mapping[str, str]:
+        return {}
+
+    def targets(self) -> Mapping[str, MoveTarget]:
+        return {}
+
+    def check(self, moves: Sequence[Move]) -> None:
+        del moves
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps - 1 == self.at:
+            raise self.how(f"step {self.at}")
+
+    def act(self, action: MoveAction, move: Move) -> str:
+        if action is self.stuck:
+            raise BackendError(f"{action.value} is not possible")
+        getattr(self, f"_{action.name.lower()}")(move)
+        return ""
+
+    def _prepare(self, move: Move) -> None:
+        for name in ("seed", "console"):
+            self.step()
+            self.files[move.target].add(name)
+        self.step()
+
+    def _quiesce(self, move: Move) -> None:
+        self.need(move.source)
+        self.step()
+        self.left = True
+        self.step()
+
+    def need(self, host: str) -> None:
+        if self.machine[host] is not RUNNING:
+            raise BackendError(f"the machine does not run at {host}")
+
+    def _detach(self, move: Move) -> None:
+        self.need(move.source)
+        for view in VIEWS:
+            self.step()
+            assert self.left, "a device goes under a process that uses it"
+            self.plugged.discard((move.source, view))
+        self.step()
+
+    def _migrate(self, move: Move) -> None:
+        self.need(move.source)
+        assert not self.plugged
+        assert self.machine[move.target] is ABSENT
+        assert self.files[move.target] == {"seed", "console"}
+        for host, state in (
+            (move.target, PAUSED),
+            (move.source, PAUSED),
+            (move.target, RUNNING),
+            (move.source, ABSENT),
+        ):
+            self.step()
+            self.machine[host] = state
+        self.step()
+
+    def _plug(self, host: str) -> None:
+        self.need(host)
+        for view in VIEWS:
+            self.step()
+            self.plugged.add((host, view))
+        self.step()
+
+    def _attach(self, move: Move) -> None:
+        self._plug(move.target)
+
+    def _reattach(self, move: Move) -> None:
+        self._plug(move.source)
+
+    def _return(self, host: str, *, near: bool) -> None:
+        self.need(host)
+        self.step()
+        self.left, self.near = False, near
+        self.step()
+
+    def _resume(self, move: Move) -> None:
+        self._return(move.target, near=move.near)
+
+    def _reopen(self, move: Move) -> None:
+        self._return(move.source, near=move.near)
+
+    def _remove(self, host: str) -> None:
+        for name in ("seed", "console"):
+            self.step()
+            self.files[host].discard(name)
+        self.step()
+
+    def _release(self, move: Move) -> None:
+        self._remove(move.source)
+
+    def _give_up(self, move: Move) -> None:
+        self._remove(move.target)
+
+    def settle(self, move: Move) -> Settlement:
+        found = SETTLEMENTS[self.machine[move.source], self.machine[move.target]]
+        for host, ends in ((move.source, found.end_source), (move.target, found.end_destination)):
+            if ends:
+                self.step()
+                self.machine[host] = ABSENT
+        if found.continue_source:
+            self.step()
+            self.machine[move.source] = RUNNING
+        return found
+
+    def is_whole(self) -> None:
+        """The machine runs at one host, with all of it there, and nothing elsewhere."""
+        (host,) = (name for name, state in self.machine.items() if state is RUNNING)
+        (other,) = {"h1", "h2"} - {host}
+        assert self.machine[other] is ABSENT
+        assert self.files == {host: {"seed", "console"}, other: set()}
+        assert {at for at, _ in self.plugged} <= {host}
+        assert not self.left
+        if self.near:
+            assert self.plugged == {(host, view) for view in VIEWS}
+        assert self.records.all() == []
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> MoveRecords:
+    return MoveRecords(tmp_path)
+
+
+def nr_steps(records: MoveRecords) -> int:
+    world = World(records)
+    assert Mover(world).move(MOVE).moved
+    world.is_whole()
+    return world.steps
+
+
+def test_a_move_names_its_actions_and_their_times(records: MoveRecords) -> None:
+    report = Mover(World(records), clock=iter(range(99)).__next__).move(MOVE)
+    assert report.moved
+    assert [action for action, _ in report.times] == list(MoveAction)[:7]
+    assert {took for _, took in report.times} == {1}
+
+
+def test_a_failure_at_each_step(records: MoveRecords) -> None:
+    """Before the arrival the machine stays; from then on it has moved."""
+    ends = []
+    for at in range(nr_steps(records)):
+        world = World(records, at)
+        report = Mover(world).move(MOVE)
+        world.is_whole()
+        assert report.moved == (world.machine["h2"] is RUNNING), at
+        assert report.moved or report.reason == f"step {at}"
+        ends.append(report.moved)
+    assert ends == sorted(ends)
+    assert 0 < sum(ends) < len(ends)
+
+
+def test_a_kill_at_each_step_and_again_at_each_later_step(records: MoveRecords) -> None:
+    seen = set()
+    for first in range(nr_steps(records)):
+        second = 0
+        while True:
+            world = World(records, first, Killed)
+            with pytest.raises(Killed):
+                Mover(world).move(MOVE)
+            world.at, world.steps = second, 0
+            try:
+                Mover(world).complete()
+                ended = True
+            except Killed:
+                ended = False
+                world.at = -1
+                Mover(world).complete()
+            world.is_whole()
+            seen.add(next(host for host, state in world.machine.items() if state is RUNNING))
+            if ended:
+                break
+            second += 1
+    assert seen == {"h1", "h2"}
+
+
+def test_a_kill_and_then_a_failure_at_each_step(records: MoveRecords) -> None:
+    for first in range(nr_steps(records)):
+        second, reached = 0, True
+        while reached:
+            world = World(records, first, Killed)
+            with pytest.raises(Killed):
+                Mover(world).move(MOVE)
+            world.at, world.steps, world.how = second, 0, BackendError
+            try:
+                Mover(world).complete()
+            except BackendError:
+                # While the two hypervisors were asked: the record stays.
+                Mover(world).complete()
+            world.is_whole()
+            reached, second = world.steps > second, second + 1
+
+
+@pytest.mark.parametrize("action", list(MoveAction)[:4])
+def test_an_action_that_is_not_possible_leaves_the_machine_at_its_source(
+    records: MoveRecords, action: MoveAction
+) -> None:
+    world = World(records, stuck=action)
+    report = Mover(world).move(MOVE)
+    assert report.reason == f"{action.value} is not possible"
+    assert world.machine["h1"] is RUNNING
+    world.is_whole()
+
+
+def test_a_machine_without_its_devices_has_moved_and_says_so(records: MoveRecords) -> None:
+    world = World(records, stuck=MoveAction.ATTACH)
+    report = Mover(world).move(MOVE)
+    assert report.moved
+    assert report.notes == [f"{MoveAction.ATTACH.value} is not possible"]
+    assert not world.near
+    world.is_whole()
+
+
+@pytest.mark.parametrize("action", [MoveAction.RESUME, MoveAction.RELEASE])
+def test_an_action_without_another_way_is_tried_and_then_named(
+    records: MoveRecords, action: MoveAction
+) -> None:
+    world = World(records, stuck=action)
+    with pytest.raises(StateError, match=f"{action.value} is not possible"):
+        Mover(world).move(MOVE)
+    assert [move.node for move in records.all()] == ["n1"]
+    world.stuck = None
+    (report,) = Mover(world).complete()
+    assert report.moved
+    world.is_whole()
+
+
+def test_a_machine_that_runs_nowhere_is_named_and_leaves_no_record(records: MoveRecords) -> None:
+    world = World(records, 9, Killed)
+    with pytest.raises(Killed):
+        Mover(world).move(MOVE)
+    world.machine = {"h1": ABSENT, "h2": PAUSED}
+    with pytest.raises(StateError, match="runs on neither host"):
+        Mover(world).complete()
+    assert records.all() == []
+    assert world.machine["h2"] is ABSENT
+    assert world.files["h2"] == set()
+
+
+def test_a_machine_that_runs_twice_is_left_alone(records: MoveRecords) -> None:
+    world = World(records)
+    records.write(MOVE.at(MovePhase.DETACHED))
+    world.machine = {"h1": RUNNING, "h2": RUNNING}
+    with pytest.raises(StateError, match="runs on both hosts"):
+        Mover(world).complete()
+    assert world.machine == {"h1": RUNNING, "h2": RUNNING}
+    assert len(records.all()) == 1
+
+
+def test_a_wave_that_is_not_complete_is_the_last(records: MoveRecords) -> None:
+    world = World(records, stuck=MoveAction.QUIESCE)
+    other = MOVE.model_copy(update={"node": "n2"})
+    reports = Mover(world).waves([[MOVE], [other]])
+    assert [report.node for report in reports] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"node": "../n1", "source": "h1", "target": "h2"}', '{"node": "n1"}', "[1]"],
+)
+def test_a_damaged_record_is_refused_with_its_path(records: MoveRecords, text: str) -> None:
+    folder = records.directory / "moves"
+    folder.mkdir()
+    (folder / "n1.json").write_text(text)
+    with pytest.raises(StateError, match=r"n1\.json is damaged"):
+        records.all()
