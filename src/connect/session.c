@@ -486,7 +486,9 @@ void nm_sessions_end(struct nm_sessions *sessions, struct nm_session *session,
 		     struct nm_direction *direction)
 {
 	pthread_mutex_lock(&sessions->lock);
+	NM_FAULT("direction-end-before");
 	nm_direction_close(sessions, direction, 0, NULL);
+	NM_FAULT("direction-end-after");
 	if (direction == &session->out)
 		nm_session_await(sessions, session, session->part, 0);
 	pthread_mutex_unlock(&sessions->lock);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "engine/internal.h"
 #include "engine/move_private.h"
@@ -230,6 +231,7 @@ static unsigned int begin(struct nm_engine *engine, struct nm_peer *peer)
 	}
 	if (peer->way != NM_WAY_MEMORY)
 		return 0;
+	NM_FAULT("move-begin");
 	err = nm_move_say(engine, peer, NM_OP_MOVE, 0, 0, &why);
 	if (err == 0) {
 		hold(engine, peer);
@@ -245,7 +247,9 @@ static unsigned int say_move(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_reason why;
 	int err;
 
+	NM_FAULT("move-say-before");
 	err = nm_move_say(engine, peer, NM_OP_MOVE, peer->move->sent, peer->move->number, &why);
+	NM_FAULT("move-say-after");
 	if (err == 0)
 		nm_peer_on_way(peer, NM_WAY_SAID);
 	else if (!nm_move_is_transient(err))
@@ -279,6 +283,7 @@ static void go_on(struct nm_engine *engine, struct nm_peer *peer)
 		nm_peer_down(engine, peer, -EBADMSG, why.text);
 		return;
 	}
+	NM_FAULT("move-counted");
 	if (peer->source_channels >> move->left->transport->kind->channel & 1)
 		move->await_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
 	move->left->transport->move->leave(move->left);
@@ -342,8 +347,10 @@ static unsigned int answer(struct nm_engine *engine, struct nm_peer *peer)
 	struct nm_reason why;
 	int err;
 
+	NM_FAULT("moved-say-before");
 	err = nm_move_say(engine, peer, NM_OP_MOVED, peer->move->position,
 			  peer->move->answer_number, &why);
+	NM_FAULT("moved-say-after");
 	if (err == 0) {
 		peer->move->is_answer_due = false;
 	} else if (!nm_move_is_transient(err)) {

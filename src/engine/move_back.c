@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "engine/move_private.h"
 
@@ -92,11 +93,13 @@ unsigned int nm_move_push_back(struct nm_engine *engine, struct nm_peer *peer)
 		nm_move_end_back(peer);
 		return 0;
 	}
+	NM_FAULT("return-said");
 	move->met = NULL;
 	move->number++;
 	peer->nr_moves++;
 	/* There is room in an empty ring; if it has ended, the next packet finds out. */
 	(void)met->transport->ops->send(met, &mark, NULL, 0);
+	NM_FAULT("return-marked");
 	nm_peer_on_way(peer, NM_WAY_SAID);
 	nm_peer_set_link(peer, met, &others);
 	return 1;
@@ -120,6 +123,7 @@ static void on_network(const struct nm_incoming *in, uint32_t number)
 
 	move->in_number = number;
 	move->has_reported = move->is_marked = false;
+	NM_FAULT("return-heard");
 	if (!suspended)
 		return;
 	arrive(in->peer, suspended);
@@ -146,11 +150,12 @@ void nm_move_on_return(const struct nm_incoming *in)
 		/* As in move.c. */
 	} else if (is_network && is_next) {
 		on_network(in, (uint32_t)number);
-	} else if (!is_network && number == move->in_number && !move->has_reported &&
+	} else if (!is_network && number && number == move->in_number && !move->has_reported &&
 		   !move->is_marked) {
 		arrive(in->peer, in->from);
 	} else if (!is_network && is_next && !move->suspended) {
 		move->suspended = in->from;
+		NM_FAULT("return-suspended");
 		in->from->move->suspend(in->from, &in->peer->who, true);
 	} else {
 		nm_violation(in, "it came back to memory out of turn, in session %llu",

@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "base/arith.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "transport/shm/shm_private.h"
 
@@ -145,6 +146,7 @@ static NM_COLD int take_rest(struct nm_transport *transport, const struct nm_ide
 	nm_ring_return_credits(reader);
 	s->taken = position;
 	nm_shm_remove_source(shm, s);
+	NM_FAULT("rest-taken");
 	nm_sessions_end(shm->sessions, session, &session->in);
 	return 0;
 }
