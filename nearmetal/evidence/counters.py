@@ -38,7 +38,7 @@ KINDS = ("put", "get", "atomic")
 STATES = {1: "running", 2: "closed"}
 
 _HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56s")
-_PEER = struct.Struct("<6s4B2xIQQ8Q32Q32Q96s192s192s192s192s192s")
+_PEER = struct.Struct("<6s4BHIQQ8Q32Q32Q96s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
 
@@ -82,6 +82,8 @@ class PeerCounters:
     stalls: int
     fallbacks: int
     fallback_reason: str
+    moves: int
+    """Changes of the way to the peer between memory and the network, in order."""
     quarantines: int
     quarantine_reason: str
     choice: str
@@ -181,8 +183,8 @@ def _protocols(counts: tuple[int, ...]) -> dict[str, int]:
 
 def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
     values = _PEER.unpack(content)
-    who, relation, channel, integrity, down, quarantines, stalls, fallbacks = values[:8]
-    texts = map(_text, values[80:])
+    who, relation, channel, integrity, down, moves, quarantines, stalls, fallbacks = values[:9]
+    texts = map(_text, values[81:])
     label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
     return PeerCounters(
         id=who.hex(),
@@ -196,12 +198,13 @@ def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
         stalls=stalls,
         fallbacks=fallbacks,
         fallback_reason=fallback_reason,
+        moves=moves,
         quarantines=quarantines,
         quarantine_reason=quarantine_reason,
         choice=choice,
-        protocols=_protocols(values[8:16]),
-        channels=_traffic(values[16:48], channels),
-        accesses=_accesses(values[48:80]),
+        protocols=_protocols(values[9:17]),
+        channels=_traffic(values[17:49], channels),
+        accesses=_accesses(values[49:81]),
     )
 
 

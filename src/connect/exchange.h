@@ -47,7 +47,7 @@ struct nm_exchange {
 	uint64_t probe_ns;   /* when to ask the peer if it still knows this exchange */
 	uint64_t asked_ns;   /* when the unanswered question was sent; 0: no question is open */
 	uint64_t closing_ns; /* when the peer's hangup arrived; 0: it has not hung up */
-	uint64_t tell_ns; /* when its session may be told again that a machine is asked to leave */
+	uint64_t tell_ns; /* when its session may hear again whether a machine is asked to leave */
 	struct nm_vmseg_lease lease;
 };
 
@@ -79,6 +79,12 @@ static inline struct nm_vmseg_wire *nm_vmseg_wire_of(const struct nm_sessions *s
 	return nm_container_of(sessions->wire, struct nm_vmseg_wire, base);
 }
 
+/*
+ * Find WHO's slot: it shows WHO's name, in WHO's part. 0; -EHOSTUNREACH: one of the two machines is
+ * asked to leave, or has left, and RET_PEER is set, too; -ENOENT, -EBADMSG; always with a reason.
+ */
+int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
+		       struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason);
 /*
  * Create an exchange with PEER over FD, which it then owns. NULL: out of memory, or FD cannot be
  * watched.

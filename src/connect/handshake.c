@@ -103,10 +103,13 @@ int nm_handshake_join(struct nm_sessions *sessions, struct nm_handshake *handsha
 		return -EISCONN;
 	}
 	handshake->session = session;
-	if (handshake->role == NM_ROLE_WRITER)
+	if (handshake->role == NM_ROLE_WRITER) {
 		session->out.handshake = handshake;
-	else
+		session->out.is_over = session->out.is_lost = false;
+		nm_list_remove(&session->back_node);
+	} else {
 		session->nr_pending++;
+	}
 	return 0;
 }
 

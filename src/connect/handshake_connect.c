@@ -33,6 +33,8 @@
 #define PAUSE_NS (1 * NM_NS_PER_MS)
 /* Calls without a result may take this share of the descriptors of the process: an eighth. */
 #define CALL_SHARE 8
+/* Before the next call of a peer that uses another way meanwhile. */
+#define AGAIN_NS NM_NS_PER_S
 /*
  * If others wait, a call without a result loses its turn after this share of connect_ms, and waits as
  * long. So all calls have a turn in time if there are not more than descriptors.
@@ -334,12 +336,18 @@ static int look(struct nm_sessions *sessions, struct nm_handshake *call,
 	return call->state == NM_HANDSHAKE_READY ? 0 : not_now(ret_reason);
 }
 
-/* The call has ended with ERR. Returns what the endpoint gets. */
+/*
+ * The call has ended with ERR. Returns what the endpoint gets. IS_QUIET: the peer is reached in
+ * another way, and this one is tried again later.
+ */
 static NM_COLD int give_up(struct nm_sessions *sessions, struct nm_handshake *call, int err,
-			   const struct nm_reason *why)
+			   bool is_quiet, const struct nm_reason *why)
 {
+	if (is_quiet && err != -ENOENT)
+		nm_session_await(sessions, call->session, call->session->part,
+				 nm_clock_ns() + AGAIN_NS);
 	/* A peer that is elsewhere is usual. A peer here without a session deserves a log entry. */
-	if (err != -ENOENT)
+	if (err != -ENOENT && !is_quiet)
 		nm_warn("peer " NM_WHO_FORMAT
 			" cannot be reached in %.80s; a slower channel is used: %s",
 			NM_WHO(&call->session->who), sessions->wire->place, why->text);
@@ -358,7 +366,7 @@ static NM_COLD int give_up(struct nm_sessions *sessions, struct nm_handshake *ca
 }
 
 /* RET_IS_NEW: a call began. RET_CALL: the call, if the result is 0 or -EAGAIN, or NULL. */
-static int try_once(struct nm_sessions *sessions, const struct nm_identity *who,
+static int try_once(struct nm_sessions *sessions, const struct nm_identity *who, bool is_quiet,
 		    struct nm_handshake **ret_call, bool *ret_is_new, struct nm_reason *ret_reason)
 {
 	struct nm_session *session = nm_session_get(sessions, who, false);
@@ -376,7 +384,7 @@ static int try_once(struct nm_sessions *sessions, const struct nm_identity *who,
 		/* Strangers filled the peer's queue, or the kernel's, before it read the hello. */
 		err = call_again(sessions, &call, PAUSE_NS, ret_reason);
 	else if (err && err != -EAGAIN)
-		err = give_up(sessions, call, err, ret_reason);
+		err = give_up(sessions, call, err, is_quiet, ret_reason);
 	if (!err || err == -EAGAIN)
 		*ret_call = call;
 	return err;
@@ -400,8 +408,8 @@ static void await(struct nm_sessions *sessions, const struct nm_handshake *call,
 	pthread_mutex_lock(&sessions->lock);
 }
 
-int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
-			struct nm_session **ret_session, struct nm_reason *ret_reason)
+static int connect_to(struct nm_sessions *sessions, const struct nm_identity *who, bool is_quiet,
+		      struct nm_session **ret_session, struct nm_reason *ret_reason)
 {
 	struct nm_handshake *call;
 	bool is_new, is_first;
@@ -413,10 +421,12 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	grace_ns = nm_clock_ns() +
 		   nm_min_u64(sessions->grace_ns, sessions->config.connect_ms * NM_NS_PER_MS / 2);
 	pthread_mutex_lock(&sessions->lock);
-	err = try_once(sessions, who, &call, &is_first, ret_reason);
+	err = try_once(sessions, who, is_quiet, &call, &is_first, ret_reason);
+	/* A call beside another way says nothing about the time that the next one needs. */
+	is_first &= !is_quiet;
 	while (call && err == -EAGAIN && is_first && nm_clock_ns() < grace_ns) {
 		await(sessions, call, grace_ns);
-		err = try_once(sessions, who, &call, &is_new, ret_reason);
+		err = try_once(sessions, who, is_quiet, &call, &is_new, ret_reason);
 	}
 	if (!err) {
 		nm_handshake_set_state(call, NM_HANDSHAKE_UP);
@@ -426,7 +436,7 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 		int failed = watch(sessions, call, ret_reason);
 
 		if (failed)
-			err = give_up(sessions, call, failed, ret_reason);
+			err = give_up(sessions, call, failed, is_quiet, ret_reason);
 	}
 	pthread_mutex_unlock(&sessions->lock);
 	if (is_first && err == -EAGAIN)
@@ -434,4 +444,16 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 	else if (is_first && !err)
 		sessions->grace_ns = nm_min_u64(sessions->grace_ns + GRACE_GAIN_NS, GRACE_NS);
 	return err;
+}
+
+int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *who,
+			struct nm_session **ret_session, struct nm_reason *ret_reason)
+{
+	return connect_to(sessions, who, false, ret_session, ret_reason);
+}
+
+int nm_sessions_call(struct nm_sessions *sessions, const struct nm_identity *who,
+		     struct nm_session **ret_session, struct nm_reason *ret_reason)
+{
+	return connect_to(sessions, who, true, ret_session, ret_reason);
 }

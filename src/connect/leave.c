@@ -58,13 +58,49 @@ static void report(struct nm_sessions *sessions, struct nm_exchange *exchange, b
 {
 	struct nm_session *session = exchange->handshake ? exchange->handshake->session : NULL;
 
+	/* While it is asked, again and again: a peer that does not leave has a limit of time. */
 	if (!session || now_ns < exchange->tell_ns ||
 	    __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_UP ||
-	    atomic_load_explicit(&session->is_asked, memory_order_relaxed) == is_asked)
+	    (!is_asked && !atomic_load_explicit(&session->is_asked, memory_order_relaxed)))
 		return;
 	exchange->tell_ns = now_ns + TELL_NS;
 	atomic_store_explicit(&session->is_asked, is_asked, memory_order_relaxed);
 	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
+}
+
+/* True if nothing prevents a call of SESSION's peer; or if it is not there any more: RET_IS_LOST. */
+static bool may_call(const struct nm_vmseg_wire *wire, const struct nm_session *session,
+		     uint64_t now_ns, bool *ret_is_lost)
+{
+	struct nm_vmseg_peer peer;
+	struct nm_reason why;
+	int err;
+
+	*ret_is_lost = false;
+	/* The states of the machines first: the search reads all slots. */
+	if (now_ns < session->back_ns || nm_leave_check(wire, session->part, NULL))
+		return false;
+	err = nm_wire_vmseg_find(wire, &session->who, &peer, &why);
+	*ret_is_lost = err && err != -EHOSTUNREACH;
+	return err != -EHOSTUNREACH;
+}
+
+void nm_leave_return(struct nm_sessions *sessions, uint64_t now_ns)
+{
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+	bool is_lost;
+
+	if (nm_list_empty(&sessions->awaited) || nm_leave_is_away(wire))
+		return;
+	nm_list_for_each_safe(node, &sessions->awaited) {
+		struct nm_session *session = nm_container_of(node, struct nm_session, back_node);
+
+		if (!may_call(wire, session, now_ns, &is_lost))
+			continue;
+		nm_list_remove(&session->back_node);
+		if (!is_lost)
+			nm_session_push_event(sessions, session, NM_SESSION_BACK);
+	}
 }
 
 /* True if a session stands here, and its peer's window shows that the peer ended it. */
@@ -96,6 +132,8 @@ bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		exchange->probe_ns = now_ns + wire->lease_ns;
 	}
 	if (is_asked && may_end) {
+		nm_session_await(sessions, exchange->handshake->session,
+				 exchange->peer.address.part, 0);
 		/* A peer that did not take the hello has no exchange to hang up. */
 		nm_exchange_end(sessions, exchange, exchange->said > 1, why.text);
 		return true;

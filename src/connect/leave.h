@@ -26,9 +26,11 @@ bool nm_leave_is_away(const struct nm_vmseg_wire *wire);
  * that another process has set to FROZEN.
  */
 void nm_leave_follow(struct nm_sessions *sessions);
+/* Report the sessions whose peers can be called again to the endpoint. */
+void nm_leave_return(struct nm_sessions *sessions, uint64_t now_ns);
 /*
  * Look at the two machines of EXCHANGE, whose peer's slot is in STATE. Reports a change to the
- * endpoint, at most once a second. Asks a peer in FROZEN nothing. Ends a call that the peer did not
+ * endpoint, and a request to leave until it has an end, at most once a second. Asks a peer in FROZEN nothing. Ends a call that the peer did not
  * answer yet, and a session that a peer in FROZEN has ended: then true.
  */
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -197,6 +198,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 		(nm_max_u64(config->session_size, sizeof(struct nm_session)) + NM_CACHE_LINE - 1) /
 		NM_CACHE_LINE * NM_CACHE_LINE;
 	nm_list_init(&sessions->events);
+	nm_list_init(&sessions->awaited);
 	sessions->epoll = sessions->waker = -1;
 	sessions->creator = getpid();
 	pthread_mutex_init(&sessions->lock, NULL);
@@ -301,6 +303,7 @@ struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_
 	memset(session, 0, sessions->config.session_size);
 	session->who = *who;
 	nm_list_init(&session->event_node);
+	nm_list_init(&session->back_node);
 	*place = session;
 	sessions->nr_sessions++;
 	return session;
@@ -311,7 +314,10 @@ void nm_session_put(struct nm_sessions *sessions, struct nm_session *session)
 	if (session->in.handshake || session->out.handshake || session->nr_pending)
 		return;
 	nm_window_detach(&session->window);
-	if (__atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_NEW)
+	/* What was asked concerned its directions. */
+	atomic_store_explicit(&session->is_asked, false, memory_order_relaxed);
+	if (session->is_kept ||
+	    __atomic_load_n(&session->state, __ATOMIC_RELAXED) != NM_SESSION_NEW)
 		return;
 	*place_of(sessions, &session->who) = session->next_in_bucket;
 	sessions->nr_sessions--;
@@ -411,21 +417,27 @@ void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *
 	pthread_mutex_unlock(&sessions->lock);
 }
 
-/* The handshake that shows how the peer ended SESSION. NULL: it did not. */
-static const struct nm_handshake *find_lost(const struct nm_session *session)
+static bool is_lost(const struct nm_direction *direction)
 {
-	if (session->out.handshake && session->out.handshake->state == NM_HANDSHAKE_LOST)
+	return direction->handshake && direction->handshake->state == NM_HANDSHAKE_LOST;
+}
+
+/* The handshake that shows how the peer ended SESSION. NULL: it did not. */
+static const struct nm_handshake *find_lost(struct nm_session *session)
+{
+	session->out.is_lost |= is_lost(&session->out);
+	if (session->out.is_lost && !session->out.is_over)
 		return session->out.handshake;
-	if (session->in.handshake && session->in.handshake->state == NM_HANDSHAKE_LOST)
-		return session->in.handshake;
-	return NULL;
+	return is_lost(&session->in) ? session->in.handshake : NULL;
 }
 
 static enum nm_session_event first_of(unsigned int events)
 {
 	if (events & NM_SESSION_SOURCE)
 		return NM_SESSION_SOURCE;
-	return events & NM_SESSION_ASKED ? NM_SESSION_ASKED : NM_SESSION_LOST;
+	if (events & NM_SESSION_ASKED)
+		return NM_SESSION_ASKED;
+	return events & NM_SESSION_LOST ? NM_SESSION_LOST : NM_SESSION_BACK;
 }
 
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
@@ -445,6 +457,9 @@ struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 			nm_session_begin(sessions, session, NM_SESSION_UP);
 		} else if (*ret_event == NM_SESSION_ASKED) {
 			session = first->state == NM_SESSION_UP ? first : NULL;
+		} else if (*ret_event == NM_SESSION_BACK) {
+			session = first->state <= NM_SESSION_UP && !first->out.handshake ? first :
+											   NULL;
 		} else if (first->state == NM_SESSION_UP && lost) {
 			session = first;
 			nm_session_begin_end(session, NM_SESSION_CLOSING, lost->err, &lost->why);
@@ -454,37 +469,41 @@ struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 	return session;
 }
 
-static void leave(struct nm_sessions *sessions, struct nm_session *session, int err,
-		  const struct nm_reason *why)
-{
-	nm_session_set_state(session, NM_SESSION_DOWN);
-	nm_direction_close(sessions, &session->in, err, why);
-	nm_direction_close(sessions, &session->out, err, why);
-	drop_events(sessions, session, NM_SESSION_SOURCE | NM_SESSION_LOST | NM_SESSION_ASKED);
-	NM_FAULT("session-left");
-}
-
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why)
 {
 	pthread_mutex_lock(&sessions->lock);
-	leave(sessions, session, err, why);
+	nm_session_set_state(session, NM_SESSION_DOWN);
+	nm_direction_close(sessions, &session->in, err, why);
+	nm_direction_close(sessions, &session->out, err, why);
+	drop_events(sessions, session, UINT_MAX);
+	nm_list_remove(&session->back_node);
+	NM_FAULT("session-left");
 	pthread_mutex_unlock(&sessions->lock);
 }
 
-int nm_sessions_part(struct nm_sessions *sessions, struct nm_session *session, bool in_is_over,
-		     bool out_is_over)
+void nm_sessions_end(struct nm_sessions *sessions, struct nm_session *session,
+		     struct nm_direction *direction)
 {
-	int err = 0;
-
 	pthread_mutex_lock(&sessions->lock);
-	if (session->nr_pending || (session->in.handshake && !in_is_over) ||
-	    (session->out.handshake && !out_is_over))
-		err = -EBUSY;
-	else
-		leave(sessions, session, 0, NULL);
+	NM_FAULT("direction-end-before");
+	nm_direction_close(sessions, direction, 0, NULL);
+	NM_FAULT("direction-end-after");
+	if (direction == &session->out)
+		nm_session_await(sessions, session, session->part, 0);
 	pthread_mutex_unlock(&sessions->lock);
-	return err;
+}
+
+void nm_session_await(struct nm_sessions *sessions, struct nm_session *session, uint32_t part,
+		      uint64_t from_ns)
+{
+	if (!sessions->config.segment)
+		return;
+	session->is_kept = true;
+	session->part = part;
+	session->back_ns = from_ns;
+	if (nm_list_empty(&session->back_node))
+		nm_list_append(&sessions->awaited, &session->back_node);
 }
 
 void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session)

@@ -57,7 +57,7 @@ struct nm_sessions_config {
 
 enum nm_session_state {
 	NM_SESSION_NEW,	     /* no direction was handed out yet */
-	NM_SESSION_UP,	     /* a direction was handed out */
+	NM_SESSION_UP,	     /* a direction was handed out; each may end in order and begin again */
 	NM_SESSION_CLOSING,  /* the peer hung up; packets that it sent are still delivered */
 	NM_SESSION_CAST_OUT, /* the peer broke the rules; none of its packets are accepted */
 	NM_SESSION_DOWN,     /* has no direction and never gets one again */
@@ -71,8 +71,13 @@ struct nm_direction {
 	uint32_t own_lane;		/* out: of the own ring; in: of the own credits */
 	uint32_t peer_lane;		/* out: of the peer's credits; in: of its ring */
 	uint64_t start;			/* first position of the stream */
-	uint64_t end; /* out: position after the last one, set before nm_sessions_leave() */
-	bool cma;     /* proven both ways: cma_target is valid until the session ends */
+	uint64_t end;			/* out: position after the last one, set before its end */
+	/*
+	 * Out: nothing follows its last packet, so an end of it by the peer, is_lost, is no loss.
+	 * The endpoint sets the first, nm_sessions_next_event() the second.
+	 */
+	bool is_over, is_lost;
+	bool cma; /* proven both ways: cma_target is valid until the session ends */
 	struct nm_cma_target cma_target; /* the peer's process */
 	struct nm_reason cma_why;	 /* the reason if it is not allowed */
 };
@@ -80,7 +85,9 @@ struct nm_direction {
 enum nm_session_event {
 	NM_SESSION_SOURCE = 1, /* `in` is handed out; refuse it if the session is not UP */
 	NM_SESSION_LOST = 2,   /* the peer ended the session: it is CLOSING */
-	NM_SESSION_ASKED = 4,  /* `is_asked` changed, at least once; the session is UP */
+	/* `is_asked` changed, at least once, or is still true; the session is UP */
+	NM_SESSION_ASKED = 4,
+	NM_SESSION_BACK = 8, /* `out`, which a machine that was to leave prevented, may begin */
 };
 
 /* Constant from UP on, except the directions, the state and the end. */
@@ -103,6 +110,11 @@ struct nm_session {
 	struct nm_foreign_window window; /* mapped while there is a direction */
 	struct nm_direction in, out;
 	unsigned int nr_pending; /* callers that are not proven to be this peer, for the table */
+	/* In a segment, for the table: `out` is wanted once both machines stay (leave.h). */
+	struct nm_list back_node;
+	uint64_t back_ns; /* not before */
+	uint32_t part;	  /* of the peer */
+	bool is_kept;	  /* the endpoint may know it, also in state NEW */
 	/* The reason of the end, valid from CLOSING on. 0: normal end, all packets are there. */
 	int err;
 	struct nm_reason why;
@@ -161,11 +173,17 @@ void nm_session_begin_end(struct nm_session *session, enum nm_session_state stat
 void nm_sessions_leave(struct nm_sessions *sessions, struct nm_session *session, int err,
 		       const struct nm_reason *why);
 /*
- * Like nm_sessions_leave() without WHY, if no handshake of another direction than those that are
- * over is under way. 0 or -EBUSY: try again.
+ * Close one DIRECTION of an UP session in order: both sides know that nothing follows in it. The
+ * session stays UP, and another handshake may make the direction again.
  */
-int nm_sessions_part(struct nm_sessions *sessions, struct nm_session *session, bool in_is_over,
-		     bool out_is_over);
+void nm_sessions_end(struct nm_sessions *sessions, struct nm_session *session,
+		     struct nm_direction *direction);
+/*
+ * Like nm_sessions_connect(), but without waiting and without a warning. After an error other than
+ * -EAGAIN the event BACK follows if another call may have success.
+ */
+int nm_sessions_call(struct nm_sessions *sessions, const struct nm_identity *who,
+		     struct nm_session **ret_session, struct nm_reason *ret_reason);
 /* Report ASKED again. */
 void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session);
 /* Close only `in`, after the event SOURCE, and report the refusal to the peer. */
@@ -183,8 +201,8 @@ const _Atomic uint32_t *nm_sessions_event_word(const struct nm_sessions *session
 /* Rung for each event (shm/doorbell.h). Lives as long as SESSIONS. */
 const _Atomic uint32_t *nm_sessions_event_doorbell(const struct nm_sessions *sessions);
 /*
- * Take the oldest event. Returns its session, or NULL if there is none. SOURCE comes before LOST
- * and ASKED; LOST does not come if the end began in another way.
+ * Take the oldest event. Returns its session, or NULL if there is none. SOURCE comes before the
+ * others; LOST does not come if the end began in another way, or only `out` ended, which is over.
  */
 struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 					  enum nm_session_event *ret_event);

@@ -116,6 +116,7 @@ struct nm_sessions {
 	struct nm_lane_list lanes[2]; /* by enum nm_role */
 	uint64_t *stream_starts;      /* per lane, for the next writer */
 	struct nm_list events;	      /* sessions with events, oldest first */
+	struct nm_list awaited;	      /* sessions whose `out` is wanted later (leave.h) */
 
 	_Atomic uint32_t has_events;	 /* written under the lock, read without */
 	_Atomic uint32_t event_doorbell; /* rung after an event was added */
@@ -229,6 +230,9 @@ struct nm_session *nm_session_get(struct nm_sessions *sessions, const struct nm_
 void nm_session_put(struct nm_sessions *sessions, struct nm_session *session);
 void nm_session_push_event(struct nm_sessions *sessions, struct nm_session *session,
 			   enum nm_session_event event);
+/* Report BACK when neither machine, the peer's has PART, leaves, but not before FROM_NS. */
+void nm_session_await(struct nm_sessions *sessions, struct nm_session *session, uint32_t part,
+		      uint64_t from_ns);
 
 /*
  * handshake_cma.c: the proof of direct copies, in the order of the handshake. A failure stores its

@@ -68,7 +68,8 @@ static void count(const struct nm_sessions *sessions, uint32_t own_part, struct 
 			share->parts[handshake->part].nr_lanes++;
 }
 
-int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_reason *ret_reason)
+int nm_share_check(const struct nm_sessions *sessions, uint32_t part, bool is_new,
+		   struct nm_reason *ret_reason)
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
 	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
@@ -78,7 +79,7 @@ int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_
 		.nr_slots = facts->nr_slots,
 	};
 
-	if (wire->nr_met[part] >= NM_SHARE_MAX_MET) {
+	if (is_new && wire->nr_met[part] >= NM_SHARE_MAX_MET) {
 		nm_reason_set(ret_reason, "it has met %u endpoints of part %u, and meets no more",
 			      wire->nr_met[part], part);
 		return -ENOSPC;
@@ -92,7 +93,7 @@ int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_
 			      sessions->label.text);
 		return -ENOSPC;
 	}
-	wire->nr_met[part]++;
+	wire->nr_met[part] += is_new;
 	return 0;
 }
 

@@ -37,10 +37,11 @@ struct nm_share {
 bool nm_share_allows(const struct nm_share *share, uint32_t part);
 
 /*
- * Check that a new caller of PART may have a lane, and count it. 0 or -ENOSPC with a reason. Needs
- * sessions->lock.
+ * Check that a caller of PART may have a lane, and count it if it IS_NEW. 0 or -ENOSPC with a reason.
+ * Needs sessions->lock.
  */
-int nm_share_check(const struct nm_sessions *sessions, uint32_t part, struct nm_reason *ret_reason);
+int nm_share_check(const struct nm_sessions *sessions, uint32_t part, bool is_new,
+		   struct nm_reason *ret_reason);
 
 /* Limit of unfinished exchanges with one part. */
 unsigned int nm_share_strangers(void);

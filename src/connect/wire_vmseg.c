@@ -102,11 +102,11 @@ static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg
 	return false;
 }
 
-/* Find WHO's slot: it shows WHO's name, in WHO's part. */
-static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
-		    struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
+int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
+		       struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
 	unsigned int nr_seen = 0, nr_liars = 0, nr_leaving = 0;
+	struct nm_vmseg_peer leaving;
 	uint64_t cursor = 0;
 
 	while (nm_vmseg_next(wire->segment, &cursor, ret_peer)) {
@@ -119,10 +119,11 @@ static int find_who(const struct nm_vmseg_wire *wire, const struct nm_identity *
 			nr_liars++;
 		else if (ret_peer->state == NM_VMSEG_RUN)
 			return nm_leave_check(wire, ret_peer->address.part, ret_reason);
-		else
-			nr_leaving++;
+		else if (!nr_leaving++)
+			leaving = *ret_peer;
 	}
 	if (nr_leaving) {
+		*ret_peer = leaving;
 		nm_reason_set(ret_reason, "it has left the segment: its machine is to be moved");
 		return -EHOSTUNREACH;
 	}
@@ -156,7 +157,9 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	struct nm_exchange *exchange;
 	int err, ends[2];
 
-	err = find_who(wire, who, &peer, ret_reason);
+	err = nm_wire_vmseg_find(wire, who, &peer, ret_reason);
+	if (err == -EHOSTUNREACH)
+		nm_session_await(sessions, handshake->session, peer.address.part, 0);
 	/* Its machine stays after all. */
 	if (!err && nm_leave_is_away(wire) && nm_vmseg_return(wire->claim)) {
 		nm_reason_set(ret_reason, "this endpoint comes back to the segment");
@@ -245,13 +248,15 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (err)
 		nm_reason_set(ret_reason, "the window in its slot belongs to another endpoint");
 	if (!err && handshake->role == NM_ROLE_READER)
-		err = nm_share_check(sessions, exchange->peer.address.part, ret_reason);
+		err = nm_share_check(sessions, exchange->peer.address.part, !session->is_kept,
+				     ret_reason);
 	if (err || !is_first) {
 		nm_window_detach(&window);
 		return err;
 	}
 	session->window = window;
 	session->tie = tie;
+	session->part = exchange->peer.address.part;
 	describe(wire, session, exchange->peer.address.part);
 	return 0;
 }
@@ -468,8 +473,10 @@ static uint64_t segment_turn(struct nm_sessions *sessions, uint64_t now_ns)
 	free_over(sessions);
 	/* A neighbour also knocks when it goes, and a machine when it is asked to. */
 	knocked = nm_vmseg_knocked(wire->inbox);
-	if (knocked || now_ns >= wire->look_ns)
+	if (knocked || now_ns >= wire->look_ns) {
 		nm_leave_follow(sessions);
+		nm_leave_return(sessions, now_ns);
+	}
 	if (nm_leave_is_away(wire)) {
 		/* This machine does not stand still meanwhile. */
 		wire->looked_ns = 0;

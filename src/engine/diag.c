@@ -74,6 +74,7 @@ static void fill_facts(const struct nm_peer *peer, struct nm_peer_facts *facts)
 	facts->connected = peer->link != NULL;
 	facts->down = peer->state == NM_PEER_DOWN;
 	facts->nr_quarantines = peer->nr_quarantines;
+	facts->nr_moves = peer->nr_moves;
 	if (peer->diag) {
 		facts->link.label = peer->diag->label;
 		facts->link.reason = peer->diag->channel;

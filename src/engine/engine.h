@@ -274,7 +274,8 @@ struct nm_peer_facts {
 	uint64_t stalls; /* sends that found no room and returned -EAGAIN */
 	bool down;
 	struct nm_reason down_reason;
-	uint32_t nr_quarantines;	    /* channels given up because of invalid bytes */
+	uint32_t nr_quarantines; /* channels given up because of invalid bytes */
+	uint32_t nr_moves;	 /* own changes between memory and the network, in order */
 	struct nm_reason quarantine_reason; /* reason of the last one */
 	struct nm_rndv_choice_facts bulk;
 };

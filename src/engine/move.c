@@ -5,27 +5,11 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "engine/internal.h"
+#include "engine/move_private.h"
 #include "engine/stage.h"
-
-/* A direction has one session in memory today: it never comes back. */
-#define THE_SESSION 1
-
-struct nm_move {
-	struct nm_link *net;  /* beside the link in memory; NULL: none was needed yet */
-	struct nm_link *left; /* the link in memory, held; NULL: none is */
-	uint64_t sent;	      /* position after the last packet on `left` */
-	uint64_t taken;	      /* way NETWORK: from here on `left` is to be sent again */
-	uint64_t deadline_ns; /* of MOVED */
-	uint64_t pending_ns;  /* is_pending: until then the session has to come */
-	uint64_t position;    /* of the MOVE that came */
-	bool is_asked;	      /* way MEMORY: to be left once there is a link on the network */
-	bool is_pending;      /* MOVE came before the session that it names */
-	bool has_warned;      /* that its messages stay in memory: a machine may ask at any rate */
-	bool is_answer_due;
-	bool has_reported; /* the session of its direction has ended in order */
-};
 
 void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event)
 {
@@ -39,14 +23,24 @@ void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event)
 		peer->way = (enum nm_way)next;
 }
 
-/* The move of PEER, made at first use. NULL: the peer is down for lack of memory. */
-static struct nm_move *move_of(struct nm_engine *engine, struct nm_peer *peer)
+struct nm_move *nm_move_of(struct nm_engine *engine, struct nm_peer *peer)
 {
-	if (!peer->move)
-		peer->move = calloc(1, sizeof(*peer->move));
-	if (!peer->move)
+	if (peer->move)
+		return peer->move;
+	peer->move = calloc(1, sizeof(*peer->move));
+	if (peer->move)
+		peer->move->number = peer->way == NM_WAY_MEMORY;
+	else
 		nm_peer_down(engine, peer, -ENOMEM, "no memory to leave its memory channel");
 	return peer->move;
+}
+
+void nm_move_first_session(struct nm_peer *peer)
+{
+	nm_peer_on_way(peer, NM_WAY_MET);
+	nm_peer_on_way(peer, NM_WAY_SAID);
+	if (peer->move)
+		peer->move->number++;
 }
 
 struct nm_link *nm_move_link(const struct nm_peer *peer)
@@ -59,6 +53,18 @@ struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_trans
 	struct nm_link *link = peer->move ? peer->move->net : NULL;
 
 	return link && link->transport == net ? link : NULL;
+}
+
+/* PEER is not left, for the reason WHY. */
+static void stay(struct nm_peer *peer, const char *why)
+{
+	peer->move->is_asked = false;
+	if (peer->move->has_warned)
+		return;
+	peer->move->has_warned = true;
+	nm_warn("peer " NM_WHO_FORMAT " (%.60s): a machine is asked to leave the segment, "
+		"but its messages stay in memory: %s",
+		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text, why);
 }
 
 /* A machine that is asked to leave does not wait for what a peer that is down has left in memory. */
@@ -81,7 +87,9 @@ void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
 		forget(peer);
 	if (!move)
 		return;
+	nm_move_end_back(peer);
 	move->is_asked = move->is_pending = move->is_answer_due = false;
+	move->await_ns = 0;
 	if (move->left)
 		move->left->transport->move->leave(move->left);
 	move->left = NULL;
@@ -100,7 +108,17 @@ bool nm_move_is_due(const struct nm_peer *peer)
 	if (!move || move->is_answer_due)
 		return move;
 	/* What waits for the way keeps a closing engine busy by itself. */
-	return !peer->engine->closing && (move->is_asked || move->is_pending || move->left);
+	return !peer->engine->closing &&
+	       (move->is_asked || move->is_pending || move->left || move->memory);
+}
+
+/* PEER has left memory, where this endpoint sends, but sends from there itself. */
+static bool is_overdue(const struct nm_peer *peer, const struct nm_transport *from)
+{
+	const struct nm_move *move = peer->move;
+
+	return move && move->await_ns && peer->source_channels >> from->kind->channel & 1 &&
+	       nm_clock_ns() > move->await_ns;
 }
 
 bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked)
@@ -109,23 +127,55 @@ bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_aske
 
 	if (peer->state == NM_PEER_DOWN)
 		return false;
-	/* The other direction is left by its own writer. */
-	if (!from->move || peer->way != NM_WAY_MEMORY || peer->link->transport != from)
+	if (!from->move)
 		return true;
 	if (!is_asked) {
-		if (peer->move)
+		if (peer->move) {
 			peer->move->is_asked = false;
+			peer->move->await_ns = 0;
+		}
+		nm_move_want_back(engine, peer, from);
 		return true;
 	}
-	if (!move_of(engine, peer))
+	/* The other direction is left by its own writer. */
+	if (is_overdue(peer, from)) {
+		nm_peer_down(
+			engine, peer, -ECONNRESET,
+			"it answered that it left the memory of a machine that is to be moved, "
+			"but did not stop to send there within NEARMETAL_MOVE_MS");
+		return false;
+	}
+	if (peer->way == NM_WAY_JOINING ?
+		    peer->move->met->transport != from :
+		    peer->way != NM_WAY_MEMORY || peer->link->transport != from)
+		return true;
+	if (!nm_move_of(engine, peer))
 		return false;
 	peer->move->is_asked = true;
 	nm_peer_activate(engine, peer);
 	return true;
 }
 
-/* The link to PEER on the network, made if needed: move->net. 0 or -errno with a reason. */
-static int find_net(struct nm_engine *engine, struct nm_peer *peer, struct nm_reason *ret_why)
+bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int err,
+		       const char *why)
+{
+	struct nm_move *move = peer->move;
+
+	if (!move || !(net->kind->flags & NM_TRANSPORT_NETWORK))
+		return false;
+	if (move->suspended && !err)
+		nm_move_resume(peer);
+	if (move->net && move->net != peer->link)
+		move->net = NULL;
+	/* It sent nothing there, and nothing of this endpoint is there: memory is all that counts. */
+	if (!err || move->left || peer->way != NM_WAY_MEMORY || move->is_answer_due ||
+	    peer->source_channels >> net->kind->channel & 1)
+		return false;
+	stay(peer, why);
+	return true;
+}
+
+int nm_move_find_net(struct nm_engine *engine, struct nm_peer *peer, struct nm_reason *ret_why)
 {
 	struct nm_transport *net = nm_network(engine);
 
@@ -142,21 +192,14 @@ static int find_net(struct nm_engine *engine, struct nm_peer *peer, struct nm_re
 	return net->ops->connect(net, &peer->address, peer, &peer->move->net, ret_why);
 }
 
-/* Send a packet without payload on the network. 0 or -errno with a reason. */
-static int say(struct nm_engine *engine, struct nm_peer *peer, enum nm_op op, uint64_t position,
-	       struct nm_reason *ret_why)
+int nm_move_say(struct nm_engine *engine, struct nm_peer *peer, enum nm_op op, uint64_t position,
+		uint64_t session, struct nm_reason *ret_why)
 {
-	const struct nm_packet packet = {.op = op, .tag = position, .data = THE_SESSION};
-	int err = find_net(engine, peer, ret_why);
+	const struct nm_packet packet = {.op = op, .tag = position, .data = session};
+	int err = nm_move_find_net(engine, peer, ret_why);
 	struct nm_link *net = peer->move->net;
 
 	return err ? err : net->transport->ops->send(net, &packet, NULL, 0);
-}
-
-/* Not now, or the network itself reports the reason soon. */
-static bool is_transient(int err)
-{
-	return err == -EAGAIN || err == -EPIPE;
 }
 
 static void hold(struct nm_engine *engine, struct nm_peer *peer)
@@ -172,8 +215,11 @@ static void hold(struct nm_engine *engine, struct nm_peer *peer)
 	nm_peer_activate(engine, peer);
 }
 
-/* The memory is used until the network is there. */
-static void begin(struct nm_engine *engine, struct nm_peer *peer)
+/*
+ * The memory is used until the network is there: a link to a peer that cannot be reached takes no
+ * packet. So the first one asks for nothing.
+ */
+static unsigned int begin(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why = {""};
 	int err;
@@ -181,30 +227,33 @@ static void begin(struct nm_engine *engine, struct nm_peer *peer)
 	/* The channel has ended: its report follows. */
 	if (peer->state != NM_PEER_CONNECTED) {
 		peer->move->is_asked = false;
-		return;
+		return 0;
 	}
-	err = find_net(engine, peer, &why);
+	if (peer->way != NM_WAY_MEMORY)
+		return 0;
+	NM_FAULT("move-begin");
+	err = nm_move_say(engine, peer, NM_OP_MOVE, 0, 0, &why);
 	if (err == 0) {
 		hold(engine, peer);
 		nm_peer_on_way(peer, NM_WAY_QUIESCED);
-	} else if (err != -EAGAIN) {
-		peer->move->is_asked = false;
-		if (peer->move->has_warned)
-			return;
-		peer->move->has_warned = true;
-		nm_warn("peer " NM_WHO_FORMAT " (%.60s): a machine is asked to leave the segment, "
-			"but its messages stay in memory: %s",
-			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text, why.text);
+	} else if (!nm_move_is_transient(err)) {
+		stay(peer, why.text);
 	}
+	return err == 0;
 }
 
 static unsigned int say_move(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why;
-	int err = say(engine, peer, NM_OP_MOVE, peer->move->sent, &why);
+	int err;
 
+	NM_FAULT("move-say-before");
+	err = nm_move_say(engine, peer, NM_OP_MOVE, peer->move->sent, peer->move->number, &why);
+	NM_FAULT("move-say-after");
 	if (err == 0)
 		nm_peer_on_way(peer, NM_WAY_SAID);
+	else if (!nm_move_is_transient(err))
+		nm_peer_down(engine, peer, -ECONNRESET, why.text);
 	return err == 0;
 }
 
@@ -221,17 +270,22 @@ static void go_on(struct nm_engine *engine, struct nm_peer *peer)
 {
 	static const struct nm_reason others = {"the memory was left: a machine is to be moved"};
 	struct nm_move *move = peer->move;
-	struct nm_reason why = {"what it left in memory cannot be sent again"};
-	int err = find_net(engine, peer, &why);
+	struct nm_reason why;
+	int err = nm_move_find_net(engine, peer, &why);
 
-	if (!err && move->taken != move->sent)
+	if (!err && move->taken != move->sent) {
+		nm_reason_set(&why, "what it left in memory cannot be sent again");
 		err = move->left->transport->move->replay(move->left, &move->taken, move->net);
-	if (is_transient(err))
+	}
+	if (nm_move_is_transient(err))
 		return;
 	if (err) {
 		nm_peer_down(engine, peer, -EBADMSG, why.text);
 		return;
 	}
+	NM_FAULT("move-counted");
+	if (peer->source_channels >> move->left->transport->kind->channel & 1)
+		move->await_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
 	move->left->transport->move->leave(move->left);
 	move->left = NULL;
 	/* It may have closed the memory in the meantime, and then uses only the network itself. */
@@ -239,6 +293,7 @@ static void go_on(struct nm_engine *engine, struct nm_peer *peer)
 		return;
 	nm_peer_set_link(peer, move->net, &others);
 	nm_peer_set_state(peer, NM_PEER_CONNECTED);
+	peer->nr_moves++;
 }
 
 /* Where PEER sends from now on. */
@@ -249,6 +304,8 @@ static void left_by(struct nm_engine *engine, struct nm_peer *peer, const struct
 	peer->move->is_pending = false;
 	peer->move->has_reported = true;
 	peer->move->is_answer_due = true;
+	peer->move->answer_number = peer->move->in_number;
+	peer->move->await_ns = 0;
 	nm_info("peer " NM_WHO_FORMAT " (%.60s): it left the memory channel %s in order",
 		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
 		nm_channel_name(from->kind->channel));
@@ -288,10 +345,15 @@ static void take_pending(struct nm_engine *engine, struct nm_peer *peer)
 static unsigned int answer(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_reason why;
-	int err = say(engine, peer, NM_OP_MOVED, peer->move->position, &why);
+	int err;
+
+	NM_FAULT("moved-say-before");
+	err = nm_move_say(engine, peer, NM_OP_MOVED, peer->move->position,
+			  peer->move->answer_number, &why);
+	NM_FAULT("moved-say-after");
 	if (err == 0) {
 		peer->move->is_answer_due = false;
-	} else if (!is_transient(err)) {
+	} else if (!nm_move_is_transient(err)) {
 		nm_peer_down(engine, peer, -ECONNRESET,
 			     "it left the memory, and there is no network to answer it");
 	}
@@ -307,8 +369,10 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 		take_pending(engine, peer);
 	if (move->is_answer_due)
 		nr += answer(engine, peer);
+	if (move->memory)
+		nr += nm_move_push_back(engine, peer);
 	if (move->is_asked)
-		begin(engine, peer);
+		nr += begin(engine, peer);
 	if (peer->way == NM_WAY_LEAVING)
 		nr += say_move(engine, peer);
 	if (peer->way == NM_WAY_NETWORK && move->left)
@@ -318,8 +382,11 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 	return nr;
 }
 
-/* MOVE and MOVED: false if IN has no effect, or was a violation and is reported. */
-static bool is_for_session(const struct nm_incoming *in)
+/*
+ * MOVE and MOVED, whose last session is LAST: false if IN has no effect, or was a violation and is
+ * reported.
+ */
+static bool is_for_session(const struct nm_incoming *in, uint32_t last)
 {
 	if (!(in->from->kind->flags & NM_TRANSPORT_NETWORK) || in->pkt->len != 0) {
 		nm_violation(in, "it sent %s with %u bytes on channel %s",
@@ -327,24 +394,35 @@ static bool is_for_session(const struct nm_incoming *in)
 			     nm_channel_name(in->from->kind->channel));
 		return false;
 	}
-	if (in->pkt->data == 0 || in->pkt->data > THE_SESSION) {
+	if (in->pkt->data == 0 || in->pkt->data > last) {
 		nm_violation(in, "it named session %llu in memory, which never was",
 			     (unsigned long long)in->pkt->data);
 		return false;
 	}
 	/* The counts of SWITCH are the last word about memory. */
-	return !in->peer->failover && !in->peer->nr_quarantines;
+	return in->pkt->data == last && !in->peer->failover && !in->peer->nr_quarantines;
 }
 
 void nm_move_on_move(const struct nm_incoming *in)
 {
 	struct nm_engine *engine = in->engine;
 	struct nm_peer *peer = in->peer;
+	const struct nm_move *move = peer->move;
 	int err;
 
-	if (!is_for_session(in) || !move_of(engine, peer) || peer->move->has_reported ||
-	    peer->move->is_pending)
+	if (in->pkt->data >= NM_MOVE_TO_MEMORY) {
+		nm_move_on_return(in);
 		return;
+	}
+	/* It sees whether the network is there. */
+	if (!in->pkt->data && !in->pkt->tag && !in->pkt->len &&
+	    in->from->kind->flags & NM_TRANSPORT_NETWORK)
+		return;
+	/* The first session needs no word. */
+	if (!is_for_session(in, move && move->in_number ? move->in_number : 1) ||
+	    !nm_move_of(engine, peer) || peer->move->has_reported || peer->move->is_pending)
+		return;
+	peer->move->in_number = (uint32_t)in->pkt->data;
 	peer->move->position = in->pkt->tag;
 	err = take_rest(engine, peer);
 	if (err == -EBADMSG) {
@@ -362,12 +440,14 @@ void nm_move_on_moved(const struct nm_incoming *in)
 {
 	struct nm_peer *peer = in->peer;
 
-	if (!is_for_session(in))
+	if (!is_for_session(in, peer->move		   ? peer->move->number :
+				peer->way == NM_WAY_MEMORY ? 1 :
+							     0))
 		return;
 	if (peer->way != NM_WAY_MEMORY && peer->way != NM_WAY_LEAVING &&
 	    peer->way != NM_WAY_COUNTING)
 		return;
-	if (!move_of(in->engine, peer))
+	if (!nm_move_of(in->engine, peer))
 		return;
 	if (!peer->move->left && peer->state == NM_PEER_CONNECTED)
 		hold(in->engine, peer);

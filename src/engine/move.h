@@ -8,9 +8,15 @@
  *	reader -> writer  MOVED     on the network: the reader took what was there, and left
  *	                            the writer replays what the reader did not take, and goes on
  *
+ * and back, when no machine is asked any more (move_back.c):
+ *
+ *	allowed by the transport    a session in memory is made; the network is still used
+ *	writer -> reader  MOVE      on the network, with NM_MOVE_TO_MEMORY: nothing follows there
+ *	writer -> reader  MOVE      the same as first packet in memory: the reader goes on there
+ *	                            once it has both
+ *
  * The way of packets to a peer is a state of its own, with one table; the packets that wait stay in
- * the peer's private queue. Only a machine that is asked to leave its segment moves ways today, and
- * only away from memory.
+ * the peer's private queue. Only a machine that is asked to leave its segment moves ways today.
  */
 #ifndef NM_ENGINE_MOVE_H
 #define NM_ENGINE_MOVE_H
@@ -89,6 +95,14 @@ struct nm_transport;
 /* Only this function changes the way of PEER. */
 void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event);
 
+/* A first link in memory: the peer got nothing on the network that could come later. */
+void nm_move_first_session(struct nm_peer *peer);
+/*
+ * The transport NET has reported the end of PEER with ERR. True: PEER is only in memory, which it
+ * has not left.
+ */
+bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int err,
+		       const char *why);
 /* The sink's function. */
 bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
 void nm_move_on_move(const struct nm_incoming *in);

@@ -150,11 +150,8 @@ void nm_peer_set_link(struct nm_peer *peer, struct nm_link *link, const struct n
 	peer->link = link;
 	peer->send = t->ops->send;
 	peer->max_payload = t->max_payload;
-	/* The peer got nothing on the network that could come later: no MOVE is needed. */
-	if (t->move && peer->way == NM_WAY_NETWORK) {
-		nm_peer_on_way(peer, NM_WAY_MET);
-		nm_peer_on_way(peer, NM_WAY_SAID);
-	}
+	if (t->move && peer->way == NM_WAY_NETWORK)
+		nm_move_first_session(peer);
 	nm_unexpected_on_link(peer, t->eager_max);
 	nm_peer_sends_on(peer, t->kind->channel);
 	t->ops->describe(link, &facts);

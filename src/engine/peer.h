@@ -89,6 +89,7 @@ struct nm_peer {
 	uint32_t source_channels; /* bit per channel on which it may still send to this endpoint */
 	enum nm_loss loss;
 	uint32_t nr_quarantines; /* channels to it that were given up */
+	uint32_t nr_moves;	 /* of the way to it, between memory and the network */
 	uint64_t nr_stalls;	 /* sends that found no room */
 	/*
 	 * accesses of this endpoint to its memory, by the side that moved the bytes; `messages` are

@@ -74,7 +74,10 @@ enum nm_op {
 	NM_OP_PACE = 13,
 	/*
 	 * On the network, the last packet of a way that used memory (move.h). tag: the position
-	 * after the last packet there; data: number of the session. Answered by MOVED.
+	 * after the last packet there; data: number of the session. Answered by MOVED. All zero: the
+	 * sender sees whether the network takes packets, and wants nothing.
+	 * With NM_MOVE_TO_MEMORY in data, tag is 0: the last packet on the network of a way that
+	 * comes back, and the first one in that session.
 	 */
 	NM_OP_MOVE = 14,
 	/* The sender has left the reader's end of a session. tag: the position up to which it took
@@ -88,6 +91,8 @@ enum nm_pace {
 	NM_PACE_KEEP, /* many of yours wait here: send envelopes, keep the bytes until asked */
 	NM_PACE_STOP, /* too many of your messages wait here: no more are taken */
 };
+
+#define NM_MOVE_TO_MEMORY (UINT64_C(1) << 32)
 
 #define NM_PKT_TAGGED 0x01u /* for the tagged queue, else for the untagged one */
 #define NM_PKT_DATA 0x02u   /* put data into the completion at the receiver */

@@ -92,7 +92,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 		diag->label.text[sizeof(diag->label.text) - 1] = '\0';
 	}
 	peer->engine = engine;
-	if (!peer->source_channels)
+	if (!peer->source_channels || (from->move && !peer->received_messages))
 		nm_peer_receives_on(peer, from->kind->channel);
 	peer->source_channels |= bit_of(from);
 	if (nm_peer_is_unlisted(peer) && engine->config.resolve)
@@ -220,6 +220,9 @@ void nm_sink_source_down(struct nm_transport *from, struct nm_peer *source, int 
 	struct nm_engine *engine = from->sink.engine;
 	char text[sizeof(why->text)];
 
+	if (nm_unlikely(source->move) &&
+	    nm_move_net_ended(source, from, err, why ? why->text : "it has ended"))
+		return;
 	source->source_channels &= ~bit_of(from);
 	if (err == 0 && source->source_channels) {
 		/*

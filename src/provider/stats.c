@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -161,6 +162,7 @@ static void collect_peer(void *arg, const struct nm_peer_facts *facts)
 		peer->integrity = (uint8_t)link->integrity;
 	}
 	peer->down = facts->down;
+	peer->moves = (uint16_t)nm_min_u64(facts->nr_moves, UINT16_MAX);
 	peer->quarantines = facts->nr_quarantines;
 	peer->stalls = facts->stalls;
 	for (size_t i = 0; i < NM_NR_CHANNELS; i++)

@@ -59,7 +59,7 @@ struct nm_stats_peer {
 	uint8_t id[6];
 	uint8_t relation, channel, integrity; /* enums of connect/locality.h, base/channel.h */
 	uint8_t down;
-	uint8_t unused[2];
+	uint16_t moves; /* own changes between memory and the network, in order; at most all ones */
 	uint32_t quarantines;
 	uint64_t stalls;    /* sends that found no room and returned -EAGAIN */
 	uint64_t fallbacks; /* transfers that had to go another way than planned */

@@ -40,7 +40,8 @@
  *   life of a link         connect returns it; it is valid until destroy frees it, even if down
  *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
  *                          source_down, quarantined, a false learn(), take_rest() with result 0,
- *                          or destroy of the transport
+ *                          or destroy of the transport. After take_rest() the peer may become a
+ *                          source again
  *
  * Errors: 0 or -errno. -EAGAIN: not now, call again after progress(). -EPIPE: the link is down.
  * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The engine
@@ -106,8 +107,8 @@ struct nm_stream_ends {
  * source_up() and in link->peer, unless learn() was false, and valid until all transports are
  * destroyed.
  * Only these call functions of this contract in turn: deliver() calls send() on any link, cast_out()
- * of FROM, functions of nm_place_ops, and finish() and the functions of nm_move_ops of other
- * transports; source_up() calls learn() of other transports; let_go() calls place->release();
+ * and move->suspend() of FROM, functions of nm_place_ops, and finish() and the functions of
+ * nm_move_ops of other transports; source_up() calls learn() of other transports; let_go() calls place->release();
  * reports of an end call functions of nm_place_ops, and move->leave() and move->forget(). If
  * deliver() or asked() ends the peer, it calls what reports of an end call.
  */
@@ -165,9 +166,10 @@ struct nm_sink {
 	void (*let_go)(struct nm_transport *from, struct nm_peer *peer, bool waits);
 	/*
 	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM, or
-	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, and true again
-	 * for a link that was made later. Returns false if the engine has no use for PEER any more:
-	 * the transport then ends link and source.
+	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, true again for
+	 * a link that was made later and about once a second, and false also for a peer without a
+	 * link that a connect() may reach now. Returns false if the engine has no use for PEER any
+	 * more: the transport then ends link and source.
 	 */
 	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
 };
@@ -390,10 +392,22 @@ struct nm_quarantine_ops {
 
 /*
  * The packets of a peer change from this channel to the network without a loss, one direction at a
- * time (engine/move.h). Positions are those of nm_stream_ends. When neither direction uses the
- * channel any more, the transport ends what it holds of the peer without a report.
+ * time (engine/move.h), and back. Positions are those of nm_stream_ends. A direction that was left
+ * ends without a report.
  */
 struct nm_move_ops {
+	/*
+	 * connect() to a peer that the engine reaches on the network: without waiting and without a
+	 * warning. After other errors than -EAGAIN, asked() may follow, for another try.
+	 */
+	int (*enter)(struct nm_transport *transport, const struct nm_address *address,
+		     struct nm_peer *peer, struct nm_link **ret_link, struct nm_reason *ret_reason);
+	/*
+	 * IS_SUSPENDED: within deliver() of a packet of PEER: no packet follows until resumed, and no
+	 * normal end is reported. False: packets and end follow.
+	 */
+	void (*suspend)(struct nm_transport *transport, const struct nm_identity *who,
+			bool is_suspended);
 	/*
 	 * Nothing enters LINK from now on: the engine calls no send() on it any more. Returns the
 	 * position after the last packet.

@@ -119,14 +119,19 @@ static struct nm_vmseg *attach(const char *dir, uint32_t part)
 	return segment;
 }
 
-bool machines_stay(const char *dir, uint32_t part)
+int machines_ask(const char *dir, uint32_t part, enum nm_vmseg_state state)
 {
 	struct nm_vmseg *segment = attach(dir, part);
 	struct nm_reason why;
-	bool good = segment && nm_vmseg_ask(segment, NM_VMSEG_RUN, &why) == 0;
+	int err = segment ? nm_vmseg_ask(segment, state, &why) : -EIO;
 
 	nm_vmseg_detach(segment);
-	return good;
+	return err;
+}
+
+bool machines_stay(const char *dir, uint32_t part)
+{
+	return machines_ask(dir, part, NM_VMSEG_RUN) == 0;
 }
 
 static bool is_running(struct nm_vmseg *segment, const uint8_t id[6])

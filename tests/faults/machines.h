@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmseg/layout.h"
+
 enum { NR_MACHINES = 3 };
 
 /* Make it anew in DIR, as after a boot of all machines. False: it could not be done. */
@@ -22,6 +24,8 @@ const char *machines_remains(const char *dir);
  * it has come back. False: it does not answer.
  */
 bool machines_leave_and_return(const char *dir, uint32_t part, const uint8_t id[6]);
+/* Ask machine PART for STATE once. -EBUSY: it has not left yet; other errors: it cannot. */
+int machines_ask(const char *dir, uint32_t part, enum nm_vmseg_state state);
 /* What the guest unit says after a request that was never completed. False: it cannot. */
 bool machines_stay(const char *dir, uint32_t part);
 /* Remove every file of it. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "cable.h"
 #include "engine/atomic.h"
 #include "transport/transport.h"
 
@@ -56,16 +57,28 @@ static bool is_filled(const char *bytes, size_t size, const struct nm_identity *
 	return true;
 }
 
+static struct nm_address address_of(const struct talker *me, const struct nm_identity *who)
+{
+	return (struct nm_address){
+		.version = NM_ADDRESS_VERSION,
+		.who = *who,
+		.inner_len = me->cables ? 1 : 0,
+	};
+}
+
 static uint64_t resolve(void *arg, const struct nm_identity *who, struct nm_address *ret_address)
 {
-	(void)arg;
-	*ret_address = (struct nm_address){.version = NM_ADDRESS_VERSION, .who = *who};
+	*ret_address = address_of(arg, who);
 	return 0;
 }
 
 int talker_open(struct talker *me)
 {
-	struct nm_engine_config config = {.who = me->who, .resolve = resolve};
+	struct nm_engine_config config = {
+		.who = me->who,
+		.resolve = resolve,
+		.resolve_arg = me,
+	};
 	struct nm_engine_queues queues = {0};
 	struct nm_memory_region *region;
 	struct nm_transport *channel;
@@ -101,7 +114,10 @@ int talker_open(struct talker *me)
 	if (err)
 		return err;
 	me->who = address.who;
-	return nm_engine_add_transport(me->engine, channel);
+	err = nm_engine_add_transport(me->engine, channel);
+	if (!err && me->cables)
+		err = cable_create(me->cables, nm_engine_sink(me->engine), &address, &channel);
+	return err || !me->cables ? err : nm_engine_add_transport(me->engine, channel);
 }
 
 void talker_close(struct talker *me)
@@ -243,7 +259,7 @@ static void accesses(struct conversation *c, size_t size)
 		c->end = TALK_MIXED;
 }
 
-static void fetch_and_add(struct conversation *c)
+static void fetch_and_add(struct conversation *c, unsigned int nth)
 {
 	uint64_t one = 1, before = 0;
 	struct iovec operand = {&one, 8}, result = {&before, 8};
@@ -267,13 +283,13 @@ static void fetch_and_add(struct conversation *c)
 		err = nm_engine_atomic(c->me->engine, &atomic);
 	} while (refused(c, &c->access, err));
 	finish(c);
-	if (c->end == TALK_GOOD && before != 0)
+	if (c->end == TALK_GOOD && before != nth)
 		c->end = TALK_MIXED;
 }
 
-enum talk_end talk(struct talker *me, const struct nm_identity *other)
+enum talk_end talk(struct talker *me, const struct nm_identity *other, unsigned int nth)
 {
-	const struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = *other};
+	const struct nm_address address = address_of(me, other);
 	struct conversation *c = calloc(1, sizeof(*c));
 	enum talk_end end;
 	unsigned int i;
@@ -293,7 +309,7 @@ enum talk_end talk(struct talker *me, const struct nm_identity *other)
 	if (c->end == TALK_GOOD)
 		accesses(c, 200000);
 	if (c->end == TALK_GOOD)
-		fetch_and_add(c);
+		fetch_and_add(c, nth);
 	/* Nobody leaves while the other still has something to do. */
 	if (c->end == TALK_GOOD)
 		messages(c, other, ROUNDS);
@@ -307,9 +323,31 @@ enum talk_end talk(struct talker *me, const struct nm_identity *other)
 	return end;
 }
 
+struct view {
+	const struct nm_identity *who;
+	enum nm_channel channel;
+	bool is_so;
+};
+
+static void compare(void *arg, const struct nm_peer_facts *facts)
+{
+	struct view *view = arg;
+
+	if (nm_identity_equal(&facts->who, view->who))
+		view->is_so = facts->connected && facts->link.channel == view->channel;
+}
+
+bool talks_on(struct talker *me, const struct nm_identity *other, enum nm_channel channel)
+{
+	struct view view = {other, channel, false};
+
+	nm_engine_visit_peers(me->engine, compare, &view);
+	return view.is_so;
+}
+
 bool talk_until_gone(struct talker *me, const struct nm_identity *other)
 {
-	const struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = *other};
+	const struct nm_address address = address_of(me, other);
 	struct conversation c = {.me = me, .deadline = nm_clock_ns() + PATIENCE_NS};
 	struct message in = {.size = 0};
 

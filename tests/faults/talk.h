@@ -10,6 +10,7 @@
 struct talker {
 	struct nm_identity who; /* complete once it is open */
 	bool by_segment;	/* the channel between machines, not the one within a kernel */
+	const char *cables;	/* where its network is, beside that channel; NULL: it has none */
 	unsigned int number;	/* small; a counter of its own at everybody's */
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;
@@ -29,8 +30,13 @@ enum talk_end {
 	TALK_HUNG,  /* something did not end in time: a defect */
 };
 
-/* Messages of all sizes both ways, puts, gets and an atomic. Both sides call it. */
-enum talk_end talk(struct talker *me, const struct nm_identity *other);
+/*
+ * Messages of all sizes both ways, puts, gets and an atomic. Both sides call it, at the NTH time
+ * (from 0) with each other.
+ */
+enum talk_end talk(struct talker *me, const struct nm_identity *other, unsigned int nth);
+/* True if messages to OTHER use CHANNEL. */
+bool talks_on(struct talker *me, const struct nm_identity *other, enum nm_channel channel);
 /* Wait until OTHER has closed. False: in vain. */
 bool talk_until_gone(struct talker *me, const struct nm_identity *other);
 

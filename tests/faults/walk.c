@@ -5,9 +5,11 @@
  * guest comes to the victim first and closes. The survivor ends in bounded time, sees no byte that
  * is not the victim's own, and keeps no descriptor, mapping or socket.
  *
- * They meet in one of two worlds: in one rundir, or in a segment between three virtual
+ * They meet in one of three worlds: in one rundir, or in a segment between three virtual
  * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
- * that the first world knows are only killed in the second.
+ * that the first world knows are only killed in the second. In the third world all have a network
+ * beside the segment, which the victim's machine leaves and comes back to; only marks that the other
+ * two do not know are walked there.
  *
  * usage: walk [--sample] [NAME...]   these marks alone; without, all that the linker has put into
  *                                    the table. --sample: each mark in one of its ways, by turns
@@ -27,19 +29,22 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "cable.h"
 #include "connect/rundir.h"
 #include "machines.h"
 #include "talk.h"
 
 enum { VICTIM, SURVIVOR, THIRD, GUEST, NR_ROLES };
-enum { IN_DIRECTORY, IN_SEGMENT, NR_WORLDS };
+enum { IN_DIRECTORY, IN_SEGMENT, IN_MOVE, NR_WORLDS };
 static const uint32_t machine_of[NR_ROLES] = {[SURVIVOR] = 1, [THIRD] = 2};
-static const char *const world_names[] = {"in a directory", "in a segment"};
+static const char *const world_names[] = {"in a directory", "in a segment",
+					  "in a segment that is left"};
 /* Marks are walked by so many at a time: most of it is waiting. */
 enum { NR_WALKERS = 4 };
 enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
 #define PATIENCE_NS (60 * NM_NS_PER_S)
 #define STOPPED_NS (60 * NM_NS_PER_MS)
+#define MOVE_NS (20 * NM_NS_PER_S)
 
 static const char *const action_names[] = {
 	[NM_FAULT_NONE] = "left alone",
@@ -116,13 +121,14 @@ static void wait_for(unsigned int role)
 }
 
 /* A defect ends the process, in words that the driver prints. */
-static enum talk_end converse(struct run *run, unsigned int me, unsigned int other)
+static enum talk_end converse(struct run *run, unsigned int me, unsigned int other,
+			      unsigned int nth)
 {
 	static const char *const words[] = {
 		[TALK_MIXED] = "saw bytes or completions that are not its own",
 		[TALK_HUNG] = "waited in vain",
 	};
-	enum talk_end end = talk(&run->talkers[me], &shared->who[other]);
+	enum talk_end end = talk(&run->talkers[me], &shared->who[other], nth);
 
 	if (end == TALK_MIXED || end == TALK_HUNG) {
 		snprintf(shared->words, sizeof(shared->words), "process %u with %u: %s", me, other,
@@ -142,7 +148,7 @@ static void open_talker(struct run *run, unsigned int role)
 		_exit(EXIT_DEFECT);
 	}
 	/* Its machine is asked to leave the segment before it has met anybody, and then stays. */
-	if (role == VICTIM && run->world == IN_SEGMENT &&
+	if (role == VICTIM && run->world != IN_DIRECTORY &&
 	    !machines_leave_and_return(dir_path, machine_of[role], run->talkers[role].who.id)) {
 		snprintf(shared->words, sizeof(shared->words),
 			 "the victim does not leave and return");
@@ -150,6 +156,43 @@ static void open_talker(struct run *run, unsigned int role)
 	}
 	shared->who[role] = run->talkers[role].who;
 	atomic_store(&shared->open[role], 1);
+}
+
+/* The victim's machine is asked for STATE, and its messages use CHANNEL soon. */
+static enum talk_end move(struct run *run, enum nm_vmseg_state state, enum nm_channel channel)
+{
+	struct talker *me = &run->talkers[VICTIM];
+	const struct nm_identity *other = &shared->who[SURVIVOR];
+	uint64_t deadline = nm_clock_ns() + MOVE_NS;
+	int err = machines_ask(dir_path, machine_of[VICTIM], state);
+
+	while (!err && !talks_on(me, other, channel)) {
+		if (nm_clock_ns() > deadline)
+			return TALK_LOST;
+		nm_engine_progress(me->engine);
+		nap(NM_NS_PER_MS / 4);
+	}
+	return err ? TALK_LOST : TALK_GOOD;
+}
+
+/* Away and back, with a conversation each time. */
+static enum talk_end move_there_and_back(struct run *run)
+{
+	uint64_t deadline = nm_clock_ns() + MOVE_NS;
+	enum talk_end end = move(run, NM_VMSEG_QUIESCE, NM_CHANNEL_NET);
+	int err = -EBUSY;
+
+	while (end == TALK_GOOD && err == -EBUSY && nm_clock_ns() < deadline) {
+		nm_engine_progress(run->talkers[VICTIM].engine);
+		err = machines_ask(dir_path, machine_of[VICTIM], NM_VMSEG_FROZEN);
+	}
+	if (end == TALK_GOOD && err)
+		end = TALK_LOST;
+	if (end == TALK_GOOD)
+		end = converse(run, VICTIM, SURVIVOR, 1);
+	if (end == TALK_GOOD)
+		end = move(run, NM_VMSEG_RUN, NM_CHANNEL_VMSEG);
+	return end == TALK_GOOD ? converse(run, VICTIM, SURVIVOR, 2) : end;
 }
 
 static int play_victim(struct run *run)
@@ -162,12 +205,14 @@ static int play_victim(struct run *run)
 		nm_fault_count(shared->seen + run->world * nr_places());
 	open_talker(run, VICTIM);
 	wait_for(GUEST);
-	end = converse(run, VICTIM, GUEST);
+	end = converse(run, VICTIM, GUEST, 0);
 	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &shared->who[GUEST]))
 		end = TALK_HUNG;
 	wait_for(SURVIVOR);
 	if (end == TALK_GOOD)
-		end = converse(run, VICTIM, SURVIVOR);
+		end = converse(run, VICTIM, SURVIVOR, 0);
+	if (end == TALK_GOOD && run->world == IN_MOVE)
+		end = move_there_and_back(run);
 	talker_close(&run->talkers[VICTIM]);
 	return end == TALK_GOOD ? EXIT_GOOD : EXIT_LOST;
 }
@@ -179,10 +224,12 @@ static int play_survivor(struct run *run)
 
 	open_talker(run, SURVIVOR);
 	wait_for(VICTIM);
-	end = converse(run, SURVIVOR, VICTIM);
+	end = converse(run, SURVIVOR, VICTIM, 0);
+	for (unsigned int i = 1; i < 3 && run->world == IN_MOVE && end == TALK_GOOD; i++)
+		end = converse(run, SURVIVOR, VICTIM, i);
 	/* The engine does not wait for who has not opened yet. */
 	wait_for(THIRD);
-	if (converse(run, SURVIVOR, THIRD) != TALK_GOOD) {
+	if (converse(run, SURVIVOR, THIRD, 0) != TALK_GOOD) {
 		snprintf(shared->words, sizeof(shared->words), "cannot go on with a third");
 		return EXIT_DEFECT;
 	}
@@ -199,7 +246,7 @@ static int play_third(struct run *run)
 {
 	open_talker(run, THIRD);
 	wait_for(SURVIVOR);
-	if (converse(run, THIRD, SURVIVOR) != TALK_GOOD)
+	if (converse(run, THIRD, SURVIVOR, 0) != TALK_GOOD)
 		return EXIT_DEFECT;
 	talker_close(&run->talkers[THIRD]);
 	return EXIT_GOOD;
@@ -208,14 +255,14 @@ static int play_third(struct run *run)
 static int play_guest(struct run *run)
 {
 	/* The victim makes its machine's part, and may die while the machine is asked to leave. */
-	if (run->world == IN_SEGMENT) {
+	if (run->world != IN_DIRECTORY) {
 		wait_for(VICTIM);
 		if (!machines_stay(dir_path, machine_of[GUEST]))
 			return EXIT_DEFECT;
 	}
 	open_talker(run, GUEST);
 	wait_for(VICTIM);
-	converse(run, GUEST, VICTIM);
+	converse(run, GUEST, VICTIM, 0);
 	talker_close(&run->talkers[GUEST]);
 	return EXIT_GOOD;
 }
@@ -276,7 +323,9 @@ static const char *look_for_remains(const struct run *run)
 	struct nm_rundir dir;
 	struct nm_reason why;
 
-	if (run->world == IN_SEGMENT)
+	if (run->world == IN_MOVE && !machines_stay(dir_path, machine_of[VICTIM]))
+		return "the victim's machine cannot stay";
+	if (run->world != IN_DIRECTORY)
 		return machines_remains(dir_path);
 	if (nm_rundir_open(dir_path, &dir, &why))
 		return "the rundir is gone";
@@ -313,14 +362,15 @@ static bool walk(const char *mark, unsigned int world, enum nm_fault_action acti
 	const char *defect;
 	unsigned int i;
 
-	if (world == IN_SEGMENT && !machines_make(dir_path)) {
+	if (world != IN_DIRECTORY && !machines_make(dir_path)) {
 		printf("not ok: no segment can be made in %s\n", dir_path);
 		return false;
 	}
 	for (i = 0; i < NR_ROLES; i++) {
 		atomic_store(&shared->open[i], 0);
 		run.talkers[i].number = i;
-		run.talkers[i].by_segment = world == IN_SEGMENT;
+		run.talkers[i].by_segment = world != IN_DIRECTORY;
+		run.talkers[i].cables = world == IN_MOVE ? dir_path : NULL;
 		if (nm_identity_create(&run.talkers[i].who))
 			return false;
 		shared->who[i] = run.talkers[i].who;
@@ -335,6 +385,7 @@ static bool walk(const char *mark, unsigned int world, enum nm_fault_action acti
 	if (!defect)
 		defect = look_for_remains(&run);
 	machines_remove(dir_path);
+	cables_remove(dir_path);
 	if (defect)
 		printf("not ok %s, %s, %s at time %u: %s\n", mark, world_names[world],
 		       action_names[action], nth, defect);
@@ -393,10 +444,11 @@ static unsigned int ways_in(struct way *ways, unsigned int world, uint32_t seen,
 static unsigned int walk_mark(const char *name, unsigned int turn)
 {
 	uint32_t here = times_seen(name, IN_DIRECTORY), there = times_seen(name, IN_SEGMENT);
+	uint32_t moving = here || there ? 0 : times_seen(name, IN_MOVE);
 	struct way ways[NR_WORLDS * NR_WAYS_IN_A_WORLD];
 	unsigned int nr = 0, bad = 0, i;
 
-	if (!here && !there) {
+	if (!here && !there && !moving) {
 		printf("not ok %s: no conversation comes by it\n", name);
 		return 1;
 	}
@@ -404,12 +456,14 @@ static unsigned int walk_mark(const char *name, unsigned int turn)
 		nr += ways_in(ways, IN_DIRECTORY, here, true);
 	if (there)
 		nr += ways_in(ways + nr, IN_SEGMENT, there, !here);
+	if (moving)
+		nr += ways_in(ways + nr, IN_MOVE, moving, true);
 	for (i = 0; i < nr; i++)
 		if (!sampled || i == turn % nr)
 			bad += !walk(name, ways[i].world, ways[i].action, ways[i].nth);
 	if (!bad)
-		printf("ok %s%s%s\n", name, here ? ", in a directory" : "",
-		       there ? ", in a segment" : "");
+		printf("ok %s%s%s%s\n", name, here ? ", in a directory" : "",
+		       there ? ", in a segment" : "", moving ? ", in a move" : "");
 	return bad;
 }
 
@@ -472,6 +526,7 @@ int main(int argc, char **argv)
 	setenv("NEARMETAL_SEGMENT_ENDPOINTS", "4", 1);
 	setenv("NEARMETAL_SEGMENT_LANES", "4", 1);
 	setenv("NEARMETAL_CONNECT_MS", "3000", 1);
+	setenv("NEARMETAL_MOVE_MS", "5000", 1);
 	setenv("NEARMETAL_KEEPALIVE_MS", "50", 1);
 	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
 	setenv("NEARMETAL_MAX_LOCAL_PEERS", "4", 1);

@@ -18,6 +18,7 @@ def peer_bytes(**fields: Any) -> bytes:
         "relation": "host",
         "channel": "shm",
         "down": False,
+        "moves": 0,
         "quarantines": 0,
         "stalls": 0,
         "fallbacks": 0,
@@ -50,12 +51,13 @@ def peer_bytes(**fields: Any) -> bytes:
         )
     ]
     return struct.pack(
-        "<6s4B2xIQQ8Q64Q96s192s192s192s192s192s",
+        "<6s4BHIQQ8Q64Q96s192s192s192s192s192s",
         wanted["id"],
         RELATIONS.index(wanted["relation"]),
         CHANNELS.index(wanted["channel"]),
         1,
         wanted["down"],
+        wanted["moves"],
         wanted["quarantines"],
         wanted["stalls"],
         wanted["fallbacks"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node leaves its segment while an MPI job runs: the job continues over the network."""
+"""A node leaves its segment while an MPI job runs, and comes back: the job continues."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
     from tests.system.mpi_jobs import Cluster
 
-pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(480)]
 
 LIMIT_S = 60.0
 TRAFFIC = ("-n", "60000", "-s", "5", "-b", "2G")
+LONG_TRAFFIC = ("-n", "500000", "-s", "6", "-b", "16G")
+MOVES = 20
 
 
 def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
@@ -46,6 +48,18 @@ def seen(cluster: Cluster, channel: str) -> int:  # noqa: F811  # a parameter of
         for peer in endpoint["peers"]
         if is_pair(endpoint, peer)
     )
+
+
+def peers(cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811
+    """What the endpoints of n1 and n2 know of each other now."""
+    top = json.loads(cluster.site.ok("top", cluster.spec, "--once", "--json", "--interval", "0.2"))
+    pairs = [(endpoint, peer) for endpoint in top["endpoints"] for peer in endpoint["peers"]]
+    return [peer for endpoint, peer in pairs if is_pair(endpoint, peer)]
+
+
+def are_on(cluster: Cluster, channel: str) -> bool:  # noqa: F811
+    """Each of them sends to each other one on this channel."""
+    return {peer["channel"] for peer in peers(cluster)} == {channel}
 
 
 def ask(cluster: Cluster, verb: str) -> int:  # noqa: F811
@@ -88,3 +102,39 @@ def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # 
         if is_pair(endpoint, peer)
     }
     assert channels == {("net", "segment")}
+
+
+def test_a_machine_leaves_and_comes_back_over_and_over(cluster: Cluster) -> None:  # noqa: F811
+    words = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "300"]
+    words += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *LONG_TRAFFIC]
+    with cluster.site.start(*words) as job:
+        try:
+            within(job, lambda: seen(cluster, "segment") > 0)
+            for _ in range(MOVES):
+                assert ask(cluster, "quiesce") == 0
+                within(job, lambda: ask(cluster, "freeze") == 0)
+                within(job, lambda: are_on(cluster, "net"))
+                assert ask(cluster, "run") == 0
+                within(job, lambda: are_on(cluster, "segment"))
+            moved = [peer["moves"] for peer in peers(cluster)]
+            out, err = job.communicate(timeout=300)
+        except BaseException:
+            job.kill()
+            raise
+        finally:
+            ask(cluster, "run")
+    assert job.returncode == 0, out + err
+    assert re.search(r"traffic OK: \d+ messages", out + err), out + err
+    assert min(moved) == max(moved) == 2 * MOVES
+    found = [
+        peer
+        for endpoint in json.loads(out)["stats"]
+        for peer in endpoint["peers"]
+        if is_pair(endpoint, peer)
+    ]
+    assert {peer["channel"] for peer in found} == {"segment"}
+    for peer in found:
+        for channel in ("segment", "net"):
+            assert peer["channels"][channel]["sent_messages"] > 0, peer
+            assert peer["channels"][channel]["received_messages"] > 0, peer
+        assert (peer["quarantines"], peer["down"]) == (0, False), peer

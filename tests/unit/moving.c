@@ -332,3 +332,11 @@ void moving_forge(unsigned int at, unsigned int from, enum nm_channel channel,
 
 	t->sink.deliver(t, near_peer(movers[at].node, movers[from].node), packet, payload);
 }
+
+void moving_end_net(unsigned int at, unsigned int from, int err)
+{
+	struct nm_transport *t = movers[at].node->engine->transports[NM_CHANNEL_NET];
+	const struct nm_reason why = {"a test"};
+
+	t->sink.source_down(t, near_peer(movers[at].node, movers[from].node), err, &why);
+}

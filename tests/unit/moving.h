@@ -24,6 +24,8 @@ void moving_talk(uint32_t nr, void (*meanwhile)(unsigned int round));
 uint64_t moving_sent(unsigned int from, unsigned int to, enum nm_channel channel);
 /* The channel on which FROM sends to TO. */
 enum nm_channel moving_channel(unsigned int from, unsigned int to);
+/* The network of AT reports the end of FROM, because of a test. */
+void moving_end_net(unsigned int at, unsigned int from, int err);
 /* Deliver a packet to AT as if FROM had sent it on CHANNEL. */
 void moving_forge(unsigned int at, unsigned int from, enum nm_channel channel,
 		  const struct nm_packet *packet, const void *payload);

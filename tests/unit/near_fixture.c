@@ -25,9 +25,11 @@ struct near_net {
 	struct nm_transport base;
 	struct near_node *node;
 	bool held;
+	enum near_net_state state;
 	struct net_link {
 		struct nm_link base;
 		unsigned int to;
+		bool is_lost; /* and that is not reported */
 	} links[NODES_MAX];
 	/* by sender */
 	struct net_packet *inbox[NODES_MAX];
@@ -74,7 +76,10 @@ static int net_send(struct nm_link *base, const struct nm_packet *pkt, const str
 	struct net_packet *p, **tail;
 	size_t at = 0;
 
-	if (!to)
+	if (net->state == NEAR_NET_UNMET)
+		return -EAGAIN;
+	link->is_lost = net->state == NEAR_NET_BROKEN;
+	if (!to || link->is_lost)
 		return -EPIPE;
 	p = calloc(1, sizeof(*p) + pkt->len);
 	p->packet = *pkt;
@@ -108,7 +113,14 @@ static unsigned int net_progress(struct nm_transport *transport)
 	struct near_net *net = nm_container_of(transport, struct near_net, base);
 	const struct nm_sink *sink = &net->base.sink;
 	const struct nm_peer_label label = {"by net"};
+	const struct nm_reason why = {"no route to it"};
 	unsigned int done = 0;
+
+	for (unsigned int i = 0; i < NODES_MAX; i++) {
+		if (net->links[i].is_lost)
+			sink->source_down(transport, net->links[i].base.peer, -ECONNRESET, &why);
+		net->links[i].is_lost = false;
+	}
 
 	for (unsigned int i = 0; i < NODES_MAX && !net->held; i++) {
 		struct net_packet *p;
@@ -275,6 +287,11 @@ unsigned int near_step(struct near_node *a, struct near_node *b, struct near_nod
 {
 	return nm_engine_progress(a->engine) + (b ? nm_engine_progress(b->engine) : 0) +
 	       (c ? nm_engine_progress(c->engine) : 0);
+}
+
+void near_set_net(struct near_node *node, enum near_net_state state)
+{
+	node->net->state = state;
 }
 
 void near_hold_net(struct near_node *node, bool held)

@@ -35,6 +35,10 @@ struct nm_window_header *near_window(const struct near_node *node);
 /* Call from within: let nothing through between the two nets of A and B until called again. */
 void near_hold_net(struct near_node *node, bool held);
 
+/* How the network of NODE takes packets: not, until it is met; or its end is reported. */
+enum near_net_state { NEAR_NET_GOOD, NEAR_NET_UNMET, NEAR_NET_BROKEN };
+void near_set_net(struct near_node *node, enum near_net_state state);
+
 /* Packets of FROM on the network that NODE has not taken. */
 unsigned int near_waiting(const struct near_node *node, const struct near_node *from);
 

@@ -73,8 +73,6 @@ NM_TEST_WITHIN(a_machine_leaves_amid_all_traffic, 120)
 	talk_until_frozen(1);
 	check_on(0, 1, NM_CHANNEL_NET);
 	check_both_used(0, 1);
-	/* Nothing of a move is left. */
-	stay(1);
 	moving_talk(100, NULL);
 	check_on(0, 1, NM_CHANNEL_NET);
 	moving_destroy();
@@ -279,6 +277,85 @@ NM_TEST_WITHIN(without_a_network_memory_stays, 60)
 	nm_log_set_sink(NULL);
 	near_destroy(a);
 	near_destroy(b);
+}
+
+static void ask_in_vain(enum near_net_state state)
+{
+	moving_create(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	near_set_net(moving_node(0), state);
+	near_set_net(moving_node(1), state);
+	ask(1);
+	for (int i = 0; i < 300; i++) {
+		near_step(moving_node(0), moving_node(1), NULL);
+		nm_test_sleep_ms(1);
+	}
+	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_FROZEN), -EBUSY);
+	one_message(0, 1, "still");
+	one_message(1, 0, "there");
+	check_on(0, 1, NM_CHANNEL_VMSEG);
+}
+
+/* A network is configured, and the peer cannot be reached there. */
+NM_TEST_WITHIN(with_a_broken_network_memory_stays, 60)
+{
+	nm_log_set_sink(count_warning);
+	ask_in_vain(NEAR_NET_BROKEN);
+	NM_CHECK_EQ(nr_warnings, 2);
+	nm_log_set_sink(NULL);
+	moving_destroy();
+}
+
+/* Nothing is held before the peer was met on the network. */
+NM_TEST_WITHIN(memory_is_left_when_the_network_comes, 60)
+{
+	ask_in_vain(NEAR_NET_UNMET);
+	NM_CHECK_EQ(peer_of(0, 1)->way, NM_WAY_MEMORY);
+	near_set_net(moving_node(0), NEAR_NET_GOOD);
+	near_set_net(moving_node(1), NEAR_NET_GOOD);
+	step_until_frozen(1);
+	one_message(0, 1, "far");
+	check_on(0, 1, NM_CHANNEL_NET);
+	moving_destroy();
+}
+
+/* Memory is held, and then the network ends: so does the pair, at once and in words. */
+NM_TEST_WITHIN(a_network_that_ends_amid_a_move, 60)
+{
+	struct nm_peer_facts facts;
+
+	moving_create(2);
+	one_message(0, 1, "first");
+	near_hold_net(moving_node(1), true);
+	ask(1);
+	step_until_way(0, 1, NM_WAY_COUNTING);
+	moving_end_net(0, 1, -ECONNRESET);
+	facts = near_facts(moving_node(0), moving_node(1));
+	NM_CHECK(facts.down);
+	NM_CHECK_HAS(facts.down_reason.text, "a test");
+	moving_destroy();
+}
+
+/* A neighbour that answers, but sends in memory as before. */
+NM_TEST_WITHIN(who_answers_and_stays_is_given_up, 60)
+{
+	struct nm_transport *segment;
+	struct nm_peer_facts facts;
+
+	setenv("NEARMETAL_MOVE_MS", "1000", 1);
+	moving_create(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	/* It never hears the question. */
+	segment = moving_node(1)->engine->transports[NM_CHANNEL_VMSEG];
+	segment->sink.asked = NULL;
+	ask(1);
+	step_until_way(0, 1, NM_WAY_NETWORK);
+	step_until_way(0, 1, NM_WAY_ENDED);
+	facts = near_facts(moving_node(0), moving_node(1));
+	NM_CHECK_HAS(facts.down_reason.text, "did not stop to send there within NEARMETAL_MOVE_MS");
+	moving_destroy();
 }
 
 /* The request is taken back before anything was held. */

@@ -70,12 +70,120 @@ static void refused(enum nm_op op, uint64_t position, uint64_t session, const ch
 
 NM_TEST(sessions_that_never_were)
 {
-	const uint64_t sessions[] = {0, 2, 3, UINT32_MAX, (UINT64_C(1) << 32) + 1, UINT64_MAX};
+	const uint64_t sessions[] = {0, 2, 3, UINT32_MAX};
+	const uint64_t returns[] = {0, 3, UINT32_MAX, UINT64_MAX - NM_MOVE_TO_MEMORY};
 
 	for (size_t i = 0; i < NM_ARRAY_SIZE(sessions); i++) {
 		refused(NM_OP_MOVE, 1, sessions[i], "in memory, which never was");
 		refused(NM_OP_MOVED, 1, sessions[i], "in memory, which never was");
 	}
+	for (size_t i = 0; i < NM_ARRAY_SIZE(returns); i++) {
+		refused(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + returns[i], "out of turn");
+		refused(NM_OP_MOVED, 0, NM_MOVE_TO_MEMORY + returns[i],
+			"in memory, which never was");
+	}
+	refused(NM_OP_MOVE, 1, NM_MOVE_TO_MEMORY + 1, "it came back to memory with 0 bytes");
+}
+
+/* 1 has left memory in order; 0 took what was there, and 1 knows it. */
+static void start_on_network(void)
+{
+	start();
+	/* It does not really come back. */
+	moving_node(1)->engine->transports[NM_CHANNEL_VMSEG]->sink.asked = NULL;
+	say(NM_OP_MOVE, 1, 1);
+	step(3);
+}
+
+/* Who came back on the network may not say so again, before it has left; nor who has not left. */
+NM_TEST(returns_out_of_turn)
+{
+	start_on_network();
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 2);
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 2);
+	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 3);
+	expect_down("out of turn, in session 3");
+	start_on_network();
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 1);
+	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 3);
+	expect_down("out of turn, in session 3");
+}
+
+/* It leaves a session that it only spoke of. */
+NM_TEST_WITHIN(a_return_without_a_session, 60)
+{
+	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
+	start_on_network();
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 2);
+	say(NM_OP_MOVE, 0, 2);
+	while (!near_facts(moving_node(0), moving_node(1)).down) {
+		step(1);
+		nm_test_sleep_ms(1);
+	}
+	expect_down("it left a memory channel that it never had");
+}
+
+static void say_in_memory(uint64_t session)
+{
+	const struct nm_packet packet = {.op = NM_OP_MOVE, .data = NM_MOVE_TO_MEMORY + session};
+
+	moving_forge(0, 1, NM_CHANNEL_VMSEG, &packet, NULL);
+}
+
+static void expect_quarantine(const char *words)
+{
+	step(3);
+	NM_CHECK_EQ(near_facts(moving_node(0), moving_node(1)).nr_quarantines, 1);
+	NM_CHECK_HAS(near_facts(moving_node(0), moving_node(1)).quarantine_reason.text, words);
+	moving_destroy();
+}
+
+/* In memory: the channel ends, and the network is used. */
+NM_TEST(marks_that_no_session_begins_with)
+{
+	const uint64_t sessions[] = {0, 2, 3, UINT32_MAX};
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(sessions); i++) {
+		start();
+		say_in_memory(sessions[i]);
+		expect_quarantine("out of turn");
+	}
+	start();
+	say_in_memory(1);
+	say_in_memory(1);
+	expect_quarantine("out of turn");
+}
+
+/* Whose packets wait for a word on the network that never comes: they wait, and nobody else does. */
+NM_TEST(a_mark_without_its_word)
+{
+	char in[8];
+
+	start();
+	say_in_memory(1);
+	NM_CHECK_EQ(send_one(1, "z", 1), 0);
+	NM_CHECK_EQ(near_recv(moving_node(0), NULL, in, sizeof(in), 3, "in"), 0);
+	step(100);
+	NM_CHECK(nm_cqueue_empty(moving_node(0)->cq));
+	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
+	say(NM_OP_MOVE, 0, NM_MOVE_TO_MEMORY + 1);
+	NM_CHECK_EQ(near_wait(moving_node(0), moving_node(1), NULL).err, 0);
+	NM_CHECK_EQ(in[0], 'z');
+	moving_destroy();
+}
+
+/* A question for the network, without end. */
+NM_TEST(words_that_want_nothing)
+{
+	start();
+	for (int i = 0; i < 100000; i++)
+		say(NM_OP_MOVE, 0, 0);
+	step(3);
+	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
+	NM_CHECK(peer_of(0, 1)->move == NULL);
+	moving_destroy();
 }
 
 /* Behind what was taken, after the last packet, beyond the ring, beyond all numbers. */
@@ -128,12 +236,18 @@ NM_TEST(bytes_and_other_channels)
 	}
 }
 
+NM_TEST(an_answer_before_the_handshake)
+{
+	moving_create(2);
+	say(NM_OP_MOVED, 0, 1);
+	expect_down("in memory, which never was");
+}
+
 /* A session that never comes is not waited for. */
 NM_TEST_WITHIN(before_the_handshake, 60)
 {
 	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
 	moving_create(2);
-	say(NM_OP_MOVED, 0, 1);
 	say(NM_OP_MOVE, 0, 1);
 	say(NM_OP_MOVE, 0, 1);
 	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);

@@ -31,6 +31,9 @@ static void init_link(struct shm_transport *shm, struct shm_session *s)
 	nm_ring_writer_init(&link->writer, nm_window_ring(&shm->window, out->own_lane),
 			    shm->window.geometry.ring_slots, &window->lanes[out->peer_lane],
 			    out->start, (uint32_t)nm_params()->inline_max);
+	/* Also after another session with the peer; its chunks were given back. */
+	link->chunks.nr_freed = 0;
+	link->rung = 0;
 	/* Sleepers of another kernel cannot be woken and do not ask for it. */
 	link->asleep = shm->segment ? &never_asleep : &window->header->asleep;
 	link->doorbell = &shm->window.lanes[out->own_lane].doorbell;
@@ -44,6 +47,22 @@ static bool has_links(const struct shm_transport *shm)
 	return false;
 }
 
+void nm_shm_open_link(struct shm_transport *shm, struct shm_session *s, struct nm_peer *cookie)
+{
+	/* The pool of a window of its own was touched when it was created. */
+	if (shm->segment && !has_links(shm))
+		nm_window_warm(&shm->window);
+	NM_FAULT("connect-met");
+	s->is_held = s->is_left = false;
+	init_link(shm, s);
+	s->link.base.transport = &shm->base;
+	s->link.base.peer = cookie;
+	s->cookie = cookie;
+	/* What was reported before there was a link. */
+	if (atomic_load_explicit(&s->base.is_asked, memory_order_relaxed))
+		nm_sessions_remind(shm->sessions, &s->base);
+}
+
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
@@ -53,20 +72,15 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	int err;
 
 	err = nm_sessions_connect(shm->sessions, &address->who, &session, ret_reason);
-	if (err)
+	if (err) {
+		/* A session without a direction is there if the peer may be reached later. */
+		session = nm_sessions_find(shm->sessions, &address->who);
+		if (session && session->is_kept)
+			nm_shm_from(session)->cookie = cookie;
 		return err;
+	}
 	s = nm_shm_from(session);
-	/* The pool of a window of its own was touched when it was created. */
-	if (shm->segment && !has_links(shm))
-		nm_window_warm(&shm->window);
-	NM_FAULT("connect-met");
-	init_link(shm, s);
-	s->link.base.transport = transport;
-	s->link.base.peer = cookie;
-	s->cookie = cookie;
-	/* What was reported before there was a link. */
-	if (atomic_load_explicit(&session->is_asked, memory_order_relaxed))
-		nm_sessions_remind(shm->sessions, session);
+	nm_shm_open_link(shm, s, cookie);
 	*ret_link = &s->link.base;
 	nm_reason_set(ret_reason, "%s", session->how.text);
 	return 0;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a session in order: each direction is left by its own writer, which says on the network
- * where its packets end. No end is reported then.
+ * A direction leaves memory in order, and comes back: its own writer says on the network where its
+ * packets end, and where they go on. No end is reported then.
  */
 #include <errno.h>
 
 #include "base/arith.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "transport/shm/shm_private.h"
 
@@ -35,34 +36,66 @@ NM_COLD void nm_shm_report_asked(struct shm_transport *shm, struct shm_session *
 		nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, 0, &why);
 }
 
-bool nm_shm_is_quiet(const struct shm_transport *shm, const struct shm_session *s)
+NM_COLD void nm_shm_report_back(struct shm_transport *shm, struct shm_session *s)
 {
-	return (s->is_held || s->is_taken) && !nm_shm_is_source(shm, s) &&
-	       (s->is_held || !nm_shm_has_link(s));
+	const struct nm_sink *sink = &shm->base.sink;
+
+	/* A peer that the engine has no use for stays where it is. */
+	if (sink->asked && s->cookie)
+		(void)sink->asked(&shm->base, s->cookie, false);
 }
 
-NM_COLD void nm_shm_part(struct shm_transport *shm, struct shm_session *s)
+static NM_COLD int enter(struct nm_transport *transport, const struct nm_address *address,
+			 struct nm_peer *cookie, struct nm_link **ret_link,
+			 struct nm_reason *ret_reason)
 {
-	bool has_ended = s->base.state == NM_SESSION_CLOSING;
-	bool is_over = nm_shm_is_quiet(shm, s) && (s->is_left || !nm_shm_has_link(s));
+	struct shm_transport *shm = nm_shm_of(transport);
+	struct nm_session *session;
+	struct shm_session *s;
+	int err;
 
-	if (s->base.state != NM_SESSION_UP && !has_ended)
+	err = nm_sessions_call(shm->sessions, &address->who, &session, ret_reason);
+	if (err)
+		return err;
+	s = nm_shm_from(session);
+	nm_shm_open_link(shm, s, cookie);
+	*ret_link = &s->link.base;
+	return 0;
+}
+
+/* A ring in which nothing is ever published. */
+static const struct nm_slot nothing;
+
+NM_COLD void nm_shm_resume(struct shm_transport *shm, struct shm_session *s)
+{
+	const struct nm_foreign_window *window = &s->base.window;
+	struct nm_ring_reader *reader;
+
+	if (!s->is_suspended || !nm_shm_is_source(shm, s))
 		return;
-	/* A handshake that was under way made the other direction. */
-	if (s->is_parting && !is_over) {
-		s->is_parting = false;
-		shm->nr_unsettled--;
+	s->is_suspended = false;
+	reader = &shm->readers[s->source_index];
+	reader->slots = nm_foreign_ring(window, s->base.in.peer_lane);
+	reader->mask = window->geometry.ring_slots - 1;
+}
+
+static NM_COLD void suspend(struct nm_transport *transport, const struct nm_identity *who,
+			    bool is_suspended)
+{
+	struct shm_transport *shm = nm_shm_of(transport);
+	struct nm_session *session = nm_sessions_find(shm->sessions, who);
+	struct shm_session *s = session ? nm_shm_from(session) : NULL;
+
+	if (!s || !nm_shm_is_source(shm, s))
+		return;
+	if (!is_suspended) {
+		nm_shm_resume(shm, s);
+		return;
 	}
-	if (!is_over)
-		return;
-	if (nm_sessions_part(shm->sessions, &s->base, s->is_taken, s->is_left)) {
-		shm->nr_unsettled += !s->is_parting;
-		s->is_parting = true;
-		return;
-	}
-	shm->nr_unsettled -= s->is_parting + has_ended;
-	s->is_parting = false;
-	nm_info("%s: the session in memory has ended in order", s->base.label.text);
+	/* The poll of this source stays as it is. */
+	s->is_suspended = true;
+	shm->readers[s->source_index].slots = &nothing;
+	shm->readers[s->source_index].mask = 0;
 }
 
 static NM_COLD uint64_t hold(struct nm_link *base)
@@ -74,7 +107,7 @@ static NM_COLD uint64_t hold(struct nm_link *base)
 	s->floor = writer->limit - writer->mask - 1;
 	nm_ring_writer_close(writer);
 	base->remote_copy = false;
-	s->is_held = true;
+	s->is_held = s->base.out.is_over = true;
 	return writer->position - s->base.out.start;
 }
 
@@ -112,9 +145,9 @@ static NM_COLD int take_rest(struct nm_transport *transport, const struct nm_ide
 		shm->base.sink.let_go(&shm->base, s->cookie, true);
 	nm_ring_return_credits(reader);
 	s->taken = position;
-	s->is_taken = true;
 	nm_shm_remove_source(shm, s);
-	nm_shm_part(shm, s);
+	NM_FAULT("rest-taken");
+	nm_sessions_end(shm->sessions, session, &session->in);
 	return 0;
 }
 
@@ -161,7 +194,9 @@ static NM_COLD void leave(struct nm_link *base)
 	s->is_left = true;
 	s->base.out.end = s->link.writer.position;
 	nm_pool_reclaim_all(&shm->pool, &s->link.chunks);
-	nm_shm_part(shm, s);
+	/* Else its end is under way. */
+	if (s->base.state == NM_SESSION_UP)
+		nm_sessions_end(shm->sessions, &s->base, &s->base.out);
 }
 
 static NM_COLD void forget(struct nm_transport *transport, const struct nm_identity *who)
@@ -175,6 +210,8 @@ static NM_COLD void forget(struct nm_transport *transport, const struct nm_ident
 }
 
 const struct nm_move_ops nm_shm_move_ops = {
+	.enter = enter,
+	.suspend = suspend,
 	.hold = hold,
 	.take_rest = take_rest,
 	.replay = replay,

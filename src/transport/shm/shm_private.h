@@ -35,14 +35,13 @@ struct shm_session {
 	uint64_t first_hold, held;
 	uint32_t nr_withheld;
 	bool is_current; /* the youngest is of the packet that is being delivered, or was last */
-	/* leaving in order, one direction after the other (shm_move.c) */
-	bool is_held;	 /* nothing enters the link any more */
-	bool is_left;	 /* likewise, and the peer needs nothing of it */
-	bool is_taken;	 /* the source ended in order */
-	bool is_parting; /* both directions are over, and a handshake still keeps the session */
-	uint64_t floor;	 /* held: slots before this position may be overwritten */
-	uint64_t taken;	 /* position of the source when it was taken */
-	uint64_t last;	 /* CLOSING: from this position of its ring on, nothing is valid */
+	/* leaving in order, each direction alone, and coming back (shm_move.c) */
+	bool is_held;	   /* nothing enters the link any more */
+	bool is_left;	   /* likewise, and the peer needs nothing of it: its direction has ended */
+	bool is_suspended; /* the source is not read: what is on the network comes first */
+	uint64_t floor;	   /* held: slots before this position may be overwritten */
+	uint64_t taken;	   /* position of the last source when it ended in order */
+	uint64_t last;	   /* CLOSING: from this position of its ring on, nothing is valid */
 	struct shm_link link NM_ALIGNED(NM_CACHE_LINE); /* of `out`; no transport: no link */
 };
 
@@ -104,6 +103,8 @@ static inline bool nm_shm_has_link(const struct shm_session *s)
 	return s->link.base.transport;
 }
 
+/* shm.c: S has a new direction `out`: it is the link of COOKIE. */
+void nm_shm_open_link(struct shm_transport *shm, struct shm_session *s, struct nm_peer *cookie);
 /* shm.c: slots of the contract that all flavors share. */
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason);
@@ -204,15 +205,12 @@ void nm_shm_add_reader(struct shm_transport *shm, struct shm_session *s);
 bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session *s);
 /* No more packets will be delivered: release everything, then report to the engine. */
 void nm_shm_end(struct shm_transport *shm, struct shm_session *s);
-/*
- * shm_move.c: the end in order. True if nothing of S is awaited any more, or only what the engine
- * learns on another channel: the end of the session is then not reported.
- */
-bool nm_shm_is_quiet(const struct shm_transport *shm, const struct shm_session *s);
-/* End S without a report if both directions are over. */
-void nm_shm_part(struct shm_transport *shm, struct shm_session *s);
-/* The engine may begin to leave S, or stops to. */
+/* shm_move.c: the engine may begin to leave S, or stops to. */
 void nm_shm_report_asked(struct shm_transport *shm, struct shm_session *s);
+/* The engine may come back to S, which has no link. */
+void nm_shm_report_back(struct shm_transport *shm, struct shm_session *s);
+/* Read the source S again. */
+void nm_shm_resume(struct shm_transport *shm, struct shm_session *s);
 extern const struct nm_move_ops nm_shm_move_ops;
 /* Deliver packets of source I, at most a batch. Returns their number. */
 unsigned int nm_shm_drain(struct shm_transport *shm, uint32_t i);

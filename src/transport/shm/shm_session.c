@@ -86,6 +86,8 @@ static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
 	}
 	NM_FAULT("source-up");
 	s->cookie = cookie;
+	s->is_suspended = false;
+	s->taken = 0;
 	nm_shm_add_reader(shm, s);
 }
 
@@ -115,6 +117,9 @@ NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 		case NM_SESSION_ASKED:
 			nm_shm_report_asked(shm, nm_shm_from(session));
 			break;
+		case NM_SESSION_BACK:
+			nm_shm_report_back(shm, nm_shm_from(session));
+			break;
 		}
 }
 
@@ -131,7 +136,7 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 {
 	const struct nm_reason *words = s->base.state == NM_SESSION_CAST_OUT ? &s->base.why : NULL;
 	const struct nm_sink *sink = &shm->base.sink;
-	struct nm_stream_ends ends = {0};
+	struct nm_stream_ends ends = {.taken = s->taken};
 
 	nm_shm_return_last(shm, s);
 	if (s->nr_withheld)
@@ -139,8 +144,6 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	if (nm_shm_is_source(shm, s)) {
 		ends.taken = shm->readers[s->source_index].position - s->base.in.start;
 		nm_shm_remove_source(shm, s);
-	} else if (s->is_taken) {
-		ends.taken = s->taken;
 	}
 	if (nm_shm_has_link(s)) {
 		ends.sent = s->link.writer.position - s->base.out.start;
@@ -149,8 +152,7 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 	}
 	nm_sessions_leave(shm->sessions, &s->base, s->base.err, words);
 	NM_FAULT("session-ended");
-	shm->nr_unsettled -= 1 + s->is_parting;
-	s->is_parting = false;
+	shm->nr_unsettled--;
 	/* The engine refused this source and has no link to it. */
 	if (!s->cookie)
 		return;
@@ -171,19 +173,12 @@ bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session 
 static bool is_due(const struct shm_transport *shm, const struct shm_session *s)
 {
 	return s->base.state == NM_SESSION_CAST_OUT ||
-	       (s->base.state == NM_SESSION_CLOSING && !nm_shm_is_unread(shm, s));
+	       (s->base.state == NM_SESSION_CLOSING && !s->is_suspended &&
+		!nm_shm_is_unread(shm, s));
 }
 
 NM_COLD void nm_shm_settle(struct shm_transport *shm)
 {
 	nm_shm_return_idle(shm);
-	nm_shm_for_each(s, shm)
-	{
-		if (s->base.state != NM_SESSION_CAST_OUT &&
-		    (s->is_parting ||
-		     (s->base.state == NM_SESSION_CLOSING && nm_shm_is_quiet(shm, s))))
-			nm_shm_part(shm, s);
-		else if (is_due(shm, s))
-			nm_shm_end(shm, s);
-	}
+	nm_shm_for_each(s, shm) if (is_due(shm, s)) nm_shm_end(shm, s);
 }

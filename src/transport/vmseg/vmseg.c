@@ -47,7 +47,7 @@ static bool segment_drained(struct nm_link *base)
 	const struct nm_ring_writer *writer = &s->link.writer;
 
 	/* Partner: nm_ring_return_credits() of the reader. */
-	return s->base.state != NM_SESSION_UP ||
+	return s->base.state != NM_SESSION_UP || s->is_left || s->base.out.is_lost ||
 	       atomic_load_explicit(&writer->feedback->consumed, memory_order_acquire) ==
 		       writer->position;
 }
@@ -78,6 +78,7 @@ static void discard_arrivals(struct shm_transport *shm)
 	for (uint32_t i = 0; i < shm->nr_sources; i++) {
 		struct nm_ring_reader *reader = &shm->readers[i];
 
+		nm_shm_resume(shm, shm->sources[i]);
 		/* At most one lap: other peers must be served and the time is limited. */
 		for (uint32_t n = 0; n <= reader->mask; n++) {
 			if (nm_ring_peek(reader, shm->bounce, &pkt, &payload) <= 0)
