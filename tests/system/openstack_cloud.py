@@ -57,17 +57,17 @@ class RealCloud:
             time.sleep(0.5)
         pytest.fail(f"too long a wait for {what}")
 
-    def spec(self, name: str, text: str) -> OpenstackSpec:
+    def spec(self, name: str, text: str, image: object = "hpc") -> OpenstackSpec:
         """Return a spec of this cloud."""
-        spec = parse_spec(spec_text(name, text))
+        spec = parse_spec(spec_text(name, text, image))
         assert isinstance(spec, OpenstackSpec)
         return spec
 
 
-def spec_text(name: str, text: str) -> str:
+def spec_text(name: str, text: str, image: object = "hpc") -> str:
     """Return the text of a spec: what all specs have in common, and a text."""
     head = f"version: 1\nname: {name}\nbackend: openstack\ncloud: member\n"
-    return f"{head}image: hpc\nflavor: hpc.small\n{text}"
+    return f"{head}image: {image}\nflavor: hpc.small\n{text}"
 
 
 @contextmanager
@@ -147,5 +147,6 @@ def objects(cloud: RealCloud) -> dict[str, list[str]]:
         "routers": sdk.network.routers(project_id=own),
         "ports": sdk.network.ports(project_id=own),
         "addresses": sdk.network.ips(project_id=own),
+        "images": sdk.image.images(owner=own),
     }
     return {kind: sorted(one.id for one in found) for kind, found in lists.items()}
