@@ -72,7 +72,7 @@ def spec_text(name: str, text: str, image: object = "hpc") -> str:
 
 @contextmanager
 def services(
-    logs: Path, *, heat: bool = False
+    logs: Path, *, heat: bool = False, bridge: str = ""
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Run the services; yields the process, and what it says about logging in."""
     need_root()
@@ -85,6 +85,7 @@ def services(
             *("unshare", "--mount", "--mount-proc", "--pid", "--ipc", "--fork", "--kill-child"),
             *(str(python), "-m", "tests.openstack.cloud", "--database", str(SERVICES / "database")),
             *("--broker", str(server), "--logs", str(logs), *(["--heat"] if heat else [])),
+            *(["--bridge", bridge] if bridge else []),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -103,9 +104,12 @@ def services(
 
 
 @contextmanager
-def running_cloud(directory: Path, *, heat: bool = False) -> Iterator[RealCloud]:
-    """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment."""
-    with services(directory / "logs", heat=heat) as (_, said):
+def running_cloud(directory: Path, *, heat: bool = False, bridge: str = "") -> Iterator[RealCloud]:
+    """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment.
+
+    `bridge`: guests are real, and their ports are on this bridge.
+    """
+    with services(directory / "logs", heat=heat, bridge=bridge) as (_, said):
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
