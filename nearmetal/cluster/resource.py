@@ -239,11 +239,13 @@ class Facts:
     """Facts of the infrastructure that planning needs.
 
     `cpus`: cores of this machine that may be used, ascending. For virtual machines also the
-    hypervisors by the name of the spec's host, and a digest of the image. `cautions`: what the
-    user must know of this machine before making anything on it.
+    hypervisors by the name of the spec's host, and a digest of the image, or the SHA-256 of each
+    image by its path. `cautions`: what the user must know of this machine before making anything
+    on it.
     """
 
     cpus: tuple[int, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     image: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)
     cautions: tuple[str, ...] = ()

@@ -34,7 +34,8 @@ def _size(value: Any) -> int:
     return nr_bytes
 
 
-def _absolute(value: str) -> str:
+def absolute(value: str) -> str:
+    """Return an absolute path without a slash at its end; raises ValueError for other text."""
     if not value.startswith("/") or "/../" in value + "/" or "\0" in value or "\n" in value:
         raise ValueError("is not an absolute path without ..|write for example /opt/programs")
     return value.rstrip("/") or "/"
@@ -62,7 +63,7 @@ Size = Annotated[
 ]
 
 
-AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+AbsolutePath = Annotated[str, AfterValidator(absolute)]
 
 
 class Model(BaseModel):

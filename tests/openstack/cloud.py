@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real OpenStack services on 127.0.0.1, without guests: Nova has its fake hypervisors.
+"""Real OpenStack services on 127.0.0.1. Nova has its fake hypervisors, or one of libvirt.
 
     unshare --mount --mount-proc --pid --ipc --fork --kill-child PYTHON -m tests.openstack.cloud
 
@@ -30,8 +30,8 @@ from typing import NoReturn
 
 from openstack.exceptions import SDKException
 
-from tests.openstack import database, seed
-from tests.openstack.settings import HOSTS, REGION, USERS, Place, write_settings
+from tests.openstack import database, hypervisor, seed
+from tests.openstack.settings import REGION, USERS, Place, write_settings
 
 STATE = Path("/run/nearmetal-openstack")
 HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ class CloudError(Exception):
 class Cloud:
     """The services as processes of this one."""
 
-    def __init__(self, without: Collection[str] = ()) -> None:
+    def __init__(self, without: Collection[str] = (), bridge: str = "") -> None:
         self.apis = [name for name in APIS if name not in without]
         self.sockets = {name: _listener() for name in APIS}
         ports = {name: one.getsockname()[1] for name, one in self.sockets.items()}
@@ -66,7 +66,7 @@ class Cloud:
         for name in without:
             self.sockets.pop(name).close()
         users = (*USERS, "admin", "member", "broker", "stacks")
-        self.place = Place(STATE, ports, {name: secrets.token_hex(16) for name in users})
+        self.place = Place(STATE, ports, {name: secrets.token_hex(16) for name in users}, bridge)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.logs = STATE / "log"
         self.logs.mkdir(parents=True)
@@ -83,7 +83,7 @@ class Cloud:
             "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": state,
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(HERE.parents[1]),
+            "PYTHONPATH": f"{HERE.parents[1]}:{state}/packages",
             "PYTHONWARNINGS": "ignore",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OS_NOVA_DISABLE_EVENTLET_PATCHING": "1",
@@ -203,14 +203,25 @@ class Cloud:
             else:
                 return
 
+    def begin_hypervisor(self) -> None:
+        """Begin libvirtd, and wait until it answers."""
+        self.start("libvirtd", hypervisor.daemon(STATE))
+        end = time.monotonic() + _START_S
+        while not hypervisor.socket_of(STATE).exists():
+            self.check()
+            if time.monotonic() > end:
+                raise CloudError(f"no libvirtd:\n{self.tail('libvirtd')}")
+            time.sleep(0.1)
+        hypervisor.keep_bridged(STATE, self.place.bridge)
+
     def begin_nova(self) -> None:
         """Begin what is behind Nova's API."""
         for name in ("nova-conductor", "nova-scheduler"):
             config = str(STATE / "nova" / "nova.conf")
             self.start(name, [sys.executable, str(BIN / name), "--config-file", config])
-        for host in HOSTS:
+        for host in self.place.hosts:
             config = str(STATE / "nova" / f"{host}.conf")
-            program = str(HERE / "fake_compute.py")
+            program = str(BIN / "nova-compute" if self.place.bridge else HERE / "fake_compute.py")
             self.start(f"nova-compute-{host}", [sys.executable, program, "--config-file", config])
 
     def begin_heat(self) -> None:
@@ -283,6 +294,8 @@ class Cloud:
         for name in self.apis:
             self.begin_api(name)
         self.wait_for_broker()
+        if self.place.bridge:
+            self.begin_hypervisor()
         self.begin_nova()
         if "heat" in self.apis:
             self.begin_heat()
@@ -321,6 +334,7 @@ def main() -> None:
     parser.add_argument("--broker", type=Path)
     parser.add_argument("--logs", type=Path, help="where the logs go if something fails")
     parser.add_argument("--heat", action="store_true", help="also serve stacks")
+    parser.add_argument("--bridge", default="", help="real guests, with their ports on this bridge")
     parser.add_argument("--make", action="store_true")
     given = parser.parse_args()
     if os.getpid() != 1:
@@ -329,7 +343,7 @@ def main() -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=0755", "tmpfs", "/run"], check=True)
     begin = time.monotonic()
     try:
-        cloud = Cloud(without=() if given.heat else ("heat",))
+        cloud = Cloud(without=() if given.heat else ("heat",), bridge=given.bridge)
         if given.make:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)

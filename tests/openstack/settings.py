@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.openstack.hypervisor import socket_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -53,6 +55,13 @@ class Place:
     state: Path
     ports: Mapping[str, int]
     passwords: Mapping[str, str]
+    bridge: str = ""
+    """The bridge of real guests; "": the hypervisors are fakes."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hypervisors: one if it is real."""
+        return HOSTS[:1] if self.bridge else HOSTS
 
     @property
     def socket(self) -> Path:
@@ -155,6 +164,7 @@ class Place:
         )
         return {
             **sections,
+            **(self._guests(sections["DEFAULT"], host) if self.bridge else {}),
             "api": {"auth_strategy": "keystone"},
             "api_database": {"connection": self.database("nova_api")},
             "database": {"connection": self.database("nova")},
@@ -168,6 +178,21 @@ class Place:
             "placement": self.login("placement"),
             "neutron": self.login("neutron"),
             "service_user": {**self.login("nova"), "send_service_user_token": True},
+        }
+
+    def _guests(self, default: Mapping[str, object], host: str) -> Sections:
+        """Return what Nova needs for real machines, which QEMU emulates."""
+        helper = f"{Path(sys.prefix) / 'bin' / 'privsep-helper'} --config-file"
+        return {
+            "DEFAULT": {**default, "compute_driver": "libvirt.LibvirtDriver"},
+            "libvirt": {
+                "connection_uri": f"qemu+unix:///system?socket={socket_of(self.state)}",
+                "virt_type": "qemu",
+                "cpu_mode": "none",
+                "hw_machine_type": "x86_64=q35",
+            },
+            # As root it needs no sudo.
+            "nova_sys_admin": {"helper_command": f"{helper} {self.state}/nova/{host}.conf"},
         }
 
     def neutron(self) -> Sections:
@@ -188,7 +213,7 @@ class Place:
             "ml2": {
                 "type_drivers": "flat,vlan,vxlan",
                 "tenant_network_types": "vxlan",
-                "mechanism_drivers": "openvswitch,sriovnicswitch",
+                "mechanism_drivers": "taps" if self.bridge else "openvswitch,sriovnicswitch",
                 "extension_drivers": "port_security",
             },
             "ml2_type_flat": {"flat_networks": OUTSIDE},
@@ -233,7 +258,7 @@ def write_settings(place: Place) -> None:
         "nova/nova.conf": place.nova(),
         "neutron/neutron.conf": place.neutron(),
         "heat/heat.conf": place.heat(),
-        **{f"nova/{host}.conf": place.nova(host) for host in HOSTS},
+        **{f"nova/{host}.conf": place.nova(host) for host in place.hosts},
     }
     for name, sections in every.items():
         path = place.state / name
@@ -241,6 +266,13 @@ def write_settings(place: Place) -> None:
         _write(path, sections)
     for directory in ("images", "staging", "tasks"):
         (place.state / "glance" / directory).mkdir(exist_ok=True)
+    (place.state / "nova" / "instances").mkdir(exist_ok=True)
+    # Neutron finds its mechanisms among installed packages.
+    package = place.state / "packages" / "nearmetal_tests-0.dist-info"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: nearmetal-tests\nVersion: 0\n")
+    entry = "taps = tests.openstack.tap_driver:TapDriver"
+    (package / "entry_points.txt").write_text(f"[neutron.ml2.mechanism_drivers]\n{entry}\n")
     pastes = ("glance/glance-api", "nova/api", "neutron/api", "heat/api")
     for name in (f"{start}-paste.ini" for start in pastes):
         shutil.copy(ETC / name, place.state / name)

@@ -9,16 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cluster.backends.libvirt.images import (
-    BuiltImages,
-    CloudImages,
-    Info,
-    damage,
-    read_info,
-)
+from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 from nearmetal.image import Cache
+from nearmetal.image.disk import Info, damage, read_info
 from tests.python.image_parts import parts
 
 

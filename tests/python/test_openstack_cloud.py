@@ -62,7 +62,7 @@ class NoCloud(CloudSession):
         service = Asked(self.requests, answers)
         config = SimpleNamespace(region_name="")
         self.__dict__["sdk"] = SimpleNamespace(
-            compute=service, network=service, current_project_id="p", config=config
+            compute=service, network=service, image=service, current_project_id="p", config=config
         )
 
 

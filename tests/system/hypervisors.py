@@ -52,21 +52,10 @@ fi
 mkdir /run/huge
 mount -t hugetlbfs huge /run/huge
 cp "$1/qemu.conf" /etc/libvirt/
-exec python3 -I -c "$2" /usr/sbin/libvirtd --config "$1/libvirtd.conf" --pid-file "$1/pid"
+exec python3 -I "$2" /usr/sbin/libvirtd --config "$1/libvirtd.conf" --pid-file "$1/pid"
 """
 
-REAPER = """
-import ctypes, os, sys
-PR_SET_CHILD_SUBREAPER = 36
-ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-daemon = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
-while True:
-    pid, status = os.wait()
-    if pid == daemon:
-        sys.exit(os.waitstatus_to_exitcode(status) & 255)
-"""
-"""libvirt waits up to ten seconds for a QEMU that has ended until somebody has asked for its exit code.
-A host's init does so at once; what is process 1 of a machine of CI may take its time."""
+REAPER = Path(__file__).parents[1] / "openstack" / "reaper.py"
 
 LIBVIRTD_CONF = """
 unix_sock_dir = "{directory}"
@@ -127,7 +116,7 @@ class Hypervisor:
             START,
             "sh",
             str(self.directory),
-            REAPER,
+            str(REAPER),
         ]
         if self.netns:
             argv = ["ip", "netns", "exec", self.netns, *argv]

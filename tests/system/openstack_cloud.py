@@ -57,22 +57,22 @@ class RealCloud:
             time.sleep(0.5)
         pytest.fail(f"too long a wait for {what}")
 
-    def spec(self, name: str, text: str) -> OpenstackSpec:
+    def spec(self, name: str, text: str, image: object = "hpc") -> OpenstackSpec:
         """Return a spec of this cloud."""
-        spec = parse_spec(spec_text(name, text))
+        spec = parse_spec(spec_text(name, text, image))
         assert isinstance(spec, OpenstackSpec)
         return spec
 
 
-def spec_text(name: str, text: str) -> str:
+def spec_text(name: str, text: str, image: object = "hpc") -> str:
     """Return the text of a spec: what all specs have in common, and a text."""
     head = f"version: 1\nname: {name}\nbackend: openstack\ncloud: member\n"
-    return f"{head}image: hpc\nflavor: hpc.small\n{text}"
+    return f"{head}image: {image}\nflavor: hpc.small\n{text}"
 
 
 @contextmanager
 def services(
-    logs: Path, *, heat: bool = False
+    logs: Path, *, heat: bool = False, bridge: str = ""
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Run the services; yields the process, and what it says about logging in."""
     need_root()
@@ -85,6 +85,7 @@ def services(
             *("unshare", "--mount", "--mount-proc", "--pid", "--ipc", "--fork", "--kill-child"),
             *(str(python), "-m", "tests.openstack.cloud", "--database", str(SERVICES / "database")),
             *("--broker", str(server), "--logs", str(logs), *(["--heat"] if heat else [])),
+            *(["--bridge", bridge] if bridge else []),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -103,9 +104,12 @@ def services(
 
 
 @contextmanager
-def running_cloud(directory: Path, *, heat: bool = False) -> Iterator[RealCloud]:
-    """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment."""
-    with services(directory / "logs", heat=heat) as (_, said):
+def running_cloud(directory: Path, *, heat: bool = False, bridge: str = "") -> Iterator[RealCloud]:
+    """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment.
+
+    `bridge`: guests are real, and their ports are on this bridge.
+    """
+    with services(directory / "logs", heat=heat, bridge=bridge) as (_, said):
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
@@ -147,5 +151,6 @@ def objects(cloud: RealCloud) -> dict[str, list[str]]:
         "routers": sdk.network.routers(project_id=own),
         "ports": sdk.network.ports(project_id=own),
         "addresses": sdk.network.ips(project_id=own),
+        "images": sdk.image.images(owner=own),
     }
     return {kind: sorted(one.id for one in found) for kind, found in lists.items()}

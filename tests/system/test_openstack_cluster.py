@@ -280,6 +280,7 @@ def test_after_any_broken_request_the_next_up_ends_as_planned(
         "routers": 1,
         "ports": 2,
         "addresses": 1,
+        "images": 0,
     }
     if kept:
         assert servers(cloud)["n1"].id == kept["n1"].id

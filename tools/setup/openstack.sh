@@ -25,6 +25,16 @@ install_services() {
 	"$python" -m pip --disable-pip-version-check check
 }
 
+has_libvirt() { [[ $with_vm == yes ]] || dpkg-query -W libvirt-dev >/dev/null 2>&1; }
+
+# Nova's real hypervisor needs libvirt's module, built against the libvirt of `setup.sh --vm`.
+install_hypervisor() {
+	local python=$openstack/venv/bin/python
+	"$python" -m pip --no-input --disable-pip-version-check install --require-hashes --no-deps \
+		--no-build-isolation -r "$here/requirements-libvirt.txt"
+	"$python" -c 'import libvirt; print(libvirt.getVersion())'
+}
+
 install_broker() {
 	unpack_package "$broker_package" "$broker_sum" "$scratch/rabbitmq"
 	replace_dir "$scratch/rabbitmq" "$openstack/rabbitmq"
@@ -44,6 +54,11 @@ openstack_steps() {
 	packages_step openstack "Packages for OpenStack" "$here/openstack-packages.txt" install_packages
 	step openstack-services "OpenStack services" "$openstack/venv/bin/python" \
 		"$(hash_of "$list" "$here/openstack.sh" "$stamps/python")" install_services
+	if has_libvirt; then
+		step openstack-hypervisor "libvirt for OpenStack" "$openstack/venv/bin/python" \
+			"$(hash_of "$here/requirements-libvirt.txt" "$here/openstack.sh" \
+				"$stamps/openstack-services")" install_hypervisor
+	fi
 	step openstack-broker "Message broker" "$openstack/rabbitmq" \
 		"$(hash_of "$broker_package" "$broker_sum")" install_broker
 	step openstack-database "Database of OpenStack" "$openstack/database" \

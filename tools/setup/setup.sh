@@ -92,6 +92,7 @@ step_total=9
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
 [[ $with_vsphere == no ]] || step_total=$((step_total + 2))
 [[ $with_openstack == no ]] || step_total=$((step_total + 4))
+[[ $with_openstack == no ]] || ! has_libvirt || step_total=$((step_total + 1))
 [[ $with_packages == no ]] || step_total=$((step_total + 2))
 [[ $with_site == no ]] || step_total=$((step_total + 1))
 step_total=$((step_total + ${#more_packages[@]}))

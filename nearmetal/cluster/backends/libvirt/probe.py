@@ -18,10 +18,10 @@ from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
 from nearmetal.cluster.backends.libvirt.images import BuiltImages
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel, OwnerMark, VirtualMachine
 from nearmetal.cluster.backends.libvirt.nodes import printable
-from nearmetal.cluster.backends.libvirt.records import Memory
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.resource import HostFacts
 from nearmetal.core.errors import BackendError
+from nearmetal.core.memory import Memory
 from nearmetal.core.process import Runner
 from nearmetal.image import cache_directory
 

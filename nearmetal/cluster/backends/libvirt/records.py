@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records on this machine: a cluster's identity and resources, and a memory of answers.
+"""Records on this machine: a cluster's identity and resources.
 
 Each host says whether a resource is sound; records only say where it is. They hold no secrets.
 """
@@ -10,7 +10,7 @@ import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
@@ -109,27 +109,3 @@ class Records:
         kinds = {kind.value: kind for kind in Kind}
         keys = (Key(kinds[kind], name) for kind, _, name in names if kind in kinds)
         return [record for key in keys if (record := self.read(key)) is not None]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Answers that are remembered between commands: a file of lists, the newest `limit` of them."""
-
-    path: Path
-    limit: int
-
-    def _all(self) -> dict[str, Any]:
-        data = read_json(self.path)
-        return data if isinstance(data, dict) else {}
-
-    def recall(self, key: str) -> list[Any] | None:
-        """Return an answer; None if there is none."""
-        known = self._all().get(key)
-        return known if isinstance(known, list) else None
-
-    def remember(self, key: str, answer: list[Any]) -> None:
-        """Keep an answer, in place of the earlier one."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = [entry for entry in self._all().items() if entry[0] != key]
-        kept = dict(others[-self.limit :]) | {key: answer}
-        replace_file(self.path, json.dumps(kept) + "\n", sync=False, shared=True)

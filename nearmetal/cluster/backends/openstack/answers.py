@@ -30,7 +30,12 @@ _FORMS: dict[str, dict[str, tuple[type, ...]]] = {
         "fixed_ips": (list, _NONE),
     },
     "floating": {"floating_network_id": (str,), "port_id": (str, _NONE)},
-    "image": {"status": (str,), "min_ram": (int, _NONE), "min_disk": (int, _NONE)},
+    "image": {
+        "status": (str,),
+        "min_ram": (int, _NONE),
+        "min_disk": (int, _NONE),
+        "properties": (dict, _NONE),
+    },
     "flavor": {"vcpus": (int,), "ram": (int,), "disk": (int, _NONE)},
     "key pair": {},
 }

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.openstack.answers import checked, number
+from nearmetal.cluster.backends.openstack.images import ImageFile, image_values
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
     MARK,
@@ -26,6 +27,8 @@ from nearmetal.cluster.backends.openstack.plan import (
     Router,
     Server,
     ServerGroup,
+    UploadedImage,
+    image_name,
     part_of,
     project_of,
 )
@@ -53,7 +56,7 @@ from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
-from nearmetal.core.process import Runner
+from nearmetal.core.process import LocalRunner, Runner
 
 APART = "stock Nova has no memory that servers share"
 """Why servers of one hypervisor use the network."""
@@ -65,13 +68,15 @@ class OpenstackBackend(SshBackend):
     spec: OpenstackSpec
     apart = APART
 
-    def __init__(self, spec: OpenstackSpec, store: Store) -> None:
+    def __init__(self, spec: OpenstackSpec, store: Store, runner: Runner | None = None) -> None:
         self.spec = spec
         self.name = spec.name
         self._directory = store.cluster(spec.name)
         self._session = CloudSession(spec.cloud)
         self._catalog = Catalog(self._session)
         self._world = World()
+        files = (ImageFile(path, runner or LocalRunner()) for path in spec.image_files)
+        self._files = {file.path: file for file in files}
         self._begun: dict[str, str] = {}
         """Nodes whose servers are made or started, by the IDs of the servers."""
         self._members: dict[str, str] = {}
@@ -99,11 +104,18 @@ class OpenstackBackend(SshBackend):
         return read_world(self._session, mark)
 
     def prepare(self) -> None:
-        """Do nothing: the image is in the cloud."""
+        """Do nothing: the image is in the cloud, or a part of the cluster."""
 
     def facts(self) -> Facts:
-        """Return no facts: a plan for OpenStack needs only the spec."""
-        return Facts()
+        """Return the checksums of the images that are uploaded."""
+        return Facts(images={path: file.sha256 for path, file in self._files.items()})
+
+    def _file_of(self, name: str) -> ImageFile:
+        """Return the file of an image that is uploaded."""
+        return next(file for file in self._files.values() if self._name_of(file) == name)
+
+    def _name_of(self, file: ImageFile) -> str:
+        return image_name(file.sha256, self.spec.properties)
 
     # As it is
 
@@ -118,8 +130,11 @@ class OpenstackBackend(SshBackend):
         world = self._world = self._read(mark)
         parts = [part_of(self.spec, Kind.CLUSTER, self.name, project_of(self.spec))]
         unfinished: dict[Key, str] = {}
-        broken: set[Key] = set()
+        # What is wanted is uploaded again in any case.
+        broken = {Key(Kind.DISK, name) for name in world.scraps.keys() - self._wanted_images()}
         halted: dict[Key, str] = {}
+        images = {name: image_values(image) for name, image in world.images.items()}
+        parts += [part_of(self.spec, Kind.DISK, *image) for image in images.items()]
         for name in world.networks:
             values = network_values(self.spec, world, name)
             if values.subnet:
@@ -148,6 +163,11 @@ class OpenstackBackend(SshBackend):
         there = tuple(self._with_ground(part) for part in parts)
         return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
 
+    def _wanted_images(self) -> set[str]:
+        """Return the images of the files that `facts` has read; a removal reads none."""
+        known = (file for file in self._files.values() if "sha256" in vars(file))
+        return {*self._world.images, *map(self._name_of, known)}
+
     def _notes(self) -> Iterator[str]:
         """Say what no plan repairs."""
         for name, server in self._world.servers.items():
@@ -173,10 +193,13 @@ class OpenstackBackend(SshBackend):
         if not plan.coming:
             return
         self._refuse_other_record()
+        for change in plan.coming:
+            if change.key.kind is Kind.DISK:
+                self._file_of(change.key.name).check()
         needs = needs_of(self.spec, plan, self._world, self._catalog)
         quotas = quotas_of(self._session) if needs else {}
         found = [
-            *missing(self.spec, plan, self._catalog),
+            *missing(self.spec, plan, self._catalog, self._files),
             *shortages(self.spec, needs, quotas),
         ]
         refuse(self.name, found, "correct the spec, or change the cloud; then repeat the command")
@@ -209,6 +232,8 @@ class OpenstackBackend(SshBackend):
             work.settle_router(values)
         elif key.kind is Kind.NETWORK:
             work.make_network(next(n for n in self.spec.made if n.name == key.name))
+        elif isinstance(values, UploadedImage):
+            work.make_image(key.name, self._file_of(key.name))
         elif isinstance(values, ServerGroup):
             work.make_group(key.name, values.policy)
         elif isinstance(values, Server):
@@ -241,6 +266,8 @@ class OpenstackBackend(SshBackend):
             self._work().remove_router()
         elif key.kind is Kind.NETWORK:
             self._work().remove_network(key.name)
+        elif key.kind is Kind.DISK:
+            self._work().remove_image(key.name)
         elif key.kind is Kind.HOST:
             self._work().remove_group(key.name)
         elif key.kind is Kind.NODE:
@@ -303,5 +330,4 @@ class OpenstackBackend(SshBackend):
 
 def open_backend(spec: OpenstackSpec, store: Store, runner: Runner) -> OpenstackBackend:
     """Return the backend of a spec's cluster; nothing is touched yet."""
-    del runner
-    return OpenstackBackend(spec, store)
+    return OpenstackBackend(spec, store, runner)

@@ -27,6 +27,9 @@ MARK, CLUSTER, NODE = "nearmetal.mark", "nearmetal.cluster", "nearmetal.node"
 HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
 """Keys of the metadata of servers."""
 
+IMAGE_MARK, IMAGE_NAME = "nearmetal_mark", "nearmetal_image"
+"""Keys of the properties of uploaded images. Nova copies them into its own records of servers."""
+
 
 @dataclass(frozen=True)
 class ClusterMark:
@@ -52,6 +55,13 @@ class ClusterMark:
         """Return the name of a server group in the cluster; None: it is not of this cluster."""
         prefix, name = self.group(""), str(item.name or "")
         return name.removeprefix(prefix) if name.startswith(prefix) else None
+
+    def image_name(self, image: Any) -> str | None:
+        """Return the name of an uploaded image; None: it is not of this cluster."""
+        properties = image.properties or {}
+        if properties.get(IMAGE_MARK) != self.token:
+            return None
+        return str(properties.get(IMAGE_NAME, ""))
 
     def node(self, server: Any) -> str | None:
         """Return the node of a server; None: it is not of this cluster."""

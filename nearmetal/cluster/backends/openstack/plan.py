@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import PlainSerializer
@@ -13,6 +16,7 @@ from nearmetal.cluster.backends.openstack.spec import (
     CloudNetwork,
     CloudNode,
     OpenstackSpec,
+    is_file,
 )
 from nearmetal.cluster.registration import Registration
 from nearmetal.cluster.resource import (
@@ -59,8 +63,17 @@ class ServerGroup(Values):
     policy: str
 
 
+class UploadedImage(Values):
+    """An image that is uploaded with the cluster, and removed with it."""
+
+    sha256: str
+
+
 class Server(Values):
-    """One server. `networks`: its ports, as `NAME normal` or `NAME direct`."""
+    """One server. `networks`: its ports, as `NAME normal` or `NAME direct`.
+
+    `image`: its name or ID in the spec, or the name of an uploaded one.
+    """
 
     host: str
     slots: int
@@ -82,12 +95,33 @@ def port_text(name: str, kind: str, *, filtered: bool | None) -> str:
     return f"{name} {kind}{words[filtered]}"
 
 
-def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode) -> Server:
+_UPLOADED = re.compile("image-[0-9a-f]{12}")
+
+
+def image_name(sha256: str, properties: Mapping[str, str]) -> str:
+    """Return the name of an uploaded image.
+
+    Servers get its properties when they are made, so other properties make another image.
+    """
+    text = "\n".join([sha256, *(f"{name}={value}" for name, value in properties.items())])
+    return f"image-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def images_of(spec: OpenstackSpec, facts: Facts) -> dict[str, UploadedImage]:
+    """Return the images that are uploaded, by their names."""
+    sums = [facts.images[path] for path in spec.image_files]
+    return {image_name(one, spec.properties): UploadedImage(sha256=one) for one in sums}
+
+
+def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode, facts: Facts) -> Server:
     """Return the server of a node as it should be."""
+    image = spec.image_of(node)
+    if is_file(image):
+        image = image_name(facts.images[image], spec.properties)
     return Server(
         host=host.name,
         slots=node.slots,
-        image=spec.image_of(node),
+        image=image,
         flavor=spec.flavor_of(node),
         key=spec.key,
         group=spec.group_of(host),
@@ -120,6 +154,8 @@ def part_of(spec: OpenstackSpec, kind: Kind, name: str, values: Values) -> Resou
     if kind is Kind.NODE or (kind is Kind.NETWORK and name == ROUTER):
         needs += [Key(Kind.NETWORK, network.name) for network in spec.made]
     if kind is Kind.NODE and isinstance(values, Server):
+        if _UPLOADED.fullmatch(values.image):
+            needs.append(Key(Kind.DISK, values.image))
         if values.group is not None:
             needs.append(Key(Kind.HOST, values.group))
         if spec.outside is not None:
@@ -127,9 +163,10 @@ def part_of(spec: OpenstackSpec, kind: Kind, name: str, values: Values) -> Resou
     return Resource(Key(kind, name), values, tuple(needs))
 
 
-def openstack_servers(spec: OpenstackSpec, _facts: Facts, _observed: Observed) -> Desired:
+def openstack_servers(spec: OpenstackSpec, facts: Facts, _observed: Observed) -> Desired:
     """Return the servers of a spec, with their networks and server groups."""
     parts: list[tuple[Kind, str, Values]] = [(Kind.CLUSTER, spec.name, project_of(spec))]
+    parts += [(Kind.DISK, *image) for image in images_of(spec, facts).items()]
     parts += [(Kind.NETWORK, network.name, network_of(network)) for network in spec.made]
     if spec.outside is not None:
         router = Router(outside=spec.outside, routes=tuple(n.name for n in spec.routed))
@@ -137,7 +174,7 @@ def openstack_servers(spec: OpenstackSpec, _facts: Facts, _observed: Observed) -
     for name, policy in spec.groups.items():
         parts.append((Kind.HOST, name, ServerGroup(policy=policy)))
     for host, node in spec.nodes:
-        parts.append((Kind.NODE, node.name, server_of(spec, host, node)))
+        parts.append((Kind.NODE, node.name, server_of(spec, host, node, facts)))
     made = tuple(part_of(spec, *part) for part in parts)
     return Desired(made, tuple(_notes(spec)), IN_PLACE)
 

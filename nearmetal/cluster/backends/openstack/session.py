@@ -28,7 +28,7 @@ _ANSWER_S = 120.0
 _MAX_REASON = 500
 """Characters of a reason that a service gives."""
 
-_FORBIDDEN, _CONFLICT, _TOO_LARGE = 403, 409, 413
+_FORBIDDEN, _CONFLICT, _TOO_LARGE, _MEDIA = 403, 409, 413, 415
 
 _BUSY = (429, 500, 502, 503, 504)
 
@@ -153,4 +153,6 @@ def _hint(error: faults.HttpException) -> str:
         )
     if code == _CONFLICT:
         return "something that is not of this cluster uses it; remove that, and repeat the command"
+    if code == _MEDIA:
+        return "Glance refuses the content: use a disk with a table of partitions, qcow2 or raw"
     return ""

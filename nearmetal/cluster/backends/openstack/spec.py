@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from nearmetal.cluster.model import ClusterSpec, Finding, Host, Node, read_subnet
-from nearmetal.config.model import Model, Name, shaped
+from nearmetal.config.model import Model, Name, absolute, shaped
 
 MAX_SERVERS = 1000
 """Nodes of one host."""
@@ -28,6 +29,39 @@ CloudName = Annotated[
     ),
 ]
 """The name, or the ID, of something that the cloud has already."""
+
+
+IMAGE_PROPERTIES: Mapping[str, str] = {
+    "hw_disk_bus": "virtio",
+    "hw_machine_type": "q35",
+    "hw_vif_model": "virtio",
+    "os_type": "linux",
+}
+"""Properties of an image that is uploaded, unless the spec says others."""
+
+
+def is_file(image: str) -> bool:
+    """Whether the image of a spec is a file on this machine, and not a name or an ID."""
+    return image.startswith("/")
+
+
+def _image(value: str) -> str:
+    return absolute(value) if is_file(value) else value
+
+
+CloudImage = Annotated[CloudName, AfterValidator(_image)]
+
+
+def _property(value: str) -> str:
+    if not re.fullmatch(r"(hw|os)_[a-z0-9_]{1,60}", value) or re.match(
+        "os_(hash_|hidden$|glance_)", value
+    ):
+        hint = "use names as hw_disk_bus or os_distro; Glance sets os_hash_* itself"
+        raise ValueError(f"is not a property of images|{hint}")
+    return value
+
+
+PropertyName = Annotated[str, AfterValidator(_property)]
 
 
 def _cidr(value: str) -> str:
@@ -73,7 +107,7 @@ class CloudNode(Node):
     """One server. Its own keys take priority over those of the cluster."""
 
     flavor: CloudName | None = Field(default=None, description="default: that of the cluster")
-    image: CloudName | None = Field(default=None, description="default: that of the cluster")
+    image: CloudImage | None = Field(default=None, description="default: that of the cluster")
     floating: bool = Field(
         default=False, description="whether it gets a floating address of `outside`"
     )
@@ -91,7 +125,13 @@ class OpenstackSpec(ClusterSpec):
     backend: Literal["openstack"] = Field(description="openstack: servers on OpenStack")
     cloud: CloudName = Field(description="name of the cloud in clouds.yaml")
     hosts: Annotated[list[CloudHost], Field(min_length=1, max_length=64)]
-    image: CloudName = Field(description="name or ID of the image of all nodes")
+    image: CloudImage = Field(
+        description="image of all nodes: name or ID, or the absolute path of a file to upload"
+    )
+    image_properties: Annotated[dict[PropertyName, CloudName], Field(max_length=32)] = Field(
+        default_factory=dict,
+        description="properties of uploaded images, in addition to virtio, q35 and os_type",
+    )
     flavor: CloudName = Field(description="name or ID of the flavor of all nodes")
     networks: Annotated[list[CloudNetwork], Field(min_length=1, max_length=16)] = Field(
         description="networks of the nodes; each node has a port in each, in this order"
@@ -118,6 +158,17 @@ class OpenstackSpec(ClusterSpec):
     def image_of(self, node: CloudNode) -> str:
         """Return the image of a node."""
         return node.image or self.image
+
+    @property
+    def image_files(self) -> list[str]:
+        """The paths of the images that are uploaded, each once."""
+        images = (self.image_of(node) for _, node in self.nodes)
+        return [*dict.fromkeys(image for image in images if is_file(image))]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of uploaded images, sorted."""
+        return dict(sorted({**IMAGE_PROPERTIES, **self.image_properties}.items()))
 
     def flavor_of(self, node: CloudNode) -> str:
         """Return the flavor of a node."""
@@ -148,7 +199,13 @@ class OpenstackSpec(ClusterSpec):
 
     def findings(self) -> list[Finding]:
         """Return OpenStack's own rules that the spec breaks."""
-        return [*self._networks(), *self._places(), *self._post()]
+        return [*self._networks(), *self._places(), *self._images(), *self._post()]
+
+    def _images(self) -> Iterator[Finding]:
+        if self.image_properties and not self.image_files:
+            why = "are for images that are uploaded, and no image is a path"
+            hint = "remove image_properties, or write the path of an image"
+            yield Finding(("image_properties",), "properties", why, hint)
 
     def _networks(self) -> Iterator[Finding]:
         first: dict[str, int] = {}

@@ -12,7 +12,12 @@ from typing import Any
 from nearmetal.cluster.backends.openstack.answers import number
 from nearmetal.cluster.backends.openstack.plan import Router, Server
 from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError, GoneError
-from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, OpenstackSpec
+from nearmetal.cluster.backends.openstack.spec import (
+    ROUTER,
+    CloudNode,
+    OpenstackSpec,
+    is_file,
+)
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import Finding, some
@@ -190,7 +195,8 @@ def _names(spec: OpenstackSpec, plan: Plan) -> dict[tuple[str, str], list[str]]:
     """Return the kinds and names of all that a plan takes from the cloud, with the nodes."""
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for node in _fresh(spec, plan):
-        names["image", spec.image_of(node)].append(node.name)
+        if not is_file(spec.image_of(node)):
+            names["image", spec.image_of(node)].append(node.name)
         names["flavor", spec.flavor_of(node)].append(node.name)
         if spec.key is not None:
             names["key pair", spec.key].append(node.name)
@@ -201,14 +207,20 @@ def _names(spec: OpenstackSpec, plan: Plan) -> dict[tuple[str, str], list[str]]:
     return names
 
 
-def missing(spec: OpenstackSpec, plan: Plan, catalog: Catalog) -> Iterator[Finding]:
-    """Say which names of the spec the cloud lacks, and what does not fit together."""
+def missing(
+    spec: OpenstackSpec, plan: Plan, catalog: Catalog, files: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Say which names of the spec the cloud lacks, and what does not fit together.
+
+    `files`: images that are uploaded, by their paths.
+    """
     for (kind, name), nodes in _names(spec, plan).items():
         finding = _lacking(catalog, kind, name, tuple(nodes))
         if finding is not None:
             yield finding
     for node in _fresh(spec, plan):
-        image = catalog.get("image", spec.image_of(node))
+        wanted = spec.image_of(node)
+        image = files.get(wanted) or catalog.get("image", wanted)
         flavor = catalog.get("flavor", spec.flavor_of(node))
         if image is not None and flavor is not None:
             yield from _too_small(image, flavor, node.name)

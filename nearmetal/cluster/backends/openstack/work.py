@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
+from nearmetal.cluster.backends.openstack.images import ImageFile, upload
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
     HOST,
@@ -197,6 +198,31 @@ class CloudWork:
         self._world.routers.clear()
         self._world.routes.clear()
 
+    # Images
+
+    def make_image(self, name: str, file: ImageFile) -> None:
+        """Upload the image of a file, in place of what an interruption left of it."""
+        self._remove_scraps(name)
+        self._world.images[name] = upload(
+            self._session,
+            self._mark,
+            file,
+            name,
+            cluster=self._spec.name,
+            properties=self._spec.properties,
+        )
+
+    def _remove_scraps(self, name: str) -> None:
+        for scrap in self._world.scraps.pop(name, ()):
+            self._remove(f"removing image {name}", self._session.sdk.image.delete_image, scrap)
+
+    def remove_image(self, name: str) -> None:
+        """Remove an image that was uploaded."""
+        self._remove_scraps(name)
+        image = self._world.images.pop(name, None)
+        if image is not None:
+            self._remove(f"removing image {name}", self._session.sdk.image.delete_image, image)
+
     # Server groups
 
     def make_group(self, name: str, policy: str) -> None:
@@ -222,7 +248,8 @@ class CloudWork:
             hints = {"scheduler_hints": {"group": self._world.groups[wanted.group][0].id}}
         if wanted.key is not None:
             hints["key_name"] = wanted.key
-        image = self._id("image", wanted.image)
+        uploaded = self._world.images.get(wanted.image)
+        image = uploaded.id if uploaded is not None else self._id("image", wanted.image)
         flavor = self._id("flavor", wanted.flavor)
         with self._session.asking(f"making the server of node {node}"):
             made = self._compute.create_server(
@@ -417,6 +444,8 @@ class CloudWork:
             self._remove(f"removing network {network.name}", self._network.delete_network, network)
         for name in [*world.groups]:
             self.remove_group(name)
+        for name in {*world.images, *world.scraps}:
+            self.remove_image(name)
 
 
 def _security(network: CloudNetwork) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
+from nearmetal.cluster.backends.openstack.images import is_whole
 from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import (
     MadeNetwork,
@@ -19,7 +20,7 @@ from nearmetal.cluster.backends.openstack.plan import (
     port_text,
 )
 from nearmetal.cluster.backends.openstack.session import CloudSession
-from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+from nearmetal.cluster.backends.openstack.spec import OpenstackSpec, is_file
 
 GONE = ("DELETED", "SOFT_DELETED")
 
@@ -109,11 +110,19 @@ class World:
     """Ports of a node and network that have another port."""
     floating: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    images: dict[str, Any] = field(default_factory=dict)
+    """Uploaded images."""
+    scraps: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    """Images that an interrupted upload left, by their names."""
 
     @property
     def left(self) -> set[str]:
         """The nodes of which there are ports or addresses, and no server."""
         return ({node for node, _ in self.ports} | self.floating.keys()) - self.servers.keys()
+
+    def image_name(self, image: str) -> str | None:
+        """Return the name of the uploaded image with an ID."""
+        return next((name for name, one in self.images.items() if one.id == image), None)
 
     @cached_property
     def group_of(self) -> dict[str, str]:
@@ -141,6 +150,7 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
         name = mark.group_name(group)
         if name is not None:
             world.groups[name].append(group)
+    _read_images(world, session, mark)
     lists = {
         "network": sdk.network.networks,
         "subnet": sdk.network.subnets,
@@ -173,6 +183,20 @@ def read_world(session: CloudSession, mark: ClusterMark) -> World:
         if kind == "port" and one.device_id in routers and is_interface(one)
     }
     return world
+
+
+def _read_images(world: World, session: CloudSession, mark: ClusterMark) -> None:
+    with session.asking("reading the images"):
+        asked = session.sdk.image.images(owner=session.project)
+        images = [checked("image", one) for one in asked]
+    for image in sorted(images, key=lambda one: (str(one.created_at), one.id)):
+        name = mark.image_name(image)
+        if name is None or image.status in ("deleted", "pending_delete"):
+            continue
+        if name not in world.images and is_whole(image):
+            world.images[name] = image
+        else:
+            world.scraps[name].append(image)
 
 
 def is_interface(port: Any) -> bool:
@@ -261,7 +285,7 @@ def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str
     return Server(
         host=str(metadata.get(HOST, "")),
         slots=int(slots) if slots.isascii() and slots.isdigit() else 0,
-        image=_image(server, catalog, spec.image_of(wanted) if wanted is not None else None),
+        image=_image(server, world, catalog, spec.image_of(wanted) if wanted is not None else None),
         flavor=flavor,
         key=server.key_name or None,
         group=world.group_of.get(server.id),
@@ -270,11 +294,14 @@ def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str
     )
 
 
-def _image(server: Any, catalog: Catalog, wanted: str | None) -> str:
+def _image(server: Any, world: World, catalog: Catalog, wanted: str | None) -> str:
     """Return the image as the spec says it, if it is that one; else as it was when it was made."""
     made = str((server.metadata or {}).get(IMAGE, ""))
     # A server that began from a volume has the text "".
     own = str(server.image.get("id") or "") if isinstance(server.image, dict) else ""
+    if wanted is not None and is_file(wanted):
+        # Where it is gone, the metadata still say which one it was.
+        return world.image_name(own) or made
     found = catalog.get("image", wanted) if wanted is not None else None
     if wanted is not None and found is None:
         # The image may be gone since: that is no difference.

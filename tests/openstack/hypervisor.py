@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real hypervisor beside the services: libvirtd with QEMU's emulation, and taps on a bridge."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TAPS = "taps"
+"""Directory of the names of all taps, below that of Neutron."""
+
+LIBVIRTD = "/usr/sbin/libvirtd"
+
+_WRITTEN = ("/etc", "/var/lib", "/var/cache", "/var/log")
+"""Where libvirt writes: an overlay in memory, in this namespace alone."""
+
+_DAEMON = """
+unix_sock_dir = "{directory}"
+unix_sock_rw_perms = "0700"
+auth_unix_rw = "none"
+log_outputs = "3:file:{directory}/libvirtd.log"
+"""
+
+_QEMU = """
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+stdio_handler = "file"
+"""
+
+# Named in the defaults of the daemon, which it looks up before it reads its configuration.
+_USER = """
+id libvirt-qemu >/dev/null 2>&1 || {
+	echo 'libvirt-qemu:x:64055:64055::/nonexistent:/usr/sbin/nologin' >>/etc/passwd
+	echo 'libvirt-qemu:x:64055:' >>/etc/group
+}
+"""
+
+
+def socket_of(state: Path) -> Path:
+    """Return the socket of libvirtd."""
+    return state / "libvirt" / "libvirt-sock"
+
+
+def daemon(state: Path) -> list[str]:
+    """Prepare this namespace for libvirtd; returns its command."""
+    directory = socket_of(state).parent
+    directory.mkdir()
+    for number, place in enumerate(_WRITTEN):
+        upper, work = (directory / f"{kind}{number}" for kind in ("upper", "work"))
+        upper.mkdir()
+        work.mkdir()
+        # For other users, too: the umask of the services is strict.
+        upper.chmod(0o755)
+        options = f"lowerdir={place},upperdir={upper},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", place], check=True)
+    subprocess.run(["sh", "-c", _USER], check=True)
+    Path("/etc/libvirt").mkdir(exist_ok=True)
+    Path("/run/lock").mkdir(exist_ok=True)
+    Path("/etc/libvirt/qemu.conf").write_text(_QEMU)
+    config = directory / "libvirtd.conf"
+    config.write_text(_DAEMON.format(directory=directory))
+    reaper = [sys.executable, "-I", str(HERE / "reaper.py")]
+    return [*reaper, LIBVIRTD, "--config", str(config), "--pid-file", str(directory / "pid")]
+
+
+def keep_bridged(state: Path, bridge: str) -> None:
+    """Put each tap of a bound port on the bridge, in place of Neutron's agent."""
+    threading.Thread(target=_bridge, args=(state / "neutron" / TAPS, bridge), daemon=True).start()
+
+
+def _bridge(taps: Path, bridge: str) -> None:
+    while True:
+        for tap in taps.glob("tap*"):
+            there = Path("/sys/class/net") / tap.name
+            if there.exists() and not (there / "master").exists():
+                argv = ["ip", "link", "set", tap.name, "master", bridge, "up"]
+                subprocess.run(argv, check=False, stderr=subprocess.DEVNULL)
+        time.sleep(0.2)
