@@ -150,11 +150,12 @@ struct outcome move(struct matrix *m, enum op op, size_t len, bool from, bool to
 		write_bytes(m, from, len, m->seed);
 	if (is_target && is_message)
 		post_recv(m, op, to, len, other);
-	job_barrier(&m->job);
+	/* Before the barrier, which drives progress: the bytes of the origin may arrive in it. */
 	if (m->has_no_context)
 		gpu_no_context();
 	if (fail && m->job.rank == fails)
 		gpu_fail(fail);
+	job_barrier(&m->job);
 	if (is_origin) {
 		ssize_t rc;
 
