@@ -443,6 +443,8 @@ const struct nm_device_ops nm_cuda_ops = {
 	.end = nm_cuda_end,
 	.share = nm_cuda_share,
 	.pull = nm_cuda_pull,
+	.buffer = nm_cuda_buffer,
+	.dmabuf = nm_cuda_dmabuf,
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 };

@@ -9,6 +9,7 @@
 void (*gpu_fail)(unsigned int nth);
 unsigned int (*gpu_calls)(void);
 unsigned int (*gpu_overlap)(void);
+unsigned int (*gpu_direct)(void);
 
 static struct {
 	int (*init)(unsigned int flags);
@@ -71,6 +72,7 @@ bool gpu_open(void)
 	find(library, "nm_stand_in_fail", &gpu_fail);
 	find(library, "nm_stand_in_calls", &gpu_calls);
 	find(library, "nm_stand_in_overlap", &gpu_overlap);
+	find(library, "nm_stand_in_direct", &gpu_direct);
 	if (gpu.init(0) != 0 || gpu.count(&count) != 0 || count < 1)
 		return false;
 	check(gpu.retain(&primary, 0), "cuDevicePrimaryCtxRetain");

@@ -35,5 +35,6 @@ void gpu_unpin(void *pages);
 extern void (*gpu_fail)(unsigned int nth);
 extern unsigned int (*gpu_calls)(void);
 extern unsigned int (*gpu_overlap)(void);
+extern unsigned int (*gpu_direct)(void);
 
 #endif

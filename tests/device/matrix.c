@@ -238,13 +238,29 @@ bool is_by_handle(const struct matrix *m)
 static void overlaps(struct matrix *m)
 {
 	m->job.phase = "overlaps";
-	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m))
+	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m) || getenv("NM_EXPECT_DIRECT"))
 		return;
 	gpu_overlap();
 	for (int sides = 1; sides < 4; sides++) {
 		expect_right(m, SEND, 2500000, sides & 1, sides & 2);
 		EXPECT(m, gpu_overlap() >= 2 || !(m->job.rank == 0 ? sides & 1 : sides & 2));
 	}
+}
+
+/* Large messages from device to device, and no others, go past the host if both ranks can that. */
+static void direct(struct matrix *m)
+{
+	const bool reaches = getenv("NM_EXPECT_DIRECT");
+
+	m->job.phase = "direct";
+	if (!gpu_direct || m->job.nr_ranks != 2)
+		return;
+	gpu_direct();
+	for (int sides = 0; sides < 4; sides++)
+		for (size_t len = 1000; len <= 2500000; len *= 50) {
+			expect_right(m, TAGGED, len, sides & 1, sides & 2);
+			EXPECT(m, gpu_direct() == (reaches && sides == 3 && len > 16384));
+		}
 }
 
 /* The thread that calls the provider need not be one that uses the GPU. */
@@ -472,6 +488,7 @@ int main(int argc, char **argv)
 		offers(&m);
 		moves(&m);
 		overlaps(&m);
+		direct(&m);
 		without_context(&m);
 		atomics(&m);
 		wrong_pointers(&m);

@@ -7,6 +7,7 @@
 #   tests/device/run.sh BUILD CHANNEL [ARGUMENT...]
 #
 # BUILD: the build directory. CHANNEL: self, shm, segment or net; staged: shm without handles;
+# gpudirect: net over an adapter that reaches devices (adapter.c), gpudirect-one: at one rank only;
 # none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
 # directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
 # libnearmetal-fi.so. NM_SEAL: a command that gives each process namespaces of its own, such as
@@ -25,7 +26,15 @@ if [[ $channel == staged ]]; then
 	# A small pool, whose chunks are soon used again; with -f its many copies take too long.
 	[[ " $* " == *" -f "* ]] || export NEARMETAL_POOL_SIZE=1M
 fi
-export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}
+if [[ $channel == gpudirect* ]]; then
+	case $channel in
+	gpudirect) export NM_EXPECT_DIRECT=yes ;;
+	*) one=off ;;
+	esac
+	channel=net
+	export NEARMETAL_NET=nmadapter
+fi
+export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}:$build/tests/device
 export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
 # Under AddressSanitizer: libfabric 1.17 and the libraries that it loads leak.
 echo leak:libfabric.so >"$here/leaks"
@@ -59,7 +68,7 @@ if [[ $channel == segment ]]; then
 			"$here/segment" $part "$token" "$here/$part.lock" >"$here/$part.conf"
 	done
 fi
-NEARMETAL_SEGMENT=$here/1.conf ${NM_SEAL-} "$program" -n 2 -r 1 -d "$here/job" "$@" &
+NEARMETAL_GPUDIRECT=${one-auto} NEARMETAL_SEGMENT=$here/1.conf ${NM_SEAL-} "$program" -n 2 -r 1 -d "$here/job" "$@" &
 other=$!
 NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "$@" || {
 	code=$?
