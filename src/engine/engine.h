@@ -83,8 +83,8 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
  */
 void nm_engine_retire(struct nm_engine *engine);
 /*
- * MEMORY, which carries the mark of a device, is in one region less. If it is in no other one, nothing
- * that was begun there touches it after this.
+ * MEMORY, which carries the mark of a device, is in one region less: no adapter touches it after this.
+ * Transfers there continue by copies, if another region has it.
  */
 void nm_engine_leave_memory(struct nm_engine *engine, const struct iovec *memory);
 /*

@@ -207,7 +207,7 @@ void nm_gpudirect_end(struct nm_engine *engine, struct nm_peer *peer)
 			end_of_peer(engine, engine->peers.slots[i], true);
 }
 
-/* Does the transport use a part of MEMORY, which is in no region any more, for R? */
+/* Does the transport use a part of MEMORY for R? */
 static bool is_in(const struct nm_request *r, const struct iovec *memory)
 {
 	const char *first = memory->iov_base;
@@ -216,8 +216,7 @@ static bool is_in(const struct nm_request *r, const struct iovec *memory)
 	if (!is_begun(r) || !piece_of(r, r->done, r->accepted, &piece))
 		return false;
 	return (const char *)piece.iov_base < first + memory->iov_len &&
-	       first < (const char *)piece.iov_base + piece.iov_len &&
-	       !nm_device_ops_of(first)->has(nm_device_address(piece.iov_base), piece.iov_len);
+	       first < (const char *)piece.iov_base + piece.iov_len;
 }
 
 static void leave_memory(struct nm_engine *engine, struct nm_peer *peer, const struct iovec *memory)
