@@ -23,7 +23,6 @@ static struct {
 	int (*free)(uint64_t address);
 	int (*put)(uint64_t to, const void *from, size_t len);
 	int (*get)(void *to, uint64_t from, size_t len);
-	int (*copy)(uint64_t to, uint64_t from, size_t len);
 	int (*pin)(void *pages, size_t len, unsigned int flags);
 	int (*unpin)(void *pages);
 	int (*wait)(void *stream);
@@ -65,7 +64,6 @@ bool gpu_open(void)
 	find(library, "cuMemFree_v2", &gpu.free);
 	find(library, "cuMemcpyHtoD_v2", &gpu.put);
 	find(library, "cuMemcpyDtoH_v2", &gpu.get);
-	find(library, "cuMemcpyDtoD_v2", &gpu.copy);
 	find(library, "cuMemHostRegister_v2", &gpu.pin);
 	find(library, "cuMemHostUnregister", &gpu.unpin);
 	find(library, "cuStreamSynchronize", &gpu.wait);
@@ -135,13 +133,6 @@ void gpu_put(void *to, const void *from, size_t len)
 void gpu_get(void *to, const void *from, size_t len)
 {
 	check(gpu.get(to, (uintptr_t)from, len), "cuMemcpyDtoH");
-}
-
-void gpu_copy(void *to, const void *from, size_t len)
-{
-	check(gpu.copy((uintptr_t)to, (uintptr_t)from, len), "cuMemcpyDtoD");
-	if (!gpu_fail)
-		check(gpu.wait(NULL), "cuStreamSynchronize");
 }
 
 void gpu_pin(void *pages, size_t len)

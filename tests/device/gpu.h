@@ -25,8 +25,6 @@ void *gpu_alloc(size_t len);
 void gpu_free(void *memory);
 void gpu_put(void *to, const void *from, size_t len);
 void gpu_get(void *to, const void *from, size_t len);
-/* On the device; blocks. */
-void gpu_copy(void *to, const void *from, size_t len);
 /* Host memory that is pinned, or the same no more. */
 void gpu_pin(void *pages, size_t len);
 void gpu_unpin(void *pages);

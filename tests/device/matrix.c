@@ -3,9 +3,9 @@
  * Device memory over the public libfabric interface, on the machine's GPU or on the stand-in: every
  * operation in every size, with each side on the host or on the device, from rank 0 to rank 1 and to
  * itself; what a program can do wrong; with -f, the failure of every call of the driver at every
- * step (stand-in only); with -b, rates.
+ * step (stand-in only).
  *
- *   device_matrix -n 2 [-r RANK -d DIR] [-m LARGEST] [-f] [-b]
+ *   device_matrix -n 2 [-r RANK -d DIR] [-m LARGEST] [-f]
  *   device_matrix -x    FI_HMEM is not offered
  */
 #include "matrix.h"
@@ -461,18 +461,16 @@ int main(int argc, char **argv)
 		.patience_s = 1200,
 		.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM,
 	};
-	bool fails = false, rated = false;
+	bool fails = false;
 	int option;
 
-	while ((option = getopt(argc, argv, JOB_OPTIONS "n:m:fbx")) >= 0) {
+	while ((option = getopt(argc, argv, JOB_OPTIONS "n:m:fx")) >= 0) {
 		if (option == 'n')
 			options.nr_ranks = atoi(optarg);
 		else if (option == 'm')
 			m.largest = strtoull(optarg, NULL, 0);
 		else if (option == 'f')
 			fails = true;
-		else if (option == 'b')
-			rated = true;
 		else if (option == 'x')
 			return offer(FI_MR_HMEM) == -FI_ENODATA ? 0 : 1;
 		else if (!job_option(&options, option, optarg))
@@ -480,9 +478,7 @@ int main(int argc, char **argv)
 	}
 	job_start(&m.job, &options);
 	open_memory(&m);
-	if (rated) {
-		rates(&m);
-	} else if (fails && gpu_fail) {
+	if (fails && gpu_fail) {
 		failures(&m);
 	} else {
 		offers(&m);
