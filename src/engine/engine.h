@@ -283,6 +283,7 @@ struct nm_peer_facts {
 	uint32_t nr_quarantines;	    /* channels given up because of invalid bytes */
 	struct nm_reason quarantine_reason; /* reason of the last one */
 	struct nm_rndv_choice_facts bulk;
+	struct nm_reason device; /* the way of large messages between devices, and why; or "" */
 };
 void nm_engine_visit_peers(struct nm_engine *engine,
 			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);

@@ -326,6 +326,16 @@ void nm_net_gpudirect_open(struct net *net)
 	net->base.gpudirect = &gpudirect_ops;
 }
 
+void nm_net_gpudirect_describe(const struct net *net, struct nm_reason *ret_words)
+{
+	if (!net->gpudirect)
+		nm_reason_set(ret_words, "staged: %.150s", net->no_gpudirect.text);
+	else if (net->gpudirect->how.text[0])
+		*ret_words = net->gpudirect->how;
+	else
+		nm_reason_set(ret_words, "GPUDirect, when a large message first uses it");
+}
+
 void nm_net_gpudirect_close(struct net *net)
 {
 	struct nm_net_gpudirect *g = net->gpudirect;

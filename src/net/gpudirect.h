@@ -39,6 +39,8 @@ struct nm_net_gpudirect {
 
 /* Set up net->gpudirect, or net->no_gpudirect. */
 void nm_net_gpudirect_open(struct net *net);
+/* The way of large messages between devices, and why. */
+void nm_net_gpudirect_describe(const struct net *net, struct nm_reason *ret_words);
 /* After the inner endpoint is closed. */
 void nm_net_gpudirect_close(struct net *net);
 /* The completion of BUFFER was read, and nm_net_gpudirect_ended() follows. */

@@ -88,8 +88,8 @@ static void make_memory(struct net *net, struct nm_net_memory *m, const struct n
 		return;
 	}
 	m->mr = NULL;
-	nm_reason_set(how, "%.60s does not register it: %.40s; no dma-buf: %.60s", net->inner.text,
-		      nm_host.strerror(-err), no_dmabuf.text);
+	nm_reason_set(how, "staged: %.60s does not register it: %.40s; no dma-buf: %.60s",
+		      net->inner.text, nm_host.strerror(-err), no_dmabuf.text);
 	nm_info("%s buffer of %llu bytes at 0x%llx is sent and received through host memory: %s",
 		ops->name, (unsigned long long)b->size, (unsigned long long)b->start, how->text);
 }

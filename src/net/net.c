@@ -267,6 +267,8 @@ static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 	ret_facts->integrity = NM_INTEGRITY_NONE;
 	nm_reason_set(&ret_facts->reason, "%s", net_of(link->transport)->inner.text);
 	ret_facts->label = peer->label;
+	if (net_of(link->transport)->base.sink.has_devices)
+		nm_net_gpudirect_describe(net_of(link->transport), &ret_facts->device);
 }
 
 /*

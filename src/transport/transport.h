@@ -208,6 +208,7 @@ struct nm_link_facts {
 	struct nm_peer_label label;   /* the name that the peer gives itself */
 	bool remote_copy;	      /* as in nm_link */
 	struct nm_reason copy_reason; /* why it is true or false; may be "" without nm_copy_ops */
+	struct nm_reason device;      /* network: whether adapters reach devices, and why */
 };
 
 /* ---- From the engine to the transport: what every transport has ---- */

@@ -19,7 +19,15 @@ build=$1 channel=$2
 shift 2
 here=$(mktemp -d)
 trap 'rm -rf -- "$here"' EXIT
-mkdir "$here/rundir" "$here/job"
+mkdir "$here/rundir" "$here/job" "$here/stats"
+# What the statistics of an endpoint say about the way of large messages.
+case $channel in
+shm) way="by handle: " ;;
+staged | segment) way="window to window; by handle not: " ;;
+net) way="staged: the network's provider does not offer FI_HMEM" ;;
+gpudirect) way="GPUDirect by " ;;
+gpudirect-one) way="staged: NEARMETAL_GPUDIRECT=off" ;;
+esac
 if [[ $channel == staged ]]; then
 	channel=shm
 	export NEARMETAL_CMA=off
@@ -35,7 +43,7 @@ if [[ $channel == gpudirect* ]]; then
 	export NEARMETAL_NET=nmadapter
 fi
 export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}:$build/tests/device
-export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
+export NEARMETAL_STATS_DIR=$here/stats NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
 # Under AddressSanitizer: libfabric 1.17 and the libraries that it loads leak.
 echo leak:libfabric.so >"$here/leaks"
 export LSAN_OPTIONS=suppressions=$here/leaks:print_suppressions=0
@@ -77,3 +85,9 @@ NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "
 	exit $code
 }
 wait $other
+# A GPU, or other namespaces, may have other ways.
+[[ -n $driver && -z ${NM_SEAL-} ]] || exit 0
+grep -aq "$way" "$here"/stats/*.stats || {
+	echo "no endpoint says that its way is '$way'" >&2
+	exit 1
+}

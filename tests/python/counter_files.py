@@ -28,6 +28,7 @@ def peer_bytes(**fields: Any) -> bytes:
         "quarantine_reason": "",
         "fallback_reason": "",
         "choice": "",
+        "device": "",
         "protocols": (0,) * 8,
         "accesses": {},
     } | fields
@@ -47,10 +48,11 @@ def peer_bytes(**fields: Any) -> bytes:
             "quarantine_reason",
             "fallback_reason",
             "choice",
+            "device",
         )
     ]
     return struct.pack(
-        "<6s4B2xIQQ8Q64Q96s192s192s192s192s192s",
+        "<6s4B2xIQQ8Q64Q96s192s192s192s192s192s192s",
         wanted["id"],
         RELATIONS.index(wanted["relation"]),
         CHANNELS.index(wanted["channel"]),
@@ -71,7 +73,7 @@ def file_bytes(*peers: bytes, **fields: Any) -> bytes:
         "magic": MAGIC,
         "version": VERSION,
         "head_size": 256,
-        "peer_size": 1664,
+        "peer_size": 1856,
         "nr_peers": len(peers),
         "unlisted": 0,
         "state": 2,
