@@ -11,7 +11,7 @@
 # none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
 # directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
 # libnearmetal-fi.so. NM_SEAL: a command that gives each process namespaces of its own, such as
-# "unshare -n -i -u -p -f --mount-proc".
+# "unshare -n -i -u -p -f --mount-proc". NM_WAY: words that the statistics say about the way.
 
 set -euo pipefail
 
@@ -28,6 +28,7 @@ net) way="staged: the network's provider does not offer FI_HMEM" ;;
 gpudirect) way="GPUDirect by " ;;
 gpudirect-one) way="staged: NEARMETAL_GPUDIRECT=off" ;;
 esac
+way=${NM_WAY-${way-}}
 if [[ $channel == staged ]]; then
 	channel=shm
 	export NEARMETAL_CMA=off
@@ -86,7 +87,7 @@ NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "
 }
 wait $other
 # A GPU, or other namespaces, may have other ways.
-[[ -n $driver && -z ${NM_SEAL-} ]] || exit 0
+[[ -n $driver && (-z ${NM_SEAL-} || -n ${NM_WAY-}) ]] || exit 0
 grep -aq "$way" "$here"/stats/*.stats || {
 	echo "no endpoint says that its way is '$way'" >&2
 	exit 1
