@@ -13,7 +13,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 MAGIC = 0x317374617473
-VERSION = 4
+VERSION = 5
 MAX_PEERS = 4096
 MAX_CHANNELS = 8
 SUFFIX = ".stats"
@@ -38,7 +38,7 @@ KINDS = ("put", "get", "atomic")
 STATES = {1: "running", 2: "closed"}
 
 _HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56s")
-_PEER = struct.Struct("<6s4BHIQQ8Q32Q32Q96s192s192s192s192s192s")
+_PEER = struct.Struct("<6s4BHIQQ8Q32Q32Q96s192s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
 
@@ -88,6 +88,8 @@ class PeerCounters:
     quarantine_reason: str
     choice: str
     """The current protocol of large messages, and the reason for the last change."""
+    device: str
+    """The way of large messages between devices, and the reason; "" without FI_HMEM."""
     protocols: dict[str, int] = field(default_factory=dict)
     """Bytes of large messages received, by protocol."""
     channels: dict[str, Traffic] = field(default_factory=dict)
@@ -185,7 +187,7 @@ def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
     values = _PEER.unpack(content)
     who, relation, channel, integrity, down, moves, quarantines, stalls, fallbacks = values[:9]
     texts = map(_text, values[81:])
-    label, reason, down_reason, quarantine_reason, fallback_reason, choice = texts
+    label, reason, down_reason, quarantine_reason, fallback_reason, choice, device = texts
     return PeerCounters(
         id=who.hex(),
         label=label,
@@ -202,6 +204,7 @@ def _peer(content: bytes, channels: tuple[str, ...]) -> PeerCounters:
         quarantines=quarantines,
         quarantine_reason=quarantine_reason,
         choice=choice,
+        device=device,
         protocols=_protocols(values[9:17]),
         channels=_traffic(values[17:49], channels),
         accesses=_accesses(values[49:81]),

@@ -35,11 +35,18 @@ struct nm_device_share {
 	uint64_t zero;
 };
 
+/* An allocation of the program, of which a piece is attached. */
+struct nm_device_buffer {
+	uint64_t start, size;
+	uint64_t id; /* another one for each allocation of a process */
+	int device;  /* the driver's number */
+};
+
 /*
  * An interface. All functions may be called by several threads at once. Addresses are unmarked.
  * Errors are negative: -EFAULT, there is no such memory (any more); -EIO, the driver failed;
- * -EINVAL, the memory cannot be used, with the reason in words; -ENOMEM. `share` and `pull` may be
- * NULL: it cannot be done.
+ * -EINVAL, the memory cannot be used, with the reason in words; -ENOMEM. `share` and `pull`,
+ * `buffer` and `dmabuf` may be NULL: it cannot be done.
  */
 struct nm_device_ops {
 	const char *name;
@@ -76,6 +83,14 @@ struct nm_device_ops {
 	 */
 	int (*pull)(const struct nm_device_share *share, const struct iovec *pieces,
 		    size_t nr_pieces);
+	/* The attached allocation that holds this range. 0, or -EFAULT: there is none any more. */
+	int (*buffer)(uint64_t address, size_t len, struct nm_device_buffer *ret_buffer);
+	/*
+	 * A dma-buf of the kernel, which the caller closes, that has this range at *RET_OFFSET.
+	 * Negative: there is none, with the reason.
+	 */
+	int (*dmabuf)(uint64_t address, size_t len, uint64_t *ret_offset,
+		      struct nm_reason *ret_why);
 	/*
 	 * Pin pages of the host, so that copies go straight to them. IS_READ_ONLY: they are mapped
 	 * so. False: they are not pinned, which is logged with the reason.

@@ -272,6 +272,12 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			 quoted);
 		return -EINVAL;
 	}
+	if (strcmp(params->gpudirect, "auto") != 0 && strcmp(params->gpudirect, "off") != 0) {
+		quote(params->gpudirect, quoted);
+		snprintf(ret_message, 256,
+			 "NEARMETAL_GPUDIRECT='%s' is not allowed: give auto or off", quoted);
+		return -EINVAL;
+	}
 	if (strcmp(params->checksum, "on") != 0 && strcmp(params->checksum, "off") != 0) {
 		quote(params->checksum, quoted);
 		snprintf(ret_message, 256, "NEARMETAL_CHECKSUM='%s' is not allowed: give on or off",

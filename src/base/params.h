@@ -64,6 +64,8 @@
 	  "limit for unexpected messages of one peer; above it the endpoint gives up the peer")    \
 	X(net_eager_max, UINT, "NEARMETAL_NET_EAGER_MAX", 16384, 256, 65536, "bytes",              \
 	  "largest message that the network channel sends with its envelope")                      \
+	X(gpudirect, TEXT, "NEARMETAL_GPUDIRECT", "auto", 0, 0, "word",                            \
+	  "memory of GPUs for network adapters, past the host, where possible: auto or off")       \
 	X(device_block, UINT, "NEARMETAL_DEVICE_BLOCK", 524288, 65536, 16777216, "bytes",          \
 	  "block by which large messages are copied from and to a GPU, beside the sending")        \
 	X(spin_us, UINT, "NEARMETAL_SPIN_US", 20, 0, 1000000, "us",                                \

@@ -11,6 +11,7 @@
 #include "engine/internal.h"
 #include "engine/recv.h"
 #include "engine/rndv_choice.h"
+#include "engine/rndv_gpudirect.h"
 
 void nm_peer_drop_queue(struct nm_engine *engine, struct nm_peer *peer)
 {
@@ -52,6 +53,7 @@ void nm_peer_link_broken(struct nm_engine *engine, struct nm_peer *peer)
 void nm_peer_fail_requests(struct nm_engine *engine, struct nm_peer *peer)
 {
 	nm_stages_end(engine, peer);
+	nm_gpudirect_end(engine, peer);
 	while (!nm_list_empty(&peer->requests)) {
 		struct nm_request *r = nm_list_first(&peer->requests, struct nm_request, peer_node);
 

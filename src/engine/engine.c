@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
+#include "engine/rndv_gpudirect.h"
 #include "engine/unexpected.h"
 
 int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **ret_engine)
@@ -35,6 +36,8 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.source_down = nm_sink_source_down,
 		.quarantined = nm_sink_quarantined,
 		.let_go = nm_sink_let_go,
+		.gpudirect_done = nm_sink_gpudirect_done,
+		.has_devices = config->has_devices,
 		.known = nm_sink_known,
 		.asked = nm_sink_asked,
 	};
@@ -217,6 +220,7 @@ void nm_engine_retire(struct nm_engine *engine)
 	engine->config.publish = NULL;
 	drop_streams(engine);
 	nm_stages_end(engine, NULL);
+	nm_gpudirect_end(engine, NULL);
 }
 
 void nm_engine_destroy(struct nm_engine *engine)

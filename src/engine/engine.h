@@ -56,6 +56,7 @@ struct nm_engine_config {
 	uint64_t (*resolve)(void *resolve_arg, const struct nm_identity *who,
 			    struct nm_address *ret_address);
 	void *resolve_arg;
+	bool has_devices;		       /* buffers may be memory of devices */
 	const struct nm_select_params *select; /* NULL: the values in use */
 	/*
 	 * Called from within progress about every params stats_ms: facts about the peers may have
@@ -81,6 +82,11 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
  * receive queue lose their source. Only nm_engine_destroy() may follow.
  */
 void nm_engine_retire(struct nm_engine *engine);
+/*
+ * MEMORY, which carries the mark of a device, is in one region less: no adapter touches it after this.
+ * Transfers there continue by copies, if another region has it.
+ */
+void nm_engine_leave_memory(struct nm_engine *engine, const struct iovec *memory);
 /*
  * Retires the engine if needed, sends the answers that peers wait for and destroys the transports,
  * which close normally. All this takes at most params close_ms. The caller needs no lock for a
@@ -278,6 +284,7 @@ struct nm_peer_facts {
 	uint32_t nr_moves;	 /* own changes between memory and the network, in order */
 	struct nm_reason quarantine_reason; /* reason of the last one */
 	struct nm_rndv_choice_facts bulk;
+	struct nm_reason device; /* the way of large messages between devices, and why; or "" */
 };
 void nm_engine_visit_peers(struct nm_engine *engine,
 			   void (*visit)(void *arg, const struct nm_peer_facts *facts), void *arg);

@@ -142,8 +142,10 @@ static void give_up(struct nm_engine *engine, struct nm_peer *peer, const struct
 	/* The counts below take the place of those of MOVE and MOVED. */
 	nm_move_end(peer, NM_WAY_COUNTED);
 	/* A link that is the network's already stays. */
-	if (peer->link && peer->link->transport != net)
+	if (peer->link && peer->link->transport != net) {
+		nm_stages_leave(engine, peer->link);
 		peer->link = NULL;
+	}
 	failover = begin(engine, peer);
 	if (!failover)
 		return;

@@ -223,7 +223,9 @@ struct nm_transport *nm_network(const struct nm_engine *engine);
 /* True if NET, which may be NULL, has a way to PEER. */
 bool nm_network_reaches(const struct nm_transport *net, const struct nm_peer *peer);
 
-/* sink.c, and let_go of stage.c: the sink's functions. */
+/* sink.c, let_go of stage.c, and gpudirect_done of rndv_gpudirect.c: the sink's functions. */
+void nm_sink_gpudirect_done(struct nm_transport *from, struct nm_peer *peer, uint64_t request,
+			    int err);
 bool nm_sink_known(struct nm_transport *from, const struct nm_identity *who,
 		   struct nm_address *ret_address);
 struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_identity *who,

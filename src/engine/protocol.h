@@ -37,6 +37,8 @@ enum nm_op {
 	 * an error on one way another way continues at the same place. tag: the sender's id; data:
 	 * the receiver's id; payload struct nm_wire_cts. With NM_PKT_MEMORY, once per message,
 	 * spans follow as in RTS: the sender writes the bytes there itself, then sends PLACED.
+	 * If the message was offered with NM_PKT_DIRECT, struct nm_wire_tag may follow: the sender
+	 * sends the bytes past the packets, with this tag, then PLACED.
 	 * Otherwise the bytes come as DATA. NM_PKT_LAST is then set, because no other request
 	 * follows. NM_PKT_PAST may be set: the receiver shares no cache with the sender.
 	 */
@@ -67,8 +69,8 @@ enum nm_op {
 	 * sender's count of published data there; data: its count of data taken from there.
 	 */
 	NM_OP_SWITCH = 11,
-	/* The writing for a CTS with NM_PKT_MEMORY has ended. tag: the receiver's id; data: number
-	 * of bytes written, from the first one on. */
+	/* The writing for a CTS with NM_PKT_MEMORY or a tag has ended. tag: the receiver's id; data:
+	 * number of bytes written, from the first one on; with a tag, all, none or another number. */
 	NM_OP_PLACED = 12,
 	/* The receiver sets where messages wait. data: enum nm_pace. */
 	NM_OP_PACE = 13,
@@ -99,6 +101,7 @@ enum nm_pace {
 #define NM_PKT_ACK 0x04u    /* confirm the delivery to the sender */
 #define NM_PKT_MEMORY 0x08u /* RTS, CTS: with spans of the peer's memory */
 #define NM_PKT_LAST 0x10u   /* CTS: no other request follows */
+#define NM_PKT_DIRECT 0x10u /* RTS: a network adapter reaches the bytes on their device */
 #define NM_PKT_PAST 0x20u   /* CTS: copy past the cache */
 #define NM_PKT_NR_SHIFT 6   /* bits 6 and 7: number of struct nm_wire_remote, less one */
 #define NM_PKT_NR(flags) (((unsigned int)(flags) >> NM_PKT_NR_SHIFT) + 1)
@@ -119,6 +122,12 @@ struct nm_wire_cts {
 	uint64_t len;	 /* bytes that do not fit at the receiver are not transferred */
 };
 static_assert(sizeof(struct nm_wire_cts) == 16, "on the wire");
+
+/* Of messages of the network beside the packets. */
+struct nm_wire_tag {
+	uint64_t tag;
+};
+static_assert(sizeof(struct nm_wire_tag) == 8, "on the wire");
 
 struct nm_wire_span {
 	uint64_t address;

@@ -33,6 +33,7 @@ enum nm_request_state {
 	NM_REQUEST_PULLING,   /* large receive: we read the sender's memory */
 	NM_REQUEST_PLACING,   /* large send: we write the receiver's memory */
 	NM_REQUEST_WAIT_PLACED, /* large receive: the sender still writes its part */
+	NM_REQUEST_DIRECT,	/* large message: a network adapter reaches its device */
 	NM_NR_REQUEST_STATES,
 };
 
@@ -87,8 +88,9 @@ struct nm_request {
 	bool offered;			  /* send: the receiver knows where it lies, once */
 	bool tail_due;			  /* receive: the sender may write into our memory */
 	uint64_t split;			  /* PULLING up to, PLACING from here */
+	bool expects;			  /* receive, DIRECT: the transport has its buffer */
 	uint64_t placed;		  /* receive: bytes from `split` on that the sender wrote */
-	int copy_error;			  /* receive: -errno that ended PULLING early */
+	int copy_error;			  /* receive: -errno that ended PULLING or DIRECT early */
 	unsigned int nr_spans;
 	/* multi-receive */
 	struct nm_request *parent; /* of a rendezvous into a multi-receive buffer */

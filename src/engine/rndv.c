@@ -10,6 +10,7 @@
 #include "base/fault.h"
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
+#include "engine/rndv_gpudirect.h"
 
 #define ERRNO_MAX 4095
 
@@ -60,6 +61,8 @@ void nm_rndv_ask(struct nm_engine *engine, struct nm_request *r)
 		.data = nm_request_id(r),
 	};
 
+	if (nm_unlikely(r->packet_flags & NM_PKT_DIRECT) && nm_gpudirect_ask(engine, r))
+		return;
 	nm_request_set_state(r, NM_REQUEST_WAIT_DATA);
 	nm_peer_post(engine, r->peer, &packet, &cts);
 }
@@ -103,6 +106,11 @@ void nm_rndv_cts(const struct nm_incoming *in)
 
 	if (in->pkt->len < sizeof(cts) || !r || r->state != NM_REQUEST_WAIT_CTS) {
 		nm_violation(in, "it requested a message that was not offered");
+		return;
+	}
+	if (nm_unlikely(in->pkt->len == sizeof(cts) + sizeof(struct nm_wire_tag))) {
+		if (!nm_gpudirect_send(in, r))
+			nm_violation(in, "it requested bytes past the packets");
 		return;
 	}
 	if (in->pkt->flags & NM_PKT_MEMORY) {

@@ -18,6 +18,7 @@
 
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
+#include "engine/rndv_gpudirect.h"
 
 /* Halves meet on a page: no page is pinned by both sides' kernels at once. */
 #define SPLIT_ALIGN 4096
@@ -300,6 +301,9 @@ void nm_rndv_cma_placed(const struct nm_incoming *in)
 {
 	struct nm_request *r = nm_request_find(&in->engine->requests, in->pkt->tag, in->peer);
 
+	if (r && r->state == NM_REQUEST_DIRECT && in->pkt->len == 0 &&
+	    (in->engine->closing || nm_gpudirect_placed(in, r)))
+		return;
 	if (in->pkt->len != 0 || !r || !r->tail_due || in->pkt->data > r->accepted - r->split) {
 		if (!in->engine->closing)
 			nm_violation(in, "it wrote bytes that were not requested");

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "engine/internal.h"
+#include "engine/rndv_gpudirect.h"
 #include "engine/unexpected.h"
 #include "transport/select.h"
 
@@ -97,6 +98,9 @@ static int send_answered(struct nm_engine *engine, const struct nm_message *m,
 		packet->len = (uint32_t)(sizeof(rts) + iov[1].iov_len);
 		if (nr > 0)
 			packet->flags |= (uint8_t)(NM_PKT_MEMORY | (nr - 1) << NM_PKT_NR_SHIFT);
+		if (nm_unlikely(peer->link->transport->gpudirect) && nm_gpudirect_offer(peer, r))
+			packet->flags |= NM_PKT_DIRECT;
+		r->packet_flags = packet->flags;
 		nm_request_set_state(r, NM_REQUEST_WAIT_CTS);
 		err = nm_send_envelope(engine, peer, packet, iov, nr > 0 ? 2 : 1);
 	}

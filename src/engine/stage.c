@@ -53,6 +53,11 @@ struct nm_stages {
 	size_t size; /* of a block */
 };
 
+enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel channel)
+{
+	return stages ? stages->places[channel] : NM_PLACES_UNKNOWN;
+}
+
 static bool block_init(struct nm_stages *stages, struct block *b)
 {
 	if (!b->bytes) {

@@ -23,6 +23,9 @@ struct nm_request;
 
 struct nm_stages;
 
+/* Whether a device writes into the places of CHANNEL. STAGES may be NULL. */
+enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel channel);
+
 /* NULL-safe. */
 void nm_stages_destroy(struct nm_stages *stages);
 

@@ -8,20 +8,25 @@
 
 #define PAGE 4096
 
-static int register_slab(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint64_t key)
+int nm_net_enable(const struct nm_net_inner *inner, struct fid_mr *mr)
 {
-	int mode = inner->info->domain_attr->mr_mode, err;
+	int err;
 
-	if (!(mode & FI_MR_LOCAL))
+	if (!(inner->info->domain_attr->mr_mode & FI_MR_ENDPOINT))
 		return 0;
-	err = fi_mr_reg(inner->domain, pool->slab, pool->nr_buffers * pool->size, FI_SEND | FI_RECV,
-			0, key, 0, &pool->mr, NULL);
-	if (!err && (mode & FI_MR_ENDPOINT)) {
-		err = fi_mr_bind(pool->mr, &inner->ep->fid, 0);
-		if (!err)
-			err = fi_mr_enable(pool->mr);
-	}
-	return err;
+	err = fi_mr_bind(mr, &inner->ep->fid, 0);
+	return err ? err : fi_mr_enable(mr);
+}
+
+int nm_net_register(const struct nm_net_inner *inner, void *bytes, size_t len, uint64_t key,
+		    struct fid_mr **ret_mr)
+{
+	int err;
+
+	if (!(inner->info->domain_attr->mr_mode & FI_MR_LOCAL))
+		return 0;
+	err = fi_mr_reg(inner->domain, bytes, len, FI_SEND | FI_RECV, 0, key, 0, ret_mr, NULL);
+	return err ? err : nm_net_enable(inner, *ret_mr);
 }
 
 int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,
@@ -44,7 +49,7 @@ int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner,
 		err = -ENOMEM;
 		goto err_fini;
 	}
-	err = register_slab(pool, inner, key);
+	err = nm_net_register(inner, pool->slab, pool->nr_buffers * pool->size, key, &pool->mr);
 	if (err)
 		goto err_fini;
 	for (i = nr; i-- > 0;) {

@@ -13,10 +13,13 @@ struct nm_net_peer;
 struct nm_net_buffer {
 	struct fi_context2 context; /* first member: the inner completion returns its address */
 	struct nm_net_buffer *next;
-	struct nm_net_pool *pool;
+	struct nm_net_pool *pool; /* NULL: of an operation on a device (gpudirect.h) */
 	struct nm_net_peer *peer; /* its target; NULL: a receive buffer */
 	uint8_t *bytes;
 	void *desc;
+	/* A completion that was taken early (gpudirect.c). */
+	size_t len;
+	int err;
 };
 
 struct nm_net_pool {
@@ -27,6 +30,12 @@ struct nm_net_pool {
 	uint8_t *slab;
 	struct fid_mr *mr; /* when the inner provider wants local memory registered */
 };
+
+/* Have MR serve the inner endpoint, if the provider wants that. 0 or negative. */
+int nm_net_enable(const struct nm_net_inner *inner, struct fid_mr *mr);
+/* Register memory of the host, if the inner provider wants that; else *RET_MR stays. 0 or negative. */
+int nm_net_register(const struct nm_net_inner *inner, void *bytes, size_t len, uint64_t key,
+		    struct fid_mr **ret_mr);
 
 /* NR buffers of SIZE bytes. KEY: different for each pool of one inner domain. 0 or -errno. */
 int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,

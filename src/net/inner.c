@@ -71,13 +71,16 @@ static bool usable(const struct fi_info *info, const char *name)
 	return rate_address(info) > 0;
 }
 
-static struct fi_info *make_hints(const char *name)
+/* Messages with tags find the memory into which they are received. */
+#define DEVICE_CAPS (FI_TAGGED | FI_DIRECTED_RECV | FI_HMEM)
+
+static struct fi_info *make_hints(const char *name, bool wants_devices)
 {
 	struct fi_info *hints = nm_host.dupinfo(NULL);
 
 	if (!hints)
 		return NULL;
-	hints->caps = FI_MSG;
+	hints->caps = FI_MSG | (wants_devices ? DEVICE_CAPS : 0);
 	hints->mode = FI_CONTEXT | FI_CONTEXT2;
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->tx_attr->msg_order = FI_ORDER_SAS;
@@ -87,8 +90,9 @@ static struct fi_info *make_hints(const char *name)
 	hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
 	hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-	hints->domain_attr->mr_mode =
-		FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED |
+				      FI_MR_PROV_KEY | FI_MR_ENDPOINT |
+				      (wants_devices ? FI_MR_HMEM : 0);
 	hints->fabric_attr->prov_name = strdup(name);
 	if (!hints->fabric_attr->prov_name) {
 		nm_host.freeinfo(hints);
@@ -98,9 +102,9 @@ static struct fi_info *make_hints(const char *name)
 }
 
 /* The best of what provider NAME offers, alone. */
-static int ask(const char *name, struct fi_info **ret_info)
+static int ask(const char *name, bool wants_devices, struct fi_info **ret_info)
 {
-	struct fi_info *hints = make_hints(name), *all = NULL, *info, *best = NULL;
+	struct fi_info *hints = make_hints(name, wants_devices), *all = NULL, *info, *best = NULL;
 	int err;
 
 	if (!hints)
@@ -228,14 +232,14 @@ static const char *remedy(const char *name, int err, bool has_fabric)
 	       "FI_UNIVERSE_SIZE to the number of processes, 1024 by default";
 }
 
-static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner,
-		    struct nm_reason *ret_reason)
+static int open_one(const char *name, size_t cq_size, bool wants_devices,
+		    struct nm_net_inner *inner, struct nm_reason *ret_reason)
 {
 	bool has_fabric;
 	int err;
 
 	memset(inner, 0, sizeof(*inner));
-	err = ask(name, &inner->info);
+	err = ask(name, wants_devices, &inner->info);
 	if (err) {
 		nm_reason_set(ret_reason, "%s: %s", name,
 			      err == -FI_ENODATA ? "no usable device" : nm_host.strerror(-err));
@@ -247,6 +251,8 @@ static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner
 		err = open_objects(inner, cq_size);
 	if (!err) {
 		describe(inner);
+		inner->is_layered = inner->info->ep_attr->protocol == FI_PROTO_RXM;
+		inner->has_devices = wants_devices;
 		return 0;
 	}
 	nm_net_inner_close(inner);
@@ -260,8 +266,18 @@ static int open_one(const char *name, size_t cq_size, struct nm_net_inner *inner
 	return err;
 }
 
-static int open_word(const char *word, size_t cq_size, struct nm_net_inner *inner,
-		     struct nm_reason *ret_reason)
+static int open_name(const char *name, size_t cq_size, bool wants_devices,
+		     struct nm_net_inner *inner, struct nm_reason *ret_reason)
+{
+	if (wants_devices && !open_one(name, cq_size, true, inner, ret_reason))
+		return 0;
+	if (wants_devices)
+		nm_info("%s is used without devices: %s", name, ret_reason->text);
+	return open_one(name, cq_size, false, inner, ret_reason);
+}
+
+static int open_word(const char *word, size_t cq_size, bool wants_devices,
+		     struct nm_net_inner *inner, struct nm_reason *ret_reason)
 {
 	int err = -FI_ENODATA;
 	size_t i, j;
@@ -270,14 +286,15 @@ static int open_word(const char *word, size_t cq_size, struct nm_net_inner *inne
 		if (strcmp(known[i].word, word))
 			continue;
 		for (j = 0; err && known[i].names[j]; j++)
-			err = open_one(known[i].names[j], cq_size, inner, ret_reason);
+			err = open_name(known[i].names[j], cq_size, wants_devices, inner,
+					ret_reason);
 		return err;
 	}
-	return open_one(word, cq_size, inner, ret_reason);
+	return open_name(word, cq_size, wants_devices, inner, ret_reason);
 }
 
-int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret_inner,
-		      struct nm_reason *ret_reason)
+int nm_net_inner_open(const char *list, size_t cq_size, bool wants_devices,
+		      struct nm_net_inner *ret_inner, struct nm_reason *ret_reason)
 {
 	struct nm_reason why = {""}, all = {""};
 	struct nm_net_inner inner;
@@ -290,7 +307,7 @@ int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret
 	for (; *list; list += len + (list[len] == ',')) {
 		len = strcspn(list, ",");
 		snprintf(word, sizeof(word), "%.*s", (int)len, list);
-		err = open_word(word, cq_size, &inner, &why);
+		err = open_word(word, cq_size, wants_devices, &inner, &why);
 		if (!err) {
 			*ret_inner = inner;
 			return 0;

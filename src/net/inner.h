@@ -29,6 +29,8 @@ struct nm_net_inner {
 	uint8_t name_len;
 	uint8_t address_len; /* of the address alone */
 	char text[96];	     /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
+	bool is_layered;  /* over ofi_rxm: large messages complete after small ones behind them */
+	bool has_devices; /* it sends from memory of devices, and receives into it */
 };
 
 /* For reasons: the remedy if memory that an adapter reads and writes cannot be locked. */
@@ -36,10 +38,11 @@ struct nm_net_inner {
 
 /*
  * Open the first inner endpoint that works among the providers in LIST ("auto" or names, best
- * first). CQ_SIZE: largest number of outstanding operations. Returns 0 or -errno with a reason.
+ * first). CQ_SIZE: largest number of outstanding operations. WANTS_DEVICES: with ret_inner->has_devices
+ * if the provider can. Returns 0 or -errno with a reason.
  */
-int nm_net_inner_open(const char *list, size_t cq_size, struct nm_net_inner *ret_inner,
-		      struct nm_reason *ret_reason);
+int nm_net_inner_open(const char *list, size_t cq_size, bool wants_devices,
+		      struct nm_net_inner *ret_inner, struct nm_reason *ret_reason);
 /* Half-open endpoints are allowed. */
 void nm_net_inner_close(struct nm_net_inner *inner);
 /* True if this endpoint can send to a peer's inner address; else *ret_reason is set. */

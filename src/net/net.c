@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
+#include "net/gpudirect.h"
 #include "net/host.h"
 
 #define SMALL_PAYLOAD 2048
@@ -266,6 +267,8 @@ static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 	ret_facts->integrity = NM_INTEGRITY_NONE;
 	nm_reason_set(&ret_facts->reason, "%s", net_of(link->transport)->inner.text);
 	ret_facts->label = peer->label;
+	if (net_of(link->transport)->base.sink.has_devices)
+		nm_net_gpudirect_describe(net_of(link->transport), &ret_facts->device);
 }
 
 /*
@@ -279,6 +282,7 @@ static void net_check_alive(struct nm_link *link)
 	uint64_t now = nm_clock_ns();
 
 	nm_net_watch(net, peer);
+	nm_net_gpudirect_watch(net, peer);
 	if (peer->state != NM_NET_UP || peer->in_flight || now - peer->pinged_ns < net->ping_ns)
 		return;
 	peer->pinged_ns = now;
@@ -323,7 +327,7 @@ unsigned int nm_net_poll(struct net *net)
 	struct nm_net_buffer *buffer;
 	unsigned int work;
 
-	work = nm_net_take_completions(net);
+	work = net->take(net);
 	while (nm_unlikely(net->receive.unused)) {
 		uint32_t before = net->receive.nr_unused;
 
@@ -423,6 +427,7 @@ void nm_net_free(struct net *net)
 	if (net->inner.ep)
 		fi_close(&net->inner.ep->fid);
 	net->inner.ep = NULL;
+	nm_net_gpudirect_close(net);
 	nm_net_lifeline_close(net);
 	nm_net_pool_fini(&net->small);
 	nm_net_pool_fini(&net->large);
@@ -451,8 +456,9 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 		err = -EIO;
 		goto err_free;
 	}
-	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE, &net->inner,
-				ret_reason);
+	err = nm_net_inner_open(params->net, NR_SMALL + NR_LARGE + NR_RECEIVE,
+				sink->has_devices && !strcmp(params->gpudirect, "auto"),
+				&net->inner, ret_reason);
 	if (err)
 		goto err_free;
 	nm_net_inner_set_lifeline(&net->inner, nm_net_lifeline_open(net));
@@ -469,6 +475,9 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->base.ops = &net_ops;
 	net->base.sink = *sink;
 	net->base.learn = nm_net_learn;
+	net->take = nm_net_take_completions;
+	if (sink->has_devices)
+		nm_net_gpudirect_open(net);
 	net->base.max_payload = NM_NET_MAX_PAYLOAD;
 	net->base.eager_max = (uint32_t)params->net_eager_max;
 	net->ping_ns = net->watch_ns = params->keepalive_ms * NM_NS_PER_MS / 2;

@@ -27,6 +27,12 @@ void nm_net_peers_fini(struct nm_net_peers *peers)
 			close(peer->line);
 		if (peer->witness >= 0)
 			close(peer->witness);
+		while (peer->early) {
+			struct nm_net_early *early = peer->early;
+
+			peer->early = early->next;
+			free(early);
+		}
 		free(peer);
 	}
 	free(peers->slots);

@@ -5,6 +5,7 @@
 
 #include <rdma/fi_domain.h>
 
+#include "net/wire.h"
 #include "transport/transport.h"
 
 enum nm_net_state {
@@ -43,15 +44,24 @@ struct nm_net_peer {
 	int line;    /* the connection to it; -1: none */
 	int witness; /* the connection that shows if its host answers; -1: none */
 	bool line_is_up;
-	bool line_stood;     /* it was up once */
-	uint64_t watched_ns; /* time of the last check */
-	uint64_t silent_ns;  /* silence of its host at the last check */
-	uint64_t refused_at; /* rx_sequence + 1 when its port was closed; 0: it is open */
+	bool line_stood;	    /* it was up once */
+	uint64_t watched_ns;	    /* time of the last check */
+	uint64_t silent_ns;	    /* silence of its host at the last check */
+	uint64_t refused_at;	    /* rx_sequence + 1 when its port was closed; 0: it is open */
+	struct nm_net_early *early; /* messages whose number is not due yet, in no order */
+	uint32_t nr_early;
 	int loss_err;
 	struct nm_reason loss;
 	struct nm_address address;
 	struct nm_peer_label label;
 	struct nm_net_peer *next; /* all peers, for close */
+};
+
+/* A message that completed before one that was sent before it (receive.c). */
+struct nm_net_early {
+	struct nm_net_early *next;
+	struct nm_net_header header;
+	uint8_t bytes[]; /* header.len */
 };
 
 struct nm_net_peers {

@@ -2,9 +2,11 @@
 /* The receiving half of the network channel: check messages, put them in order and pass them on. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
+#include "net/gpudirect.h"
 #include "net/host.h"
 #include "net/transport.h"
 
@@ -100,8 +102,46 @@ static void take_bye(struct net *net, struct nm_net_peer *peer, bool refused)
 	net->base.sink.source_down(&net->base, peer->source, refused ? -ECONNRESET : 0, &why);
 }
 
-static void take_known(struct net *net, struct nm_net_peer *peer,
-		       const struct nm_net_header *header, const uint8_t *bytes)
+/* More of one peer are lost messages, and no matter of order. */
+#define EARLY_MAX 256
+
+/* Keep a message whose number is not due yet. False: none may be early. */
+static NM_COLD bool keep(const struct net *net, struct nm_net_peer *peer,
+			 const struct nm_net_header *header, const uint8_t *bytes)
+{
+	struct nm_net_early *early;
+
+	if (!net->inner.is_layered || peer->nr_early == EARLY_MAX ||
+	    header->sequence - peer->rx_sequence > EARLY_MAX)
+		return false;
+	early = malloc(sizeof(*early) + header->len);
+	if (!early)
+		return false;
+	early->header = *header;
+	memcpy(early->bytes, bytes, header->len);
+	early->next = peer->early;
+	peer->early = early;
+	peer->nr_early++;
+	return true;
+}
+
+/* The kept message that is due now; NULL: none is. The caller frees it. */
+static NM_COLD struct nm_net_early *due_early(struct nm_net_peer *peer)
+{
+	struct nm_net_early **at = &peer->early, *early;
+
+	while (*at && (*at)->header.sequence != peer->rx_sequence)
+		at = &(*at)->next;
+	early = *at;
+	if (early) {
+		*at = early->next;
+		peer->nr_early--;
+	}
+	return early;
+}
+
+static void take_due(struct net *net, struct nm_net_peer *peer, const struct nm_net_header *header,
+		     const uint8_t *bytes)
 {
 	const struct nm_packet pkt = {
 		.op = header->op,
@@ -111,10 +151,6 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 		.data = header->data,
 	};
 
-	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
-		quarantine(net, peer, "a message of its stream is missing");
-		return;
-	}
 	peer->rx_sequence++;
 	if (nm_likely(header->kind == NM_NET_PACKET)) {
 		/* One that has closed, here or on another channel, has nothing more to say. */
@@ -124,6 +160,23 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 		take_bye(net, peer, header->data == NM_NET_REFUSED);
 	} else if (header->kind == NM_NET_BYE_SEEN) {
 		peer->bye_seen = true;
+	}
+}
+
+static void take_known(struct net *net, struct nm_net_peer *peer,
+		       const struct nm_net_header *header, const uint8_t *bytes)
+{
+	struct nm_net_early *early;
+
+	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
+		if (!keep(net, peer, header, bytes))
+			quarantine(net, peer, "a message of its stream is missing");
+		return;
+	}
+	take_due(net, peer, header, bytes);
+	while (nm_unlikely(peer->early) && (early = due_early(peer))) {
+		take_due(net, peer, &early->header, early->bytes);
+		free(early);
 	}
 }
 
@@ -173,50 +226,93 @@ static void finish_send(struct nm_net_buffer *buffer)
 	nm_net_buffer_give(buffer);
 }
 
-static NM_COLD unsigned int take_error(struct net *net)
+static NM_COLD void fail(struct net *net, struct nm_net_buffer *buffer, int err)
 {
-	struct fi_cq_err_entry entry;
-	struct nm_net_buffer *buffer;
 	struct nm_net_peer *peer;
 	char words[128];
 
-	memset(&entry, 0, sizeof(entry));
-	if (fi_cq_readerr(net->inner.cq, &entry, 0) != 1 || !entry.op_context)
-		return 0;
-	buffer = nm_container_of(entry.op_context, struct nm_net_buffer, context);
+	if (!buffer->pool) {
+		nm_net_gpudirect_ended(net, buffer, -err);
+		return;
+	}
 	if (!(buffer->pool == &net->receive)) {
 		peer = buffer->peer;
 		finish_send(buffer);
 		snprintf(words, sizeof(words), "its network connection failed: %s",
-			 nm_host.strerror(entry.err));
+			 nm_host.strerror(err));
 		nm_net_lose(net, peer, -ECONNRESET, words);
-		return 1;
+		return;
 	}
 	nm_net_buffer_give(buffer);
-	if (entry.err == FI_ETRUNC)
+	if (err == FI_ETRUNC)
 		nm_net_drop(net, "longer than any message of nearmetal");
-	else if (entry.err != FI_ECANCELED)
-		nm_debug("network receive failed: %s", nm_host.strerror(entry.err));
+	else if (err != FI_ECANCELED)
+		nm_debug("network receive failed: %s", nm_host.strerror(err));
+}
+
+static NM_COLD unsigned int take_error(struct net *net)
+{
+	struct fi_cq_err_entry entry;
+
+	memset(&entry, 0, sizeof(entry));
+	if (fi_cq_readerr(net->inner.cq, &entry, 0) != 1 || !entry.op_context)
+		return 0;
+	fail(net, nm_container_of(entry.op_context, struct nm_net_buffer, context), entry.err);
 	return 1;
 }
 
-unsigned int nm_net_take_completions(struct net *net)
+/* HAS_DEVICES: a constant. */
+static inline __attribute__((always_inline)) void
+finish(struct net *net, struct nm_net_buffer *buffer, size_t len, bool has_devices)
+{
+	if (buffer->pool == &net->receive) {
+		take_message(net, buffer, len);
+		nm_net_post_receive(net, buffer);
+	} else if (has_devices && !buffer->pool) {
+		nm_net_gpudirect_ended(net, buffer, 0);
+	} else {
+		finish_send(buffer);
+	}
+}
+
+static inline __attribute__((always_inline)) unsigned int take(struct net *net, bool has_devices)
 {
 	struct fi_cq_msg_entry entries[BATCH];
-	struct nm_net_buffer *buffer;
 	ssize_t nr, i;
 
 	nr = fi_cq_read(net->inner.cq, entries, BATCH);
 	if (nr == -FI_EAVAIL)
 		return take_error(net);
-	for (i = 0; i < nr; i++) {
-		buffer = nm_container_of(entries[i].op_context, struct nm_net_buffer, context);
-		if (buffer->pool == &net->receive) {
-			take_message(net, buffer, entries[i].len);
-			nm_net_post_receive(net, buffer);
-		} else {
-			finish_send(buffer);
-		}
+	/* Before any is acted upon: to act on one may end another. */
+	for (i = 0; has_devices && i < nr; i++) {
+		struct nm_net_buffer *b =
+			nm_container_of(entries[i].op_context, struct nm_net_buffer, context);
+
+		if (!b->pool)
+			nm_net_gpudirect_over(b);
 	}
+	for (i = 0; i < nr; i++)
+		finish(net, nm_container_of(entries[i].op_context, struct nm_net_buffer, context),
+		       entries[i].len, has_devices);
 	return nr > 0 ? (unsigned int)nr : 0;
+}
+
+unsigned int nm_net_take_completions(struct net *net)
+{
+	return take(net, false);
+}
+
+unsigned int nm_net_take_with_devices(struct net *net)
+{
+	struct nm_net_buffer *early;
+	unsigned int nr = 0;
+
+	while ((early = nm_net_gpudirect_early(net))) {
+		nr++;
+		if (early->err)
+			fail(net, early, early->err);
+		else
+			finish(net, early, early->len, true);
+	}
+	return nr + take(net, true);
 }

@@ -35,6 +35,8 @@ struct nm_net_lifeline {
 /* Names that nothing vouches for and that are answered at a time. */
 #define NM_NET_STRANGERS 16
 
+struct nm_net_gpudirect;
+
 struct net {
 	struct nm_transport base;
 	struct nm_net_inner inner;
@@ -59,6 +61,9 @@ struct net {
 	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
 	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
 	struct nm_net_lifeline lifeline;
+	struct nm_net_gpudirect *gpudirect;    /* NULL: the inner endpoint reaches no devices */
+	struct nm_reason no_gpudirect;	       /* why, if devices are used */
+	unsigned int (*take)(struct net *net); /* one of the two below */
 	struct nm_identity who;
 	struct nm_address address;
 	struct nm_peer_label label;
@@ -66,6 +71,8 @@ struct net {
 
 /* Take finished work of the inner endpoint: messages, sends, errors. Returns the amount. */
 unsigned int nm_net_take_completions(struct net *net);
+/* The same if operations on devices are among them. */
+unsigned int nm_net_take_with_devices(struct net *net) NM_COLD;
 /* Post a receive buffer to the inner endpoint; without room there it stays unused. */
 void nm_net_post_receive(struct net *net, struct nm_net_buffer *buffer);
 /* One poll of the inner endpoint with everything that follows. Returns the work done. */

@@ -281,8 +281,9 @@ static void cuda_detach(void *handle)
 	struct nm_cuda_buffer *b = handle;
 
 	pthread_rwlock_wrlock(&nm_cuda_lock);
+	/* Also if another region holds it: the caller has closed one that a copy may have used. */
+	nm_cuda_wait_copies(b->gpu, b->start);
 	if (--b->nr_attached == 0) {
-		nm_cuda_wait_copies(b->gpu, b->start);
 		unlist(b);
 		/* The stream stays: the next buffer is probably of the same context. */
 		b->gpu->nr_buffers--;
@@ -443,6 +444,8 @@ const struct nm_device_ops nm_cuda_ops = {
 	.end = nm_cuda_end,
 	.share = nm_cuda_share,
 	.pull = nm_cuda_pull,
+	.buffer = nm_cuda_buffer,
+	.dmabuf = nm_cuda_dmabuf,
 	.pin = cuda_pin,
 	.unpin = cuda_unpin,
 };

@@ -64,9 +64,16 @@ enum nm_cuda_attribute {
 	  (uint64_t * ret_address, struct nm_cuda_handle handle, unsigned int flags))              \
 	X(close, "cuIpcCloseMemHandle", (uint64_t address))
 
+/* Drivers before CUDA 11.7 have none of these: NULL. */
+#define NM_CUDA_OPTIONAL(X)                                                                        \
+	X(range_handle, "cuMemGetHandleForAddressRange",                                           \
+	  (void *ret_handle, uint64_t address, size_t len, int kind, unsigned long long flags))
+#define NM_CUDA_RANGE_DMABUF 1 /* kind: the handle is a file descriptor */
+
 struct nm_cuda_driver {
 #define NM_CUDA_FUNCTION(field, symbol, arguments) int(*field) arguments;
 	NM_CUDA_FUNCTIONS(NM_CUDA_FUNCTION)
+	NM_CUDA_OPTIONAL(NM_CUDA_FUNCTION)
 #undef NM_CUDA_FUNCTION
 };
 

@@ -47,6 +47,9 @@ static bool load(struct nm_reason *ret_why)
 		return false;
 	NM_CUDA_FUNCTIONS(LOAD)
 #undef LOAD
+#define LOAD(field, symbol, arguments) load_function(library, symbol, &nm_cuda.field, NULL);
+	NM_CUDA_OPTIONAL(LOAD)
+#undef LOAD
 	error = nm_cuda.init(0);
 	if (error) {
 		nm_reason_set(ret_why, "the driver of NVIDIA does not start: %s (CUDA error %d)",

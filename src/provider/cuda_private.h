@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The parts of the CUDA interface: cuda.c buffers and copies, cuda_begin.c copies that go on,
- * cuda_share.c processes, cuda_load.c.
+ * cuda_share.c processes, cuda_export.c network adapters, cuda_load.c.
  */
 #ifndef NM_PROVIDER_CUDA_PRIVATE_H
 #define NM_PROVIDER_CUDA_PRIVATE_H
@@ -78,6 +78,10 @@ void nm_cuda_wait_copies(struct nm_cuda_gpu *gpu, uint64_t start);
 void nm_cuda_wait_pages(struct nm_cuda_gpu *gpu, const void *pages, size_t len);
 /* Before the context of GPU is left: wait for all copies, destroy `into` and the events. */
 void nm_cuda_end_copies(struct nm_cuda_gpu *gpu);
+
+/* cuda_export.c: `buffer` and `dmabuf` of the interface. */
+int nm_cuda_buffer(uint64_t address, size_t len, struct nm_device_buffer *ret_buffer);
+int nm_cuda_dmabuf(uint64_t address, size_t len, uint64_t *ret_offset, struct nm_reason *ret_why);
 
 /* cuda_share.c: `share` and `pull` of the interface. */
 int nm_cuda_share(uint64_t address, size_t len, struct nm_device_share *ret_share);

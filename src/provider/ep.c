@@ -212,6 +212,7 @@ static int create_engine(struct nm_ep *ep, struct nm_engine **ret_engine)
 		.memory = ep->domain->memory,
 		.resolve = nm_av_resolve,
 		.resolve_arg = ep->av,
+		.has_devices = ep->domain->has_devices && ep->caps & FI_HMEM,
 		.publish = publish,
 		.publish_arg = ep,
 	};

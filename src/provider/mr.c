@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/device.h"
 #include "base/log.h"
@@ -22,6 +23,7 @@ struct nm_mr {
 	struct nm_cntr *cntr;
 	const struct nm_device_ops *device; /* NULL: host memory */
 	void *handles[NM_IOV_MAX];	    /* of the device's pieces; NULL: an empty one */
+	struct iovec pieces[NM_IOV_MAX];    /* with their marks; those with a handle are valid */
 };
 
 static struct nm_mr *mr_of(struct fid *fid)
@@ -36,6 +38,19 @@ static void detach(const struct nm_mr *mr)
 			mr->device->detach(mr->handles[i]);
 }
 
+/* No adapter reaches the pieces any more. */
+static void leave(const struct nm_mr *mr)
+{
+	const struct nm_ep_list *eps = &mr->domain->eps;
+
+	nm_lock_take(&mr->domain->lock);
+	for (size_t i = 0; i < eps->nr * NM_IOV_MAX; i++)
+		if (mr->handles[i % NM_IOV_MAX])
+			nm_engine_leave_memory(eps->eps[i / NM_IOV_MAX]->engine,
+					       &mr->pieces[i % NM_IOV_MAX]);
+	nm_lock_give(&mr->domain->lock);
+}
+
 static int mr_close(struct fid *fid)
 {
 	struct nm_mr *mr = mr_of(fid);
@@ -44,6 +59,8 @@ static int mr_close(struct fid *fid)
 	nm_memory_deregister(mr->domain->memory, mr->region);
 	nm_lock_give(&mr->domain->lock);
 	detach(mr);
+	if (mr->device)
+		leave(mr);
 	if (mr->cntr)
 		nm_refs_put(&mr->cntr->refs);
 	nm_refs_put(&mr->domain->refs);
@@ -141,6 +158,7 @@ static int attach(struct nm_mr *mr, unsigned int number, const struct fi_mr_attr
 			err = mr->device->attach(address, v->iov_len, &mr->handles[i], &why);
 	}
 	if (!err) {
+		memcpy(mr->pieces, ret_marked, attr->iov_count * sizeof(*ret_marked));
 		mr->mr.mem_desc = (void *)(uintptr_t)number;
 		return 0;
 	}

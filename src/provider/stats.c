@@ -181,6 +181,7 @@ static void collect_peer(void *arg, const struct nm_peer_facts *facts)
 	memcpy(peer->protocols, facts->bulk.bytes, sizeof(facts->bulk.bytes));
 	copy_text(peer->fallback_reason, sizeof(peer->fallback_reason), facts->bulk.fallback.text);
 	copy_text(peer->choice, sizeof(peer->choice), facts->bulk.choice.text);
+	copy_text(peer->device, sizeof(peer->device), facts->device.text);
 	copy_text(peer->quarantine_reason, sizeof(peer->quarantine_reason),
 		  facts->quarantine_reason.text);
 }

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define NM_STATS_MAGIC UINT64_C(0x317374617473) /* "stats1", little endian */
-#define NM_STATS_VERSION 4
+#define NM_STATS_VERSION 5
 #define NM_STATS_MAX_PEERS 4096 /* more are counted in nr_unlisted */
 
 enum nm_stats_state {
@@ -71,6 +71,8 @@ struct nm_stats_peer {
 	char label[96];
 	char reason[192], down_reason[192], quarantine_reason[192], fallback_reason[192];
 	char choice[192]; /* the protocol that was last changed to, and why */
+	char device
+		[192]; /* the way of large messages between devices, and why; "" without FI_HMEM */
 };
 
 struct nm_stats_tail {
@@ -79,7 +81,7 @@ struct nm_stats_tail {
 };
 
 _Static_assert(sizeof(struct nm_stats_head) == 256, "readers know it");
-_Static_assert(sizeof(struct nm_stats_peer) == 1664, "readers know it");
+_Static_assert(sizeof(struct nm_stats_peer) == 1856, "readers know it");
 _Static_assert(sizeof(struct nm_stats_tail) == 16, "readers know it");
 _Static_assert(sizeof(struct nm_stats_peer) % 8 == 0, "summed by words");
 

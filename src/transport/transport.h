@@ -48,7 +48,8 @@
  * logs a failed connect() and the end of a peer.
  * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
  * may own a service thread; that thread never calls the sink.
- * Blocking: only create(), connect(), destroy() and copy->revoke() may block, for a bounded time.
+ * Blocking: only create(), connect(), destroy(), copy->revoke() and functions of nm_gpudirect_ops may
+ * block, for a bounded time.
  * Cost: send() of at most 2 KiB of payload and an idle progress() make no allocation, no log entry
  * and, except on the network or to wake a peer that sleeps, no system call.
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
@@ -62,9 +63,9 @@
  *                            engine ignores its packets; link and source stay until destroy()
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops, nm_place_ops,
- * nm_quarantine_ops and nm_move_ops are optional capabilities: a transport has all functions of one,
- * or none. These may be NULL, too: learn() of a transport, and known(), let_go(), quarantined() and
- * asked() of a sink. A new transport adds a line to base/channel.h and defines nm_CODE_kind, whose
+ * nm_gpudirect_ops, nm_quarantine_ops and nm_move_ops are optional capabilities: a transport has all functions of one,
+ * or none. These may be NULL, too: learn() of a transport, and known(), let_go(), quarantined(),
+ * asked() and gpudirect_done() of a sink. A new transport adds a line to base/channel.h and defines nm_CODE_kind, whose
  * create() fills a struct nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
@@ -172,6 +173,14 @@ struct nm_sink {
 	 * more: the transport then ends link and source.
 	 */
 	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
+	/*
+	 * What expect() or send() of nm_gpudirect_ops began for REQUEST of this peer is over: nothing
+	 * touches its memory any more. ERR 0: all bytes were sent or have come. May be NULL if the
+	 * engine never calls them.
+	 */
+	void (*gpudirect_done)(struct nm_transport *from, struct nm_peer *peer, uint64_t request,
+			       int err);
+	bool has_devices; /* the engine's user may pass memory of devices */
 };
 
 /* ---- Links ---- */
@@ -201,6 +210,7 @@ struct nm_link_facts {
 	struct nm_peer_label label;   /* the name that the peer gives itself */
 	bool remote_copy;	      /* as in nm_link */
 	struct nm_reason copy_reason; /* why it is true or false; may be "" without nm_copy_ops */
+	struct nm_reason device;      /* network: whether adapters reach devices, and why */
 };
 
 /* ---- From the engine to the transport: what every transport has ---- */
@@ -365,6 +375,34 @@ struct nm_place_ops {
 	void (*release)(struct nm_transport *transport, const struct nm_peer *peer, uint64_t hold);
 };
 
+/* ---- Capability: the memory of devices, without the host ---- */
+
+/*
+ * MEMORY is one piece of a device, with its mark (base/device.h). What cannot be done is logged once
+ * for each buffer, with the reason.
+ */
+struct nm_gpudirect_ops {
+	/* May expect() and send() succeed there? The first call for a buffer may take long. */
+	bool (*reaches)(struct nm_link *link, const struct iovec *memory);
+	/*
+	 * Receive a message of that length from the peer, beside its packets. The peer sends it with
+	 * *RET_TAG, which others cannot guess. gpudirect_done() of the sink follows. 0 or -errno.
+	 */
+	int (*expect)(struct nm_link *link, const struct iovec *memory, uint64_t request,
+		      uint64_t *ret_tag);
+	/* Send such a message, with the tag that the peer gave. The same results. */
+	int (*send)(struct nm_link *link, const struct iovec *memory, uint64_t tag,
+		    uint64_t request);
+	/*
+	 * End what was begun for REQUEST: nothing touches its memory after the return, and
+	 * gpudirect_done() does not follow. Waits about a second at most; then the adapter's
+	 * registration of the buffer ends. IS_DUE: the peer may still send it, and is not held up.
+	 */
+	void (*cancel)(struct nm_transport *transport, uint64_t request, bool is_due);
+	/* MEMORY is in one region less: adapters keep no registration that nothing uses. */
+	void (*forget)(struct nm_transport *transport, const struct iovec *memory);
+};
+
 /* ---- Capability: give up a channel, keep the peer ---- */
 
 /* Not for kinds with NM_TRANSPORT_NETWORK: a quarantined peer continues on one of those. */
@@ -481,6 +519,7 @@ struct nm_transport {
 	const struct nm_transport_ops *ops;
 	const struct nm_copy_ops *copy;		    /* NULL: cannot reach a peer's memory */
 	const struct nm_place_ops *place;	    /* NULL: payloads are given to send() */
+	const struct nm_gpudirect_ops *gpudirect;   /* NULL: the host copies bytes of devices */
 	const struct nm_quarantine_ops *quarantine; /* NULL: see "Invalid bytes" above */
 	const struct nm_move_ops *move;		    /* NULL: is never left in order */
 	/*

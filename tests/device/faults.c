@@ -142,6 +142,46 @@ static void break_in_flight(struct matrix *m, int breaks, bool closes)
 	m->nr_cases++;
 }
 
+/* Of two regions over one buffer, rank CLOSES closes the first in flight: nothing is lost. */
+static void close_one_in_flight(struct matrix *m, int closes)
+{
+	const bool is_origin = m->job.rank == 0;
+	const size_t len = 3000000;
+	struct fid_ep *ep = m->job.main.ep;
+	struct fi_cq_tagged_entry entry;
+	struct fid_mr *first, *second;
+	void *memory = gpu_alloc(len);
+	int err;
+
+	EXPECT(m, region(m, memory, len, KEY_OTHER, &first) == 0);
+	EXPECT(m, region(m, memory, len, KEY_OTHER + 1, &second) == 0);
+	job_fill(m->scratch, len, is_origin ? 5 : 6);
+	gpu_put(memory, m->scratch, len);
+	job_barrier(&m->job);
+	gpu_overlap();
+	if (is_origin)
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_send(ep, memory, len, fi_mr_desc(first), m->job.main.peers[1], NULL));
+	else
+		job_check(&m->job,
+			  fi_recv(ep, memory, len, fi_mr_desc(first), m->job.main.peers[0], NULL),
+			  "fi_recv");
+	while (m->job.rank == closes && gpu_overlap() == 0)
+		job_progress(&m->job, &m->job.main);
+	job_check(&m->job, fi_close(&first->fid), "fi_close region");
+	/* Since the call before it: no copy goes on, and none has begun. */
+	gpu_overlap();
+	EXPECT(m, gpu_overlap() == 0);
+	take(m, is_origin ? m->job.main.tx_cq : m->job.main.rx_cq, &entry, &err);
+	EXPECT(m, err == 0);
+	gpu_get(m->scratch, memory, len);
+	EXPECT(m, job_verify(m->scratch, len, 5) == len);
+	job_barrier(&m->job);
+	job_check(&m->job, fi_close(&second->fid), "fi_close region");
+	gpu_free(memory);
+	m->nr_cases++;
+}
+
 void breaks_in_flight(struct matrix *m)
 {
 	m->job.phase = "breaks in flight";
@@ -150,6 +190,8 @@ void breaks_in_flight(struct matrix *m)
 	for (int breaks = 0; breaks < 2; breaks++)
 		for (int closes = 0; closes < 2; closes++)
 			break_in_flight(m, breaks, closes);
+	for (int closes = 0; closes < 2; closes++)
+		close_one_in_flight(m, closes);
 }
 
 /* A send of the bytes that rank 1 has open, after rank 0 has reset its GPU under their region. */

@@ -9,6 +9,7 @@
 void (*gpu_fail)(unsigned int nth);
 unsigned int (*gpu_calls)(void);
 unsigned int (*gpu_overlap)(void);
+unsigned int (*gpu_direct)(void);
 
 static struct {
 	int (*init)(unsigned int flags);
@@ -22,7 +23,6 @@ static struct {
 	int (*free)(uint64_t address);
 	int (*put)(uint64_t to, const void *from, size_t len);
 	int (*get)(void *to, uint64_t from, size_t len);
-	int (*copy)(uint64_t to, uint64_t from, size_t len);
 	int (*pin)(void *pages, size_t len, unsigned int flags);
 	int (*unpin)(void *pages);
 	int (*wait)(void *stream);
@@ -64,13 +64,13 @@ bool gpu_open(void)
 	find(library, "cuMemFree_v2", &gpu.free);
 	find(library, "cuMemcpyHtoD_v2", &gpu.put);
 	find(library, "cuMemcpyDtoH_v2", &gpu.get);
-	find(library, "cuMemcpyDtoD_v2", &gpu.copy);
 	find(library, "cuMemHostRegister_v2", &gpu.pin);
 	find(library, "cuMemHostUnregister", &gpu.unpin);
 	find(library, "cuStreamSynchronize", &gpu.wait);
 	find(library, "nm_stand_in_fail", &gpu_fail);
 	find(library, "nm_stand_in_calls", &gpu_calls);
 	find(library, "nm_stand_in_overlap", &gpu_overlap);
+	find(library, "nm_stand_in_direct", &gpu_direct);
 	if (gpu.init(0) != 0 || gpu.count(&count) != 0 || count < 1)
 		return false;
 	check(gpu.retain(&primary, 0), "cuDevicePrimaryCtxRetain");
@@ -133,13 +133,6 @@ void gpu_put(void *to, const void *from, size_t len)
 void gpu_get(void *to, const void *from, size_t len)
 {
 	check(gpu.get(to, (uintptr_t)from, len), "cuMemcpyDtoH");
-}
-
-void gpu_copy(void *to, const void *from, size_t len)
-{
-	check(gpu.copy((uintptr_t)to, (uintptr_t)from, len), "cuMemcpyDtoD");
-	if (!gpu_fail)
-		check(gpu.wait(NULL), "cuStreamSynchronize");
 }
 
 void gpu_pin(void *pages, size_t len)

@@ -25,8 +25,6 @@ void *gpu_alloc(size_t len);
 void gpu_free(void *memory);
 void gpu_put(void *to, const void *from, size_t len);
 void gpu_get(void *to, const void *from, size_t len);
-/* On the device; blocks. */
-void gpu_copy(void *to, const void *from, size_t len);
 /* Host memory that is pinned, or the same no more. */
 void gpu_pin(void *pages, size_t len);
 void gpu_unpin(void *pages);
@@ -35,5 +33,6 @@ void gpu_unpin(void *pages);
 extern void (*gpu_fail)(unsigned int nth);
 extern unsigned int (*gpu_calls)(void);
 extern unsigned int (*gpu_overlap)(void);
+extern unsigned int (*gpu_direct)(void);
 
 #endif

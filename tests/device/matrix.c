@@ -3,9 +3,9 @@
  * Device memory over the public libfabric interface, on the machine's GPU or on the stand-in: every
  * operation in every size, with each side on the host or on the device, from rank 0 to rank 1 and to
  * itself; what a program can do wrong; with -f, the failure of every call of the driver at every
- * step (stand-in only); with -b, rates.
+ * step (stand-in only).
  *
- *   device_matrix -n 2 [-r RANK -d DIR] [-m LARGEST] [-f] [-b]
+ *   device_matrix -n 2 [-r RANK -d DIR] [-m LARGEST] [-f]
  *   device_matrix -x    FI_HMEM is not offered
  */
 #include "matrix.h"
@@ -150,11 +150,12 @@ struct outcome move(struct matrix *m, enum op op, size_t len, bool from, bool to
 		write_bytes(m, from, len, m->seed);
 	if (is_target && is_message)
 		post_recv(m, op, to, len, other);
-	job_barrier(&m->job);
+	/* Before the barrier, which drives progress: the bytes of the origin may arrive in it. */
 	if (m->has_no_context)
 		gpu_no_context();
 	if (fail && m->job.rank == fails)
 		gpu_fail(fail);
+	job_barrier(&m->job);
 	if (is_origin) {
 		ssize_t rc;
 
@@ -237,13 +238,29 @@ bool is_by_handle(const struct matrix *m)
 static void overlaps(struct matrix *m)
 {
 	m->job.phase = "overlaps";
-	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m))
+	if (!gpu_overlap || m->job.nr_ranks != 2 || is_by_handle(m) || getenv("NM_EXPECT_DIRECT"))
 		return;
 	gpu_overlap();
 	for (int sides = 1; sides < 4; sides++) {
 		expect_right(m, SEND, 2500000, sides & 1, sides & 2);
 		EXPECT(m, gpu_overlap() >= 2 || !(m->job.rank == 0 ? sides & 1 : sides & 2));
 	}
+}
+
+/* Large messages from device to device, and no others, go past the host if both ranks can that. */
+static void direct(struct matrix *m)
+{
+	const bool reaches = getenv("NM_EXPECT_DIRECT");
+
+	m->job.phase = "direct";
+	if (!gpu_direct || m->job.nr_ranks != 2)
+		return;
+	gpu_direct();
+	for (int sides = 0; sides < 4; sides++)
+		for (size_t len = 1000; len <= 2500000; len *= 50) {
+			expect_right(m, TAGGED, len, sides & 1, sides & 2);
+			EXPECT(m, gpu_direct() == (reaches && sides == 3 && len > 16384));
+		}
 }
 
 /* The thread that calls the provider need not be one that uses the GPU. */
@@ -444,18 +461,16 @@ int main(int argc, char **argv)
 		.patience_s = 1200,
 		.caps = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_DIRECTED_RECV | FI_HMEM,
 	};
-	bool fails = false, rated = false;
+	bool fails = false;
 	int option;
 
-	while ((option = getopt(argc, argv, JOB_OPTIONS "n:m:fbx")) >= 0) {
+	while ((option = getopt(argc, argv, JOB_OPTIONS "n:m:fx")) >= 0) {
 		if (option == 'n')
 			options.nr_ranks = atoi(optarg);
 		else if (option == 'm')
 			m.largest = strtoull(optarg, NULL, 0);
 		else if (option == 'f')
 			fails = true;
-		else if (option == 'b')
-			rated = true;
 		else if (option == 'x')
 			return offer(FI_MR_HMEM) == -FI_ENODATA ? 0 : 1;
 		else if (!job_option(&options, option, optarg))
@@ -463,14 +478,13 @@ int main(int argc, char **argv)
 	}
 	job_start(&m.job, &options);
 	open_memory(&m);
-	if (rated) {
-		rates(&m);
-	} else if (fails && gpu_fail) {
+	if (fails && gpu_fail) {
 		failures(&m);
 	} else {
 		offers(&m);
 		moves(&m);
 		overlaps(&m);
+		direct(&m);
 		without_context(&m);
 		atomics(&m);
 		wrong_pointers(&m);

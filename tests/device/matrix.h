@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of device_matrix share: matrix.c runs it, faults.c does wrong, rates.c measures. */
+/* What the files of device_matrix share: matrix.c runs it, faults.c does wrong. */
 #ifndef NM_TEST_DEVICE_MATRIX_H
 #define NM_TEST_DEVICE_MATRIX_H
 
@@ -69,7 +69,5 @@ void freed_buffers(struct matrix *m);
 void breaks_in_flight(struct matrix *m);
 void resets(struct matrix *m);
 void failures(struct matrix *m);
-/* rates.c */
-void rates(struct matrix *m);
 
 #endif

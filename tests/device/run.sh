@@ -7,10 +7,11 @@
 #   tests/device/run.sh BUILD CHANNEL [ARGUMENT...]
 #
 # BUILD: the build directory. CHANNEL: self, shm, segment or net; staged: shm without handles;
+# gpudirect: net over an adapter that reaches devices (adapter.c), gpudirect-one: at one rank only;
 # none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
 # directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
 # libnearmetal-fi.so. NM_SEAL: a command that gives each process namespaces of its own, such as
-# "unshare -n -i -u -p -f --mount-proc".
+# "unshare -n -i -u -p -f --mount-proc". NM_WAY: words that the statistics say about the way.
 
 set -euo pipefail
 
@@ -18,15 +19,32 @@ build=$1 channel=$2
 shift 2
 here=$(mktemp -d)
 trap 'rm -rf -- "$here"' EXIT
-mkdir "$here/rundir" "$here/job"
+mkdir "$here/rundir" "$here/job" "$here/stats"
+# What the statistics of an endpoint say about the way of large messages.
+case $channel in
+shm) way="by handle: " ;;
+staged | segment) way="window to window; by handle not: " ;;
+net) way="staged: the network's provider does not offer FI_HMEM" ;;
+gpudirect) way="GPUDirect by " ;;
+gpudirect-one) way="staged: NEARMETAL_GPUDIRECT=off" ;;
+esac
+way=${NM_WAY-${way-}}
 if [[ $channel == staged ]]; then
 	channel=shm
 	export NEARMETAL_CMA=off
 	# A small pool, whose chunks are soon used again; with -f its many copies take too long.
 	[[ " $* " == *" -f "* ]] || export NEARMETAL_POOL_SIZE=1M
 fi
-export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}
-export NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
+if [[ $channel == gpudirect* ]]; then
+	case $channel in
+	gpudirect) export NM_EXPECT_DIRECT=yes ;;
+	*) one=off ;;
+	esac
+	channel=net
+	export NEARMETAL_NET=nmadapter
+fi
+export FI_PROVIDER_PATH=${PROVIDER-$build/src/provider}:$build/tests/device
+export NEARMETAL_STATS_DIR=$here/stats NEARMETAL_RUNDIR=$here/rundir NEARMETAL_CHANNELS=$channel NEARMETAL_ON_LOSS=error
 # Under AddressSanitizer: libfabric 1.17 and the libraries that it loads leak.
 echo leak:libfabric.so >"$here/leaks"
 export LSAN_OPTIONS=suppressions=$here/leaks:print_suppressions=0
@@ -59,7 +77,7 @@ if [[ $channel == segment ]]; then
 			"$here/segment" $part "$token" "$here/$part.lock" >"$here/$part.conf"
 	done
 fi
-NEARMETAL_SEGMENT=$here/1.conf ${NM_SEAL-} "$program" -n 2 -r 1 -d "$here/job" "$@" &
+NEARMETAL_GPUDIRECT=${one-auto} NEARMETAL_SEGMENT=$here/1.conf ${NM_SEAL-} "$program" -n 2 -r 1 -d "$here/job" "$@" &
 other=$!
 NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "$@" || {
 	code=$?
@@ -68,3 +86,9 @@ NEARMETAL_SEGMENT=$here/0.conf ${NM_SEAL-} "$program" -n 2 -r 0 -d "$here/job" "
 	exit $code
 }
 wait $other
+# A GPU, or other namespaces, may have other ways.
+[[ -n $driver && (-z ${NM_SEAL-} || -n ${NM_WAY-}) ]] || exit 0
+grep -aq "$way" "$here"/stats/*.stats || {
+	echo "no endpoint says that its way is '$way'" >&2
+	exit 1
+}

@@ -29,7 +29,7 @@ static uint64_t last_id;
 static int nr_gpus;
 static bool is_initialized;
 struct context primary[64];
-static unsigned int nr_calls, fails_at;
+static unsigned int nr_calls, fails_at, nr_reached;
 
 _Thread_local struct context *stack[32];
 _Thread_local unsigned int depth;
@@ -45,6 +45,16 @@ EXPORT void nm_stand_in_fail(unsigned int nth)
 EXPORT unsigned int nm_stand_in_calls(void)
 {
 	return nr_calls;
+}
+
+EXPORT bool nm_stand_in_step(void)
+{
+	bool fails;
+
+	pthread_mutex_lock(&mutex);
+	fails = ++nr_calls == fails_at;
+	pthread_mutex_unlock(&mutex);
+	return fails;
 }
 
 int enter(void)
@@ -232,6 +242,52 @@ char *reach(uint64_t address, size_t len)
 	if (!a->bytes || len > a->size - (address - a->start))
 		return NULL;
 	return a->bytes + (address - a->start);
+}
+
+EXPORT void nm_stand_in_reached(void)
+{
+	pthread_mutex_lock(&mutex);
+	nr_reached++;
+	pthread_mutex_unlock(&mutex);
+}
+
+EXPORT unsigned int nm_stand_in_direct(void)
+{
+	unsigned int nr;
+
+	pthread_mutex_lock(&mutex);
+	nr = nr_reached;
+	nr_reached = 0;
+	pthread_mutex_unlock(&mutex);
+	return nr;
+}
+
+EXPORT char *nm_stand_in_reach(uint64_t address, size_t len)
+{
+	char *bytes;
+
+	pthread_mutex_lock(&mutex);
+	bytes = allocation_of(address) ? reach(address, len) : NULL;
+	pthread_mutex_unlock(&mutex);
+	return bytes;
+}
+
+/* What this file descriptor shows stays as long as somebody maps it. */
+EXPORT int cuMemGetHandleForAddressRange(void *ret_handle, uint64_t address, size_t size, int kind,
+					 unsigned long long flags)
+{
+	const struct allocation *a;
+	int err = enter_context(), file;
+
+	if (err)
+		return err;
+	a = allocation_of(address);
+	if (kind != 1 || flags || address % PAGE || size % PAGE || !a || !a->bytes ||
+	    a->start != address || a->mapped != size)
+		return leave(INVALID_VALUE);
+	file = fcntl(a->file, F_DUPFD_CLOEXEC, 0);
+	memcpy(ret_handle, &file, sizeof(file));
+	return leave(file < 0 ? OUT_OF_MEMORY : OK);
 }
 
 void empty(const struct context *context)

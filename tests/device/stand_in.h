@@ -12,6 +12,10 @@
 #ifndef NM_TEST_DEVICE_STAND_IN_H
 #define NM_TEST_DEVICE_STAND_IN_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 /*
  * From now on call number NTH of the driver's functions fails with 999, counted from 1 by the whole
  * process; 0: none. cuGetErrorString() is not counted.
@@ -21,5 +25,18 @@ void nm_stand_in_fail(unsigned int nth);
 unsigned int nm_stand_in_calls(void);
 /* The largest number of copies that went on at a time, since the last call of this function. */
 unsigned int nm_stand_in_overlap(void);
+
+/* For the adapter of the tests (adapter.c). */
+
+/* A step that can fail, counted as a call. True: it is to fail. */
+bool nm_stand_in_step(void);
+/* Where the adapter finds LEN bytes at ADDRESS. NULL: they are on no device any more. */
+char *nm_stand_in_reach(uint64_t address, size_t len);
+/* One more, or one less, copy of the adapter goes on. */
+void nm_stand_in_going(int change);
+/* The adapter has sent or received a message of a device. */
+void nm_stand_in_reached(void);
+/* How many it has, since the last call of this function. */
+unsigned int nm_stand_in_direct(void);
 
 #endif

@@ -49,6 +49,15 @@ EXPORT unsigned int nm_stand_in_overlap(void)
 	return (unsigned int)leave((int)most);
 }
 
+EXPORT void nm_stand_in_going(int change)
+{
+	enter_anyway();
+	nr_pending += (unsigned int)change;
+	if (nr_pending > most_pending)
+		most_pending = nr_pending;
+	leave(OK);
+}
+
 EXPORT int cuStreamCreate(struct stream **ret_stream, unsigned int flags)
 {
 	struct stream *stream;

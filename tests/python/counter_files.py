@@ -29,6 +29,7 @@ def peer_bytes(**fields: Any) -> bytes:
         "quarantine_reason": "",
         "fallback_reason": "",
         "choice": "",
+        "device": "",
         "protocols": (0,) * 8,
         "accesses": {},
     } | fields
@@ -48,10 +49,11 @@ def peer_bytes(**fields: Any) -> bytes:
             "quarantine_reason",
             "fallback_reason",
             "choice",
+            "device",
         )
     ]
     return struct.pack(
-        "<6s4BHIQQ8Q64Q96s192s192s192s192s192s",
+        "<6s4BHIQQ8Q64Q96s192s192s192s192s192s192s",
         wanted["id"],
         RELATIONS.index(wanted["relation"]),
         CHANNELS.index(wanted["channel"]),
@@ -73,7 +75,7 @@ def file_bytes(*peers: bytes, **fields: Any) -> bytes:
         "magic": MAGIC,
         "version": VERSION,
         "head_size": 256,
-        "peer_size": 1664,
+        "peer_size": 1856,
         "nr_peers": len(peers),
         "unlisted": 0,
         "state": 2,

@@ -31,7 +31,9 @@ SENT = {"shm": (10, 1000, 4, 400), "net": (1, 8, 0, 0)}
 
 def test_a_file_says_what_its_endpoint_counted() -> None:
     protocols = (0, 5, 0, 7, 0, 0, 0, 9)
-    peer_content = peer_bytes(traffic=SENT, stalls=3, choice="pull: near", protocols=protocols)
+    peer_content = peer_bytes(
+        traffic=SENT, stalls=3, choice="pull: near", device="staged: why", protocols=protocols
+    )
     found = parse_counters(file_bytes(peer_content, rank=5))
     assert (found.host, found.pid, found.rank, found.job, found.state) == (
         "n1",
@@ -44,6 +46,7 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
     assert peer.channels == {"shm": Traffic(10, 1000, 4, 400), "net": Traffic(1, 8, 0, 0)}
     assert peer.protocols == {"pool": 5, "pull": 7, "protocol 7": 9}
     assert peer.choice == "pull: near"
+    assert peer.device == "staged: why"
     assert peer.total == Traffic(11, 1008, 4, 400)
     assert (peer.relation, peer.stalls, peer.label) == ("host", 3, "n2, pid 7")
     assert json.loads(json.dumps(found.data()))["peers"][0]["sent_messages"] == 11

@@ -20,7 +20,7 @@ struct forger *forger_create(void)
 	struct nm_reason why = {""};
 
 	NM_CHECK(forger != NULL);
-	if (nm_net_inner_open("tcp", 64, &forger->inner, &why))
+	if (nm_net_inner_open("tcp", 64, false, &forger->inner, &why))
 		nm_test_fail(__FILE__, __LINE__, "%s", why.text);
 	forger->address.version = NM_ADDRESS_VERSION;
 	NM_CHECK_EQ(nm_identity_create(&forger->address.who), 0);

@@ -336,6 +336,10 @@ NM_TEST(answers_that_do_not_fit)
 {
 	struct nm_wire_cts cts = {.len = ROOM + 1};
 	struct nm_packet ask = {.op = NM_OP_CTS, .flags = NM_PKT_LAST, .len = sizeof(cts)};
+	const struct {
+		struct nm_wire_cts cts;
+		struct nm_wire_tag tag;
+	} tagged = {{.len = ROOM}, {7}};
 
 	bad_answer(ask, &cts, ROOM, 0);
 	cts.len = UINT64_MAX;
@@ -351,6 +355,13 @@ NM_TEST(answers_that_do_not_fit)
 	ask.len--;
 	bad_answer(ask, &cts, ROOM, 0);
 	ask.len++;
+	/* With a tag, for bytes that no adapter reaches. */
+	ask.flags = 0;
+	ask.len = sizeof(tagged);
+	bad_answer(ask, &tagged, ROOM, 0);
+	ask.flags = NM_PKT_LAST;
+	ask.len = sizeof(cts);
+	bad_answer((struct nm_packet){.op = NM_OP_PLACED}, NULL, ROOM, 0);
 	bad_answer(ask, &cts, 10, NM_DELIVERY_COMPLETE); /* it went with its envelope */
 	bad_answer((struct nm_packet){.op = NM_OP_ACK}, NULL, ROOM, 0);
 	bad_answer((struct nm_packet){.op = NM_OP_ACK, .data = 5}, NULL, 10, NM_DELIVERY_COMPLETE);

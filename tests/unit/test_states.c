@@ -22,13 +22,14 @@ static const char *const peers[NM_NR_PEER_STATES] = {
 
 static const char *const requests[NM_NR_REQUEST_STATES] = {
 	/* free, new, posted, draining, wait data, wait CTS, streaming, leaving, wait ACK, pulling,
-	 * placing, wait placed */
-	[NM_REQUEST_FREE] = ".x..........",	 [NM_REQUEST_NEW] = "x.x.xxxxxx..",
-	[NM_REQUEST_POSTED] = "x..xx....x..",	 [NM_REQUEST_DRAINING] = "x...........",
-	[NM_REQUEST_WAIT_DATA] = "x...........", [NM_REQUEST_WAIT_CTS] = "x.....x.x.x.",
-	[NM_REQUEST_STREAMING] = "x.......x...", [NM_REQUEST_LEAVING] = "x...........",
-	[NM_REQUEST_WAIT_ACK] = "x...........",	 [NM_REQUEST_PULLING] = "x...x......x",
-	[NM_REQUEST_PLACING] = "x....x......",	 [NM_REQUEST_WAIT_PLACED] = "x...x.......",
+	 * placing, wait placed, direct */
+	[NM_REQUEST_FREE] = ".x...........",	  [NM_REQUEST_NEW] = "x.x.xxxxxx..x",
+	[NM_REQUEST_POSTED] = "x..xx....x..x",	  [NM_REQUEST_DRAINING] = "x............",
+	[NM_REQUEST_WAIT_DATA] = "x............", [NM_REQUEST_WAIT_CTS] = "x.....x.x.x.x",
+	[NM_REQUEST_STREAMING] = "x.......x....", [NM_REQUEST_LEAVING] = "x............",
+	[NM_REQUEST_WAIT_ACK] = "x............",  [NM_REQUEST_PULLING] = "x...x......x.",
+	[NM_REQUEST_PLACING] = "x....x.......",	  [NM_REQUEST_WAIT_PLACED] = "x...x........",
+	[NM_REQUEST_DIRECT] = "x...xx.......",
 };
 
 static const char *const sessions[NM_NR_SESSION_STATES] = {

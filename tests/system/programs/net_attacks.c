@@ -117,7 +117,7 @@ void attacker_open(struct attacker *attacker)
 {
 	struct nm_reason why = {""};
 
-	if (nm_net_inner_open("tcp", 256, &attacker->inner, &why))
+	if (nm_net_inner_open("tcp", 256, false, &attacker->inner, &why))
 		fail("no inner endpoint", why.text);
 	attacker->self = (struct nm_address){.version = NM_ADDRESS_VERSION};
 	if (nm_identity_create(&attacker->self.who))
