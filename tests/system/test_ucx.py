@@ -17,7 +17,7 @@ import pytest
 
 from tests.system.local import ROOT, Site, site
 from tests.system.machines import free_port
-from tests.system.need import lacking, need_build
+from tests.system.need import lacking, need_build, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,9 +266,17 @@ TRAFFIC = ROOT / "build/programs/openmpi4/mpi_traffic"
 MCA = ("pml", "ucx"), ("osc", "^ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_open_mpi_keeps_content_and_order(tmp_path: Path, ranks: int) -> None:
+WALLS = ("unshare", "--pid", "--ipc", "--fork", "--mount-proc")
+"""What UCX's own shared memory does not cross: no process sees another one's pid."""
+
+
+@pytest.mark.parametrize(("ranks", "walls"), [(2, ()), (4, ()), (2, WALLS)])
+def test_open_mpi_keeps_content_and_order(
+    tmp_path: Path, ranks: int, walls: tuple[str, ...]
+) -> None:
     """Debian's Open MPI loads its UCX by its name, so another one can take the place."""
+    if walls:
+        need_root()
     if not MPI.exists() or not TRAFFIC.exists():
         lacking("Debian's Open MPI or its programs are missing")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -276,7 +284,7 @@ def test_open_mpi_keeps_content_and_order(tmp_path: Path, ranks: int) -> None:
     values = variables(str(tmp_path))
     options = [word for name, value in MCA for word in ("--mca", name, value)]
     options += [word for name in values for word in ("-x", name)]
-    program = (str(tmp_path / "mpi_traffic"), "-n", "1500", "-b", "60M", "-s", "7")
+    program = (*walls, str(tmp_path / "mpi_traffic"), "-n", "1500", "-b", "60M", "-s", "7")
     done = subprocess.run(
         [str(MPI), "--oversubscribe", *options, "-n", str(ranks), *program],
         check=False,
