@@ -15,11 +15,15 @@ MAY_USE = {layer: frozenset(LAYERS[:index]) for index, layer in enumerate(LAYERS
     "provider": frozenset(LAYERS) | {"net"},
     "tools": frozenset(LAYERS) - {"provider"},
     "spank": frozenset({"base"}),
+    "ucx": frozenset(LAYERS) - {"engine", "provider"},
 }
 # The first part of a foreign header's name and the folders that may include it.
 FOREIGN = {
     "rdma": ("src/net/", "src/provider/", "benchmarks/", "tests/"),
     "slurm": ("src/spank/",),
+    "ucp": ("src/ucx/", "tests/"),
+    "ucs": ("src/ucx/", "tests/"),
+    "uct": ("src/ucx/", "tests/"),
     "infiniband": (),
     "mpi.h": ("benchmarks/mpi/", "tests/", "tools/setup/"),
 }

@@ -24,6 +24,8 @@ def test_only_run_starts_processes() -> None:
         ("src/spank/a.c", '"shm/ring.h"', "src/spank may not use src/shm"),
         ("src/engine/a.c", "<rdma/fabric.h>", "<rdma/fabric.h> may be included only in"),
         ("src/provider/a.c", "<slurm/spank.h>", "<slurm/spank.h> may be included only in"),
+        ("src/ucx/a.c", '"provider/prov.h"', "src/ucx may not use src/provider"),
+        ("src/net/a.c", "<uct/api/uct.h>", "<uct/api/uct.h> may be included only in"),
         ("src/shm/a.c", '"ring.h"', 'write the layer: "shm/ring.h"'),
         ("src/shm/a.c", '"../base/log.h"', "no header src/../base/log.h"),
         ("src/zebra/a.c", '"shm/ring.h"', "directory src/zebra is not in the table"),

@@ -18,6 +18,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 export PATH=$root/build/venv/bin:$PATH
 
 options=(-Dwerror=true)
+if [[ -d $root/build/ucx/libucx ]]; then options+=("-Ducx=$root/build/ucx/libucx"); fi
 strict='-fno-sanitize-recover=all -fno-omit-frame-pointer'
 
 case ${1-} in

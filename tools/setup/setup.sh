@@ -31,6 +31,7 @@ cd -- "$root"
 . "$here/python.sh"
 . "$here/libfabric.sh"
 . "$here/mpi.sh"
+. "$here/ucx.sh"
 . "$here/programs.sh"
 . "$here/vm.sh"
 . "$here/libvirt.sh"
@@ -87,8 +88,8 @@ rm -rf -- "$scratch"
 mkdir -p -- "$scratch"
 
 set -m # each step is a process group of its own, see stop_child
-step_total=9
-[[ $with_build == yes ]] || step_total=7
+step_total=10
+[[ $with_build == yes ]] || step_total=8
 [[ $with_vm == no ]] || step_total=$((step_total + 2))
 [[ $with_vsphere == no ]] || step_total=$((step_total + 2))
 [[ $with_openstack == no ]] || step_total=$((step_total + 4))
@@ -102,6 +103,7 @@ debian_step
 python_step
 libfabric_step
 mpi_steps
+ucx_step
 if [[ $with_build == yes ]]; then
 	always c-build "C build" "$here/c_build.sh" normal
 	always mpi-programs "MPI programs" build_programs

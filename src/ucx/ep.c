@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints of UCX: sending to one peer, and what waits for room. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ucx/face.h"
+
+static struct nm_ucx_iface *iface_of(const struct nm_ucx_ep *ep)
+{
+	return nm_ucx_iface_of(ep->super.iface);
+}
+
+static struct nm_ucx_pending *pending_of(uct_pending_req_t *request)
+{
+	return (struct nm_ucx_pending *)request;
+}
+
+static uct_pending_req_t *first_pending(struct nm_ucx_ep *ep)
+{
+	struct nm_ucx_pending *pending = nm_list_first(&ep->pending, struct nm_ucx_pending, node);
+
+	nm_list_remove(&pending->node);
+	return (uct_pending_req_t *)pending;
+}
+
+ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep)
+{
+	struct nm_ucx_iface *iface = nm_ucx_iface_of(params->iface);
+	size_t len = params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR_LENGTH ?
+			     params->iface_addr_length :
+			     sizeof(struct nm_ucx_address);
+	struct nm_identity who;
+	struct nm_ucx_ep *ep;
+	int err;
+
+	if (!(params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR) ||
+	    !nm_ucx_address_parse(params->iface_addr, len, &who)) {
+		nm_error("ucx: an endpoint needs the address of an interface of this transport");
+		return UCS_ERR_INVALID_ADDR;
+	}
+	ep = calloc(1, sizeof(*ep));
+	if (!ep)
+		return UCS_ERR_NO_MEMORY;
+	ep->super.iface = &iface->base.super;
+	ep->peer = nm_ucx_peer_get(iface, &who);
+	if (!ep->peer) {
+		free(ep);
+		return UCS_ERR_NO_MEMORY;
+	}
+	nm_list_init(&ep->pending);
+	nm_list_init(&ep->waiting);
+	err = iface->in_progress ? -EAGAIN : nm_ucx_peer_connect(ep->peer);
+	if (err == -EAGAIN) {
+		nm_ucx_peer_begin(ep->peer);
+	} else if (err) {
+		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&who),
+			 ep->peer->why.text);
+		free(ep);
+		return UCS_ERR_UNREACHABLE;
+	}
+	nm_list_append(&ep->peer->eps, &ep->node);
+	*ret_ep = &ep->super;
+	return UCS_OK;
+}
+
+void nm_ucx_ep_destroy(uct_ep_h base)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+
+	if (!nm_list_empty(&ep->pending))
+		nm_warn("ucx: an endpoint was destroyed before its pending requests ended");
+	nm_list_remove(&ep->node);
+	nm_list_remove(&ep->waiting);
+	free(ep);
+}
+
+/* ---- Sending ---- */
+
+/* Pending requests go first, and bytes that UCX has packed before all others. */
+static bool is_blocked(const struct nm_ucx_ep *ep)
+{
+	return ep->peer->held || (!nm_list_empty(&ep->pending) && !ep->is_dispatching);
+}
+
+ucs_status_t nm_ucx_ep_am_short(uct_ep_h base, uint8_t id, uint64_t header, const void *payload,
+				unsigned int len)
+{
+	const struct nm_packet packet = {
+		.op = id,
+		.flags = NM_UCX_SHORT,
+		.len = len,
+		.tag = header,
+	};
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+
+	if (nm_unlikely(is_blocked(ep)))
+		return UCS_ERR_NO_RESOURCE;
+	if (nm_unlikely(id >= UCT_AM_ID_MAX || len + sizeof(header) > iface_of(ep)->max_short))
+		return UCS_ERR_INVALID_PARAM;
+	return nm_ucx_peer_send(ep->peer, &packet, payload);
+}
+
+static NM_COLD bool hold(struct nm_peer *peer, const struct nm_packet *packet, const void *payload)
+{
+	struct nm_ucx_held *held = malloc(sizeof(*held) + packet->len);
+
+	if (!held)
+		return false;
+	held->packet = *packet;
+	memcpy(held->bytes, payload, packet->len);
+	peer->held = held;
+	nm_list_append(&peer->iface->holding, &peer->node);
+	return true;
+}
+
+ssize_t nm_ucx_ep_am_bcopy(uct_ep_h base, uint8_t id, uct_pack_callback_t pack, void *arg,
+			   unsigned int flags)
+{
+	struct nm_packet packet = {.op = id, .flags = NM_UCX_BCOPY};
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+	struct nm_ucx_iface *iface = iface_of(ep);
+	ucs_status_t status;
+	size_t len;
+
+	(void)flags;
+	if (nm_unlikely(ep->peer->state == NM_UCX_PEER_DOWN))
+		return UCS_ERR_CONNECTION_RESET;
+	if (nm_unlikely(is_blocked(ep) || ep->peer->state != NM_UCX_PEER_UP))
+		return UCS_ERR_NO_RESOURCE;
+	if (nm_unlikely(id >= UCT_AM_ID_MAX))
+		return UCS_ERR_INVALID_PARAM;
+	len = pack(iface->outgoing, arg);
+	/* UCX has written beyond the buffer already: there is no way to go on. */
+	if (nm_unlikely(len > iface->max_bcopy))
+		abort();
+	packet.len = (uint32_t)len;
+	status = nm_ucx_peer_send(ep->peer, &packet, iface->outgoing);
+	if (nm_unlikely(status != UCS_OK) && !hold(ep->peer, &packet, iface->outgoing))
+		return UCS_ERR_NO_MEMORY;
+	return (ssize_t)len;
+}
+
+/* ---- Waiting ---- */
+
+ucs_status_t nm_ucx_ep_pending_add(uct_ep_h base, uct_pending_req_t *request, unsigned int flags)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+
+	(void)flags;
+	nm_list_append(&ep->pending, &pending_of(request)->node);
+	if (nm_list_empty(&ep->waiting))
+		nm_list_append(&iface_of(ep)->waiting, &ep->waiting);
+	/* It was lost while nothing was pending. */
+	if (ep->peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)
+		nm_ucx_peer_report(ep->peer);
+	return UCS_OK;
+}
+
+void nm_ucx_ep_pending_purge(uct_ep_h base, uct_pending_purge_callback_t cb, void *arg)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+
+	nm_list_remove(&ep->waiting);
+	while (!nm_list_empty(&ep->pending)) {
+		uct_pending_req_t *request = first_pending(ep);
+
+		if (cb)
+			cb(request, arg);
+	}
+}
+
+/* Run pending requests of EP in order until one finds no room. */
+static unsigned int dispatch(struct nm_ucx_ep *ep)
+{
+	unsigned int nr = 0;
+
+	while (!nm_list_empty(&ep->pending)) {
+		uct_pending_req_t *request = first_pending(ep);
+		ucs_status_t status;
+
+		ep->is_dispatching = true;
+		status = request->func(request);
+		ep->is_dispatching = false;
+		nr += status == UCS_OK || status == UCS_INPROGRESS;
+		if (status != UCS_OK) {
+			/* To the front: prepended to the first, or alone. */
+			nm_list_append(ep->pending.next, &pending_of(request)->node);
+			break;
+		}
+	}
+	return nr;
+}
+
+unsigned int nm_ucx_eps_progress(struct nm_ucx_iface *iface)
+{
+	struct nm_list round;
+	unsigned int nr = 0;
+
+	if (nm_likely(nm_list_empty(&iface->waiting)))
+		return 0;
+	/* Each one once; the callbacks may add some. */
+	nm_list_init(&round);
+	while (!nm_list_empty(&iface->waiting)) {
+		struct nm_list *node = iface->waiting.next;
+
+		nm_list_remove(node);
+		nm_list_append(&round, node);
+	}
+	while (!nm_list_empty(&round)) {
+		struct nm_ucx_ep *ep = nm_list_first(&round, struct nm_ucx_ep, waiting);
+
+		nm_list_remove(&ep->waiting);
+		nm_list_append(&iface->waiting, &ep->waiting);
+		if (ep->peer->state != NM_UCX_PEER_CONNECTING && !ep->peer->held)
+			nr += dispatch(ep);
+		if (nm_list_empty(&ep->pending))
+			nm_list_remove(&ep->waiting);
+	}
+	return nr;
+}
+
+/* ---- Order and liveness ---- */
+
+ucs_status_t nm_ucx_ep_flush(uct_ep_h base, unsigned int flags, uct_completion_t *comp)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+
+	(void)flags;
+	(void)comp;
+	/* What a link took is in the peer's reach; a lost peer gets nothing more. */
+	if (ep->peer->state == NM_UCX_PEER_DOWN)
+		return UCS_OK;
+	if (is_blocked(ep) || ep->peer->state != NM_UCX_PEER_UP)
+		return UCS_ERR_NO_RESOURCE;
+	return UCS_OK;
+}
+
+ucs_status_t nm_ucx_ep_fence(uct_ep_h base, unsigned int flags)
+{
+	/* Packets of one link arrive in order. */
+	(void)base;
+	(void)flags;
+	return UCS_OK;
+}
+
+ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t *comp)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+	struct nm_peer *peer = ep->peer;
+
+	(void)flags;
+	(void)comp;
+	if (peer->state == NM_UCX_PEER_UP)
+		peer->link->transport->ops->check_alive(peer->link);
+	if (peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)
+		nm_ucx_peer_report(peer);
+	return UCS_OK;
+}
+
+int nm_ucx_ep_is_connected(uct_ep_h base, const uct_ep_is_connected_params_t *params)
+{
+	struct nm_identity who;
+
+	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
+	       nm_ucx_address_parse(params->iface_addr, sizeof(struct nm_ucx_address), &who) &&
+	       nm_identity_equal(&who, &nm_ucx_ep_of(base)->peer->who);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The UCX face: a transport of UCX over the channels self, shm and segment (transport/transport.h).
+ *
+ *   UCX                    this directory                      below
+ *   component, domain      component.c
+ *   interface              struct nm_ucx_iface, iface.c        one identity, one transport a kind
+ *   endpoint               struct nm_ucx_ep, ep.c              names a peer
+ *   remote interface       struct nm_peer, peer.c              link and source
+ *   active message         op: its id; flags: enum nm_ucx_form; payload
+ *
+ * UCX chooses a transport per peer once, by is_reachable, so the face meets the peer there, by the
+ * same handshake as any send. Each interface is used by one thread at a time, as UCX defines.
+ *
+ * The callbacks of UCX connect endpoints, which the contract forbids during progress() of a
+ * transport. Such connects wait in `connecting` until progress() has returned, and so do reports of
+ * lost peers, in `lost`.
+ *
+ * UCX fills a buffer for a message once and must not be asked again, so bytes that find no room are
+ * kept in `held` of the peer, and nothing follows them until they left.
+ */
+#ifndef NM_UCX_FACE_H
+#define NM_UCX_FACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "transport/transport.h"
+#include "ucx/abi.h"
+
+/* What UCX packs into the addresses of workers. The bytes of peers' addresses are hostile. */
+struct nm_ucx_address {
+	uint8_t version; /* NM_UCX_ADDRESS_VERSION */
+	uint8_t zero;
+	struct nm_identity who;
+};
+#define NM_UCX_ADDRESS_VERSION 1
+
+/* nm_packet.flags; no packet of the other face (engine/protocol.h) has these. */
+enum nm_ucx_form {
+	NM_UCX_SHORT = 0xb1, /* 8 bytes of the message are the tag of the packet */
+	NM_UCX_BCOPY = 0xb2, /* the payload is the message; tag is 0 */
+};
+/* The longest message that a peer may send: the largest chunk, and the tag. */
+#define NM_UCX_MESSAGE_MAX (64 * 1024 + sizeof(uint64_t))
+
+enum nm_ucx_peer_state {
+	NM_UCX_PEER_KNOWN,	/* no link; it may be a source */
+	NM_UCX_PEER_CONNECTING, /* in iface->connecting */
+	NM_UCX_PEER_UP,		/* link is valid */
+	NM_UCX_PEER_DOWN,	/* gone for good: an identity is never used twice */
+	NM_UCX_NR_PEER_STATES,
+};
+extern const uint32_t nm_ucx_peer_transitions[NM_UCX_NR_PEER_STATES];
+
+/* Bytes that UCX packed and that found no room. */
+struct nm_ucx_held {
+	struct nm_packet packet;
+	uint8_t bytes[];
+};
+
+struct nm_peer {
+	enum nm_ucx_peer_state state;
+	struct nm_link *link;
+	struct nm_ucx_held *held;
+	struct nm_ucx_iface *iface;
+	struct nm_list eps;   /* struct nm_ucx_ep */
+	struct nm_list node;  /* in iface->connecting, iface->holding or iface->lost, or in none */
+	struct nm_peer *next; /* in its bucket */
+	struct nm_transport *tried; /* the transport that awaits its answer; NULL: none does */
+	unsigned int nr_sources;    /* channels on which it can send to this interface */
+	int err;		    /* DOWN: 0 if it closed normally */
+	struct nm_identity who;
+	struct nm_reason why; /* of the link, or of its absence */
+};
+
+struct nm_ucx_ep {
+	uct_ep_t super;
+	struct nm_peer *peer;
+	bool is_dispatching;	/* a pending request of it runs */
+	bool is_reported;	/* UCX knows that the peer is lost */
+	struct nm_list node;	/* in peer->eps */
+	struct nm_list pending; /* struct nm_ucx_pending */
+	struct nm_list waiting; /* in iface->waiting, while there are pending requests */
+};
+
+/* Overlays uct_pending_req_t, whose priv is the transport's. */
+struct nm_ucx_pending {
+	uct_pending_callback_t func;
+	struct nm_list node;
+};
+_Static_assert(sizeof(struct nm_ucx_pending) <= sizeof(uct_pending_req_t), "fits into priv");
+
+#define NM_UCX_NR_BUCKETS 1024
+
+struct nm_ucx_iface {
+	uct_base_iface_t base;
+	struct nm_address address; /* without a network part */
+	struct nm_sink sink;
+	struct nm_transport *transports[NM_NR_CHANNELS]; /* by rank */
+	unsigned int nr_transports;
+	bool in_progress; /* a transport delivers */
+	uint32_t max_bcopy, max_short;
+	uint8_t *outgoing; /* max_bcopy bytes, in which UCX packs */
+	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
+	struct nm_list connecting, holding, lost; /* peers */
+	struct nm_list waiting;			  /* endpoints */
+	uint64_t sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	struct nm_peer *buckets[NM_UCX_NR_BUCKETS];
+};
+
+static inline struct nm_ucx_iface *nm_ucx_iface_of(uct_iface_h iface)
+{
+	return nm_container_of(iface, struct nm_ucx_iface, base.super);
+}
+
+static inline struct nm_ucx_ep *nm_ucx_ep_of(uct_ep_h ep)
+{
+	return nm_container_of(ep, struct nm_ucx_ep, super);
+}
+
+/* ---- component.c ---- */
+
+/* The list of this transport's devices in UCX. */
+extern struct uct_component nm_ucx_component;
+
+/* ---- iface.c ---- */
+
+ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
+			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
+
+/* ---- peer.c ---- */
+
+/* The functions of the sink; `engine` and the rest are NULL. */
+extern const struct nm_sink nm_ucx_sink;
+
+/* Check LEN foreign bytes and copy the identity. False: they are no address of this face. */
+bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_identity *ret_who);
+/* The peer WHO, created if it is new. NULL: out of memory. */
+struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_identity *who);
+/*
+ * Make the link to PEER. 0; -EAGAIN: call again; other errors: the peer is as before, and its `why`
+ * has the reason. Not while in_progress.
+ */
+int nm_ucx_peer_connect(struct nm_peer *peer);
+/* Begin to connect, without a wait; progress ends it. */
+void nm_ucx_peer_begin(struct nm_peer *peer);
+/* PEER is gone. ERR 0: it closed normally. */
+void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why);
+/* Report the end of PEER to its endpoints during the next progress. */
+void nm_ucx_peer_report(struct nm_peer *peer);
+/* Send one packet. UCS_OK; UCS_ERR_NO_RESOURCE: no room; UCS_ERR_CONNECTION_RESET: it is gone. */
+ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
+			      const void *payload);
+/* What waits for the interface's peers: connects, held bytes, reports. Returns its amount. */
+unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface);
+void nm_ucx_peers_free(struct nm_ucx_iface *iface);
+
+/* ---- ep.c ---- */
+
+ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep);
+void nm_ucx_ep_destroy(uct_ep_h ep);
+ucs_status_t nm_ucx_ep_am_short(uct_ep_h ep, uint8_t id, uint64_t header, const void *payload,
+				unsigned int len);
+ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, void *arg,
+			   unsigned int flags);
+ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);
+void nm_ucx_ep_pending_purge(uct_ep_h ep, uct_pending_purge_callback_t cb, void *arg);
+ucs_status_t nm_ucx_ep_flush(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
+ucs_status_t nm_ucx_ep_fence(uct_ep_h ep, unsigned int flags);
+ucs_status_t nm_ucx_ep_check(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
+int nm_ucx_ep_is_connected(uct_ep_h ep, const uct_ep_is_connected_params_t *params);
+/* Run the pending requests of the endpoints that have some. Returns their number. */
+unsigned int nm_ucx_eps_progress(struct nm_ucx_iface *iface);
+
+#endif

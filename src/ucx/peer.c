@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Remote interfaces: identities, links, what arrives from them, and their ends. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/state.h"
+#include "transport/select.h"
+#include "ucx/face.h"
+
+const uint32_t nm_ucx_peer_transitions[NM_UCX_NR_PEER_STATES] = {
+	[NM_UCX_PEER_KNOWN] = NM_STATE(NM_UCX_PEER_CONNECTING) | NM_STATE(NM_UCX_PEER_UP) |
+			      NM_STATE(NM_UCX_PEER_DOWN),
+	[NM_UCX_PEER_CONNECTING] =
+		NM_STATE(NM_UCX_PEER_KNOWN) | NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
+	[NM_UCX_PEER_UP] = NM_STATE(NM_UCX_PEER_DOWN),
+};
+
+static void set_state(struct nm_peer *peer, enum nm_ucx_peer_state state)
+{
+	nm_state_check(nm_ucx_peer_transitions, peer->state, state);
+	peer->state = state;
+}
+
+bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_identity *ret_who)
+{
+	struct nm_address address = {.version = NM_ADDRESS_VERSION};
+	struct nm_ucx_address from;
+
+	if (!bytes || len != sizeof(from))
+		return false;
+	memcpy(&from, bytes, sizeof(from));
+	if (from.version != NM_UCX_ADDRESS_VERSION || from.zero)
+		return false;
+	address.who = from.who;
+	if (nm_address_parse(&address, sizeof(address), &address))
+		return false;
+	*ret_who = from.who;
+	return true;
+}
+
+struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_identity *who)
+{
+	struct nm_peer **bucket = &iface->buckets[nm_identity_hash(who) % NM_UCX_NR_BUCKETS];
+	struct nm_peer *peer;
+
+	for (peer = *bucket; peer; peer = peer->next)
+		if (nm_identity_equal(&peer->who, who))
+			return peer;
+	peer = calloc(1, sizeof(*peer));
+	if (!peer)
+		return NULL;
+	peer->iface = iface;
+	peer->who = *who;
+	nm_list_init(&peer->eps);
+	nm_list_init(&peer->node);
+	peer->next = *bucket;
+	*bucket = peer;
+	return peer;
+}
+
+/* ---- Connecting ---- */
+
+static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
+{
+	const struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = peer->who};
+	struct nm_reason why = {""};
+	struct nm_link *link;
+	int err = transport->ops->connect(transport, &address, peer, &link, &why);
+
+	if (err == -EAGAIN)
+		return err;
+	nm_reason_add(&peer->why, "%s%s: %s", *peer->why.text ? "; " : "",
+		      nm_channel_name(transport->kind->channel), why.text);
+	if (!err)
+		peer->link = link;
+	return err;
+}
+
+int nm_ucx_peer_connect(struct nm_peer *peer)
+{
+	struct nm_ucx_iface *iface = peer->iface;
+	const struct nm_select_peer facts = {
+		.is_self = nm_identity_equal(&peer->who, &iface->address.who),
+	};
+	const struct nm_transport *tried = peer->tried;
+	int err = -EHOSTUNREACH;
+
+	if (peer->state == NM_UCX_PEER_UP)
+		return 0;
+	if (peer->state == NM_UCX_PEER_DOWN)
+		return -ECONNRESET;
+	if (!tried)
+		peer->why.text[0] = '\0';
+	peer->tried = NULL;
+	for (unsigned int i = 0; i < iface->nr_transports; i++) {
+		struct nm_transport *t = iface->transports[i];
+
+		if (!nm_select_reaches(t->kind, &facts) ||
+		    (tried && t->kind->rank < tried->kind->rank))
+			continue;
+		err = connect_on(peer, t);
+		if (err == -EAGAIN)
+			peer->tried = t;
+		if (err == 0 || err == -EAGAIN)
+			break;
+	}
+	if (err == -EAGAIN)
+		return err;
+	nm_list_remove(&peer->node);
+	if (!err)
+		set_state(peer, NM_UCX_PEER_UP);
+	else if (peer->state == NM_UCX_PEER_CONNECTING)
+		set_state(peer, NM_UCX_PEER_KNOWN);
+	return err;
+}
+
+void nm_ucx_peer_begin(struct nm_peer *peer)
+{
+	if (peer->state != NM_UCX_PEER_KNOWN)
+		return;
+	set_state(peer, NM_UCX_PEER_CONNECTING);
+	nm_list_append(&peer->iface->connecting, &peer->node);
+}
+
+/* ---- Sending ---- */
+
+ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
+			      const void *payload)
+{
+	const struct iovec iov = {(void *)(uintptr_t)payload, packet->len};
+	struct nm_link *link = peer->link;
+	int err;
+
+	if (nm_unlikely(peer->state != NM_UCX_PEER_UP))
+		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
+							 UCS_ERR_NO_RESOURCE;
+	err = link->transport->ops->send(link, packet, &iov, 1);
+	if (nm_likely(!err)) {
+		peer->iface->sent[link->transport->kind->channel]++;
+		return UCS_OK;
+	}
+	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
+	return UCS_ERR_NO_RESOURCE;
+}
+
+/* ---- Arrivals, during progress() of a transport ---- */
+
+static struct nm_ucx_iface *sink_iface(const struct nm_transport *from)
+{
+	return from->sink.engine;
+}
+
+static struct nm_peer *source_up(struct nm_transport *from, const struct nm_identity *who,
+				 const struct nm_peer_label *label)
+{
+	struct nm_peer *peer = nm_ucx_peer_get(sink_iface(from), who);
+
+	(void)label;
+	if (!peer || peer->state == NM_UCX_PEER_DOWN)
+		return NULL;
+	peer->nr_sources++;
+	return peer;
+}
+
+/* The fault of a packet in words, or NULL. */
+static const char *packet_fault(const struct nm_packet *packet)
+{
+	if (packet->op >= UCT_AM_ID_MAX)
+		return "an active message with an unknown id";
+	if (packet->data)
+		return "an active message with a field that is always 0";
+	if (packet->flags != NM_UCX_SHORT && packet->flags != NM_UCX_BCOPY)
+		return "a packet that is no active message";
+	if (packet->flags == NM_UCX_BCOPY && packet->tag)
+		return "an active message with two headers";
+	if (packet->len > NM_UCX_MESSAGE_MAX - sizeof(uint64_t))
+		return "an active message that is too long";
+	return NULL;
+}
+
+static NM_COLD void refuse(struct nm_transport *from, struct nm_peer *peer, const char *fault)
+{
+	struct nm_reason why;
+
+	if (from->quarantine) {
+		from->quarantine->cast_out(from, &peer->who, fault);
+		return;
+	}
+	nm_reason_set(&why, "it sent %s", fault);
+	nm_ucx_peer_down(peer, -EBADMSG, &why);
+}
+
+/*
+ * UCX reads a message more than once, so it gets a private copy. It returns before the next message
+ * overwrites that: without UCT_CB_PARAM_FLAG_DESC it keeps nothing.
+ */
+static void deliver(struct nm_transport *from, struct nm_peer *peer, const struct nm_packet *packet,
+		    const void *payload)
+{
+	struct nm_ucx_iface *iface = sink_iface(from);
+	const uct_am_handler_t *handler;
+	const char *fault;
+	size_t len = packet->len;
+	uint8_t *to = iface->arrived;
+
+	if (nm_unlikely(peer->state == NM_UCX_PEER_DOWN))
+		return;
+	fault = packet_fault(packet);
+	if (nm_unlikely(fault)) {
+		refuse(from, peer, fault);
+		return;
+	}
+	if (packet->flags == NM_UCX_SHORT) {
+		memcpy(to, &packet->tag, sizeof(packet->tag));
+		memcpy(to + sizeof(packet->tag), payload, len);
+		len += sizeof(packet->tag);
+	} else {
+		memcpy(to, payload, len);
+	}
+	iface->received[from->kind->channel]++;
+	handler = &iface->base.am[packet->op];
+	handler->cb(handler->arg, to, len, 0);
+}
+
+static void source_down(struct nm_transport *from, struct nm_peer *peer, int err,
+			const struct nm_reason *why)
+{
+	bool is_link = peer->link && peer->link->transport == from;
+
+	peer->nr_sources -= peer->nr_sources > 0;
+	/* A channel that is used in no direction any more may close before the other one. */
+	if (is_link || !peer->nr_sources)
+		nm_ucx_peer_down(peer, err, why);
+}
+
+static void quarantined(struct nm_transport *from, struct nm_peer *peer,
+			const struct nm_stream_ends *ends, const struct nm_reason *why)
+{
+	(void)from;
+	(void)ends;
+	/* UCX chose this transport once and has no other channel for the same lane. */
+	nm_ucx_peer_down(peer, -EBADMSG, why);
+}
+
+const struct nm_sink nm_ucx_sink = {
+	.source_up = source_up,
+	.deliver = deliver,
+	.source_down = source_down,
+	.quarantined = quarantined,
+};
+
+/* ---- Ends ---- */
+
+void nm_ucx_peer_report(struct nm_peer *peer)
+{
+	if (nm_list_empty(&peer->node))
+		nm_list_append(&peer->iface->lost, &peer->node);
+}
+
+static bool has_pending(const struct nm_peer *peer)
+{
+	nm_list_for_each(node, &peer->eps)
+		if (!nm_list_empty(&nm_container_of(node, struct nm_ucx_ep, node)->pending))
+			return true;
+	return false;
+}
+
+void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why)
+{
+	bool is_owed = peer->held || has_pending(peer) || peer->state == NM_UCX_PEER_CONNECTING;
+
+	if (peer->state == NM_UCX_PEER_DOWN)
+		return;
+	set_state(peer, NM_UCX_PEER_DOWN);
+	nm_list_remove(&peer->node);
+	free(peer->held);
+	peer->held = NULL;
+	peer->link = NULL;
+	peer->tried = NULL;
+	peer->err = err;
+	if (why)
+		peer->why = *why;
+	/* A peer that closed normally is lost only to those who want something from it. */
+	if (err || is_owed)
+		nm_ucx_peer_report(peer);
+}
+
+/* UCX may destroy endpoints in its handler, so look again after each. */
+static void report(struct nm_peer *peer)
+{
+	struct nm_ucx_ep *ep;
+
+	nm_info("ucx: peer " NM_WHO_FORMAT " is lost: %s", NM_WHO(&peer->who),
+		*peer->why.text ? peer->why.text : "it closed");
+	do {
+		ep = NULL;
+		nm_list_for_each(node, &peer->eps) {
+			struct nm_ucx_ep *e = nm_container_of(node, struct nm_ucx_ep, node);
+
+			if (!e->is_reported)
+				ep = e;
+		}
+		if (ep) {
+			ep->is_reported = true;
+			uct_iface_handle_ep_err(&peer->iface->base.super, &ep->super,
+						UCS_ERR_CONNECTION_RESET);
+		}
+	} while (ep);
+}
+
+static unsigned int progress_connecting(struct nm_ucx_iface *iface)
+{
+	unsigned int nr = 0;
+
+	nm_list_for_each_safe(node, &iface->connecting) {
+		struct nm_peer *peer = nm_container_of(node, struct nm_peer, node);
+		int err = nm_ucx_peer_connect(peer);
+
+		nr += !err;
+		if (!err || err == -EAGAIN)
+			continue;
+		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who),
+			 peer->why.text);
+		nm_ucx_peer_down(peer, err, NULL);
+	}
+	return nr;
+}
+
+static unsigned int progress_holding(struct nm_ucx_iface *iface)
+{
+	unsigned int nr = 0;
+
+	nm_list_for_each_safe(node, &iface->holding) {
+		struct nm_peer *peer = nm_container_of(node, struct nm_peer, node);
+
+		if (nm_ucx_peer_send(peer, &peer->held->packet, peer->held->bytes) != UCS_OK)
+			continue;
+		free(peer->held);
+		peer->held = NULL;
+		nm_list_remove(&peer->node);
+		nr++;
+	}
+	return nr;
+}
+
+unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface)
+{
+	unsigned int nr = 0;
+
+	if (nm_unlikely(!nm_list_empty(&iface->connecting)))
+		nr += progress_connecting(iface);
+	if (nm_unlikely(!nm_list_empty(&iface->holding)))
+		nr += progress_holding(iface);
+	while (nm_unlikely(!nm_list_empty(&iface->lost))) {
+		struct nm_peer *peer = nm_list_first(&iface->lost, struct nm_peer, node);
+
+		nm_list_remove(&peer->node);
+		report(peer);
+		nr++;
+	}
+	return nr;
+}
+
+void nm_ucx_peers_free(struct nm_ucx_iface *iface)
+{
+	for (unsigned int i = 0; i < NM_UCX_NR_BUCKETS; i++)
+		for (struct nm_peer *peer = iface->buckets[i], *next; peer; peer = next) {
+			next = peer->next;
+			free(peer->held);
+			free(peer);
+		}
+}

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport for UCX: its structures, its messages in and between nodes, and lost peers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system.local import ROOT, Site, site
+from tests.system.machines import free_port
+from tests.system.need import lacking, need_build, need_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+
+need_build()
+
+UCX = (ROOT / "build/ucx").resolve() / "libucx"
+PLUGIN = ROOT / "build/c/src/ucx"
+LIBRARY = PLUGIN / "libuct_nearmetal.so.0"
+if not LIBRARY.exists() or not (UCX / "bin/ucx_perftest").exists():
+    lacking("the transport for UCX is not built")
+
+PERFTEST = str(UCX / "bin/ucx_perftest")
+CARRIED = re.compile(r"shm carried (\d+) messages out and (\d+) in")
+TESTS = {
+    "uct-short": ("-d", "memory", "-x", "nearmetal", "-t", "am_lat", "-s", "8"),
+    "uct-bcopy": ("-d", "memory", "-x", "nearmetal", "-t", "am_bw", "-D", "bcopy", "-s", "32768"),
+    "tag-small": ("-t", "tag_lat", "-s", "8"),
+    "tag-large": ("-t", "tag_bw", "-s", "1048576"),
+}
+PATIENCE_S = 60.0
+
+
+def variables(rundir: str) -> dict[str, str]:
+    return {
+        "LD_LIBRARY_PATH": str(UCX / "lib"),
+        "UCX_PLUGIN_PATH": str(PLUGIN),
+        "UCX_TLS": "nearmetal",
+        "UCX_WARN_UNUSED_ENV_VARS": "n",
+        "NEARMETAL_RUNDIR": rundir,
+        "NEARMETAL_LOG": "info",
+    }
+
+
+# ---- The structures that UCX does not publish ----
+
+STRUCTURES = (
+    "uct_am_handler",
+    "uct_base_iface",
+    "uct_component",
+    "uct_ep_is_connected_params",
+    "uct_iface_config",
+    "uct_iface_internal_ops",
+    "uct_iface_is_reachable_params",
+    "uct_md",
+    "uct_md_attr_v2",
+    "uct_md_ops",
+    "uct_tl",
+    "uct_tl_device_resource",
+)
+OURS_ONLY = {"others"}
+"""Members of abi.h that stand for several of libuct's."""
+ENTRY = re.compile(r"^ <(\d+)><([0-9a-f]+)>: Abbrev Number: \d+(?: \((\w+)\))?")
+ATTRIBUTE = re.compile(r"^\s+<[0-9a-f]+>\s+(DW_AT_\w+)\s*: (.*)$")
+
+
+class Layout(dict[str, int]):
+    """The offset of each member, and the size."""
+
+    size = 0
+
+
+class Layouts:
+    """The structures of a library, read from its debug information."""
+
+    def __init__(self, library: Path) -> None:
+        self.named: dict[str, Layout] = {}
+        self._at: dict[str, Layout] = {}
+        self._open: dict[int, Layout] = {}
+        aliases: dict[str, str] = {}
+        for depth, tag, values in entries(library):
+            name = values.get("DW_AT_name", "").rpartition(": ")[2].strip()
+            if tag == "DW_TAG_structure_type" and "DW_AT_byte_size" in values:
+                self._begin(depth, name, values)
+            elif tag == "DW_TAG_member" and depth - 1 in self._open:
+                self._open[depth - 1][name] = int(values.get("DW_AT_data_member_location", "0"))
+            else:
+                self._open.pop(depth, None)
+            if tag == "DW_TAG_typedef" and "DW_AT_type" in values:
+                aliases[name.removesuffix("_t")] = values["DW_AT_type"].strip("<> \t")
+        for name, place in aliases.items():
+            if layout := self._at.get(place.removeprefix("0x")):
+                self.named.setdefault(name, layout)
+
+    def _begin(self, depth: int, name: str, values: dict[str, str]) -> None:
+        layout = self._open[depth] = self._at[values["offset"]] = Layout()
+        layout.size = int(values["DW_AT_byte_size"])
+        if name:
+            self.named.setdefault(name, layout)
+
+
+def entries(library: Path) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Read depth, tag and attributes of each entry of the debug information."""
+    dump = subprocess.run(
+        ["readelf", "--debug-dump=info", library], check=True, capture_output=True, text=True
+    ).stdout
+    depth, tag, values = 0, "", dict[str, str]()
+    for line in dump.splitlines():
+        if match := ENTRY.match(line):
+            yield depth, tag, values
+            depth, tag, values = int(match[1]), match[3] or "", {"offset": match[2]}
+        elif match := ATTRIBUTE.match(line):
+            values[match[1]] = match[2]
+    yield depth, tag, values
+
+
+def test_structures_are_those_of_the_library() -> None:
+    theirs, ours = Layouts(UCX / "lib/libuct.so.0").named, Layouts(LIBRARY.resolve()).named
+    for name in STRUCTURES:
+        assert ours[name].size == theirs[name].size, name
+        assert len(ours[name]) > 1, name
+        for member, offset in ours[name].items():
+            if member not in OURS_ONLY:
+                assert theirs[name].get(member) == offset, f"{name}.{member}"
+
+
+# ---- Two processes of one kernel ----
+
+
+@contextmanager
+def server(rundir: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    uct = ("-d", "memory", "-x", "nearmetal")
+    with subprocess.Popen(
+        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *uct],
+        env=os.environ | variables(str(rundir)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline().startswith("Waiting")
+            yield process
+        finally:
+            process.kill()
+
+
+def client(rundir: Path, port: int, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PERFTEST, "-p", str(port), *options, "127.0.0.1"],
+        env=os.environ | variables(str(rundir)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def carried(output: str) -> int:
+    """Messages that a process sent and received through memory."""
+    return max((int(m[1]) + int(m[2]) for m in CARRIED.finditer(output)), default=0)
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_messages_between_processes(tmp_path: Path, name: str) -> None:
+    port = free_port()
+    with server(tmp_path, port):
+        with client(tmp_path, port, "-n", "2000", *TESTS[name]) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        assert "ERROR" not in output
+        assert carried(output) >= 2000
+
+
+def test_peer_that_dies_is_reported(tmp_path: Path) -> None:
+    port = free_port()
+    endless = ("-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
+    with (
+        server(tmp_path, port) as other,
+        client(tmp_path, port, *endless) as process,
+    ):
+        time.sleep(1)
+        assert process.poll() is None
+        other.send_signal(signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert "died: its socket hung up" in output
+    assert "error handler called with status -25 (Connection reset by remote peer)" in output
+
+
+def test_process_of_another_rundir_is_not_reached(tmp_path: Path) -> None:
+    """UCX says the reason that the handshake has."""
+    port = free_port()
+    here, there = tmp_path / "here", tmp_path / "there"
+    for path in (here, there):
+        path.mkdir(mode=0o700)
+    with (
+        server(here, port),
+        client(there, port, "-n", "10", "-t", "tag_lat") as process,
+    ):
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode != 0
+    assert re.search(r"nearmetal/memory - shm: \S", output), output
+
+
+# ---- Sealed nodes ----
+
+SPEC = """\
+version: 1
+name: ucx
+backend: local
+show: ['{ucx}', '{plugin}', '{directory}']
+hosts:
+  - name: h1
+    nodes: [{{name: n1}}, {{name: n2}}]
+"""
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[tuple[Site, str]]:
+    with site() as place:
+        spec = place.write(
+            "spec.yaml", SPEC.format(ucx=UCX.parent, plugin=PLUGIN, directory=place.directory)
+        )
+        place.ok("up", spec)
+        yield place, spec
+        place.look(spec)
+        place.ok("down", "--yes", spec)
+        place.assert_no_trace()
+
+
+def in_node(name: str, spec: str, *command: str) -> list[str]:
+    words = (f"{key}={value}" for key, value in variables("/run/nearmetal").items())
+    return ["exec", spec, name, "--", "env", *words, *command]
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_messages_between_nodes(up: tuple[Site, str], name: str) -> None:
+    place, spec = up
+    uct = ("-d", "memory", "-x", "nearmetal")
+    with place.start(*in_node("n1", spec, PERFTEST, *uct)) as other:
+        try:
+            time.sleep(2)
+            options = ("-n", "2000", *TESTS[name], "10.77.0.11")
+            done = place.run(*in_node("n2", spec, PERFTEST, *options))
+            other.communicate(timeout=PATIENCE_S)
+        finally:
+            other.kill()
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert carried(output) >= 2000, output
+
+
+MPI = Path("/usr/bin/mpirun.openmpi")
+TRAFFIC = ROOT / "build/programs/openmpi4/mpi_traffic"
+MCA = ("pml", "ucx"), ("osc", "^ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")
+
+
+WALLS = ("unshare", "--pid", "--ipc", "--fork", "--mount-proc")
+"""What UCX's own shared memory does not cross: no process sees another one's pid."""
+
+
+@pytest.mark.parametrize(("ranks", "walls"), [(2, ()), (4, ()), (2, WALLS)])
+def test_open_mpi_keeps_content_and_order(
+    tmp_path: Path, ranks: int, walls: tuple[str, ...]
+) -> None:
+    """Debian's Open MPI loads its UCX by its name, so another one can take the place."""
+    if walls:
+        need_root()
+    if not MPI.exists() or not TRAFFIC.exists():
+        lacking("Debian's Open MPI or its programs are missing")
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    shutil.copy(TRAFFIC, tmp_path)
+    values = variables(str(tmp_path))
+    options = [word for name, value in MCA for word in ("--mca", name, value)]
+    options += [word for name in values for word in ("-x", name)]
+    program = (*walls, str(tmp_path / "mpi_traffic"), "-n", "1500", "-b", "60M", "-s", "7")
+    done = subprocess.run(
+        [str(MPI), "--oversubscribe", *options, "-n", str(ranks), *program],
+        check=False,
+        capture_output=True,
+        env=os.environ | root | values,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "traffic OK" in output
+    assert len([m for m in CARRIED.finditer(output) if int(m[1]) > 100]) == ranks
