@@ -26,7 +26,7 @@ from nearmetal.check.performance.line_verdict import (
 )
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
-from nearmetal.check.performance.run import QUANTITIES, PerformanceRun
+from nearmetal.check.performance.run import QUANTITIES, TOGETHER, PerformanceRun
 from nearmetal.check.performance.screen import Side
 
 _MOST_NAMES = 6
@@ -138,8 +138,24 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
 
 
 def wrong_results(run: PerformanceRun) -> Iterator[FoundOnNodes]:
-    """Yield nodes whose HPL computed a wrong result."""
+    """Yield nodes whose HPL computed a wrong result, and all that only together did."""
+    together = {name: line for name, line in run.wrong.items() if line.startswith(TOGETHER)}
+    if together:
+        yield (
+            ARITHMETIC,
+            tuple(together),
+            Spotted(
+                next(iter(together.values())),
+                "a scaled residual below the threshold of HPL",
+                "HPL of all nodes together is wrong, and each of them alone computes right "
+                "results: a node at times, or messages between them",
+                "nearmetal check performance SPEC --measure hpl  # again; nearmetal doctor SPEC",
+                "together",
+            ),
+        )
     for name, line in run.wrong.items():
+        if name in together:
+            continue
         yield (
             ARITHMETIC,
             (name,),
