@@ -25,6 +25,7 @@ from nearmetal.check.performance.line_verdict import (
     line_findings,
 )
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
+from nearmetal.check.performance.neighbours import is_without_noise
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
 from nearmetal.check.performance.run import QUANTITIES, TOGETHER, PerformanceRun
 from nearmetal.check.performance.screen import Side
@@ -176,6 +177,7 @@ def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
     for quantity, words in run.lacking.items():
         why, _, remedy = words.partition("|")
         by_others = quantity in measured - in_part
+        nothing = is_without_noise(words)
         yield (
             MISSING,
             run.names,
@@ -184,10 +186,12 @@ def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
                 QUANTITIES[quantity].title,
                 "values are compared, but they are not those of the stock program"
                 if by_others
+                else "a node without neighbours loses nothing to them"
+                if nothing
                 else "what is not measured is neither slow nor healthy",
                 remedy or "nearmetal status SPEC",
                 quantity,
-                grade=Gravity.NOTE if by_others else None,
+                grade=Gravity.NOTE if by_others or nothing else None,
             ),
         )
 
