@@ -140,7 +140,7 @@ def test_the_first_line_says_that_pairs_of_three_nodes_were_not_compared() -> No
     assert f"<h1>{title}</h1>" in page(run)
     run = replace(run, lacking={"hpl": "no hpcc"}, failures={})
     found = analysed(run, CLASSES)
-    calm = replace(found, findings=())
+    calm = replace(found, findings=[])
     text = render_check(CheckRun(run, CLASSES, calm))
     assert "than its class, but values are missing and some were not compared</h1>" in text
 
