@@ -8,10 +8,11 @@ arithmetic, which is worse than a slow node.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Self
@@ -19,6 +20,7 @@ from typing import Self
 from nearmetal.check.performance.run import (
     LIMIT_S,
     MAX_TEXT,
+    TOGETHER,
     Item,
     MeasuredTurn,
     Order,
@@ -27,7 +29,7 @@ from nearmetal.check.performance.run import (
 from nearmetal.check.unmeasured import Unmeasured
 from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.core.errors import LogError, NearmetalError
+from nearmetal.core.errors import BackendError, LogError, NearmetalError
 from nearmetal.core.process import AT_ONCE, Runner
 from nearmetal.core.progress import Progress
 from nearmetal.core.resources import share
@@ -50,6 +52,9 @@ SHARE_OF_MEMORY = 16
 _COPIES = 4
 _LEAST = 2
 _LIMIT_S = 300.0
+_LOOK_S = 0.5
+"""Between two attempts to end jobs: one that is just starting cannot be ended yet."""
+
 _MOST_OUTPUT = 1 << 20
 _MARK = "NM_CHECK_HPL"
 _REMEDY = "apt-get install hpcc  # on this machine, whose files the nodes see"
@@ -136,6 +141,9 @@ class HplMeasurement:
     _mpi: str = ""
     _path: str = ""
     _size: int = 0
+    _last: str = ""
+    _hint: str = ""
+    """Of the last job that failed: why, and the remedy."""
     _name: str = field(default_factory=lambda: new_name("hpl"))
 
     def __post_init__(self) -> None:
@@ -147,6 +155,11 @@ class HplMeasurement:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """End the jobs in the nodes."""
+        with contextlib.suppress(BackendError):
             self.backend.end_marked(f"{_MARK}={self._name}")
 
     @property
@@ -183,8 +196,10 @@ class HplMeasurement:
         names = [node.name for _, node in self.spec.nodes]
         first = self._results(FIRST_SIZE, set(names))
         if not first:
-            why = next(iter(self.failures.values()), next(iter(self.wrong.values()), "no result"))
-            self.lacking["hpl"] = f"no node has a result of HPL: {why}"[:MAX_TEXT]
+            why = self._last or next(iter(self.wrong.values()), "no result")
+            why = f"no node has a result of HPL: {why.replace('|', '/')}"[:MAX_TEXT]
+            self.lacking["hpl"] = f"{why}|{self._hint}" if self._hint else why
+            self._unmeasured = Unmeasured(len(names))  # what all lack is no fault of a node
             return
         self._size = size_for(first, len(names))
         self.setup["hpl"] = f"HPL of hpcc on all slots of a node, N = {self._size}, {self._mpi}"
@@ -205,12 +220,21 @@ class HplMeasurement:
         slots = {n.name: n.slots for _, n in self.spec.nodes if n.name in wanted}
         able = [n for n in slots if not self._unmeasured.is_left_out("hpl", (n,))]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            ends = list(pool.map(lambda name: self._outcome((name,), slots[name], size), able))
+            jobs = [pool.submit(self._outcome, (name,), slots[name], size) for name in able]
+            try:
+                ends = [job.result() for job in jobs]
+            except BaseException:
+                # The pool waits for its jobs, which would take their whole limit.
+                pool.shutdown(wait=False, cancel_futures=True)
+                while wait(jobs, timeout=_LOOK_S).not_done:
+                    self._end()
+                raise
         for name, end in zip(able, ends, strict=True):
             if isinstance(end, HplResult):
                 found[name] = end
                 self._unmeasured.succeed("hpl", (name,))
             else:
+                self._last = end
                 self._unmeasured.fail("hpl", (name,), end)
                 self._unmeasured.was_late("hpl", (name,))
         return found
@@ -247,7 +271,10 @@ class HplMeasurement:
                     return f"hpcc ended with code {done.exit_code}: {why}"[:MAX_TEXT]
                 return read_result(said, names[0])
             except WrongResultError as error:
-                self.wrong |= dict.fromkeys(names, str(error))
+                together = TOGETHER if len(names) > 1 else ""
+                for name in names:
+                    self.wrong.setdefault(name, f"{together}{error}"[:MAX_TEXT])
                 return "the result of HPL is wrong"
             except NearmetalError as error:
+                self._hint = printable(error.hint)[:MAX_TEXT]
                 return printable(error.message)[:MAX_TEXT]

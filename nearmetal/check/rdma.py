@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import comb
 
 from nearmetal.check.performance.run import (
     BY_RDMA,
@@ -41,6 +42,7 @@ _GBIT_TO_MEGABYTES = 1000 / 8
 _LEAST = 2
 _READ_S = 60.0
 _NO_DEVICE = f"no active RDMA device, or no {' and '.join(PROGRAMS.values())}"
+_KIND = "two active ports of one kind"
 _REMEDY = "nearmetal check --profile health_extended  # fabric.*; apt-get install perftest"
 
 
@@ -62,6 +64,7 @@ class RdmaMeasurement:
     setup: dict[str, str] = field(default_factory=dict)
     _able: dict[str, RdmaNode] | None = None
     _unmeasured: Unmeasured = field(init=False)
+    _apart: set[frozenset[str]] = field(default_factory=set)
     _quantity: str = ""
     _why: str = ""
     """Why a node cannot be measured."""
@@ -89,8 +92,14 @@ class RdmaMeasurement:
         items = [
             item
             for item in order.items
-            if able.keys() >= {*item} and not self._unmeasured.is_left_out(name, item)
+            if able.keys() >= {*item}
+            and not self._unmeasured.is_left_out(name, item)
+            and self._fit(item, able)
         ]
+        if self._apart:
+            self.setup[name] = f"{_setup(name)}; pairs without {_KIND}: {len(self._apart)}"
+            if len(self._apart) == comb(len(able), 2):
+                self.lacking[name] = f"no pair has {_KIND}|{_REMEDY}"
         values: dict[Item, float] = {}
         for ways in (items, [item[::-1] for item in items]):
             for first in range(0, len(ways), AT_ONCE):
@@ -101,6 +110,12 @@ class RdmaMeasurement:
                 self._unmeasured.was_late(name, item)
         return MeasuredTurn(name, values)
 
+    def _fit(self, item: Item, able: Mapping[str, RdmaNode]) -> bool:
+        """Whether two nodes have ports of one kind; nodes of two fabrics are no fault."""
+        if ends_of(item, able) is None:
+            self._apart.add(frozenset(item))
+        return frozenset(item) not in self._apart
+
     def _sent(
         self, name: str, ways: Sequence[Item], able: Mapping[str, RdmaNode], times: int
     ) -> dict[Item, float]:
@@ -109,12 +124,10 @@ class RdmaMeasurement:
         pairs: dict[Item, FabricPair] = {}
         for way in ways:
             ends, address = ends_of(way[::-1], able), places.get(way[1], "")
-            if ends is None:
-                self._unmeasured.fail(name, way, "no two active ports have one link layer")
-            elif not address:
-                self._unmeasured.fail(name, way, f"{way[1]} has no address")
-            else:
+            if ends and address:
                 pairs[way] = FabricPair(ends, address)
+            else:
+                self._unmeasured.fail(name, way, f"{way[1]} has no address")
         test = FabricTest(iterations=ITERATIONS * times, timeout_s=self.limit_s)
         measurement = FabricMeasurement(self._nodes, test, TYPICAL)
         figures = measurement.figures([*pairs.values()], PROGRAMS[name], SIZES[name])
@@ -139,9 +152,12 @@ class RdmaMeasurement:
         self._why = next(iter(others.values()), "")
         for name, why in others.items() if len(self._able) >= _LEAST else ():
             self._unmeasured.give_up(name, f"RDMA: {why}")
-        for name in BY_RDMA:
-            self.setup[name] = f"{PROGRAMS[name]} of perftest, {ITERATIONS} x {SIZES[name]} bytes"
+        self.setup |= {name: _setup(name) for name in BY_RDMA}
         return self._able
+
+
+def _setup(name: str) -> str:
+    return f"{PROGRAMS[name]} of perftest, {ITERATIONS} x {SIZES[name]} bytes"
 
 
 def _sends(node: RdmaNode) -> bool:

@@ -11,10 +11,13 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import exp, isfinite
 from statistics import median
 
+from nearmetal.check.families.uniformity import kind_of
 from nearmetal.check.model import Analysis, Gravity
+from nearmetal.check.performance.checks import OF_QUANTITY
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.line_verdict import MeasuredLine
 from nearmetal.check.performance.naming import Named, name_parts
@@ -40,6 +43,15 @@ _SIDES = {
 }
 _PROVEN = {True: "slow", False: "not slow", None: "not settled"}
 _STYLES = {Gravity.FAULT: "bad", Gravity.WARNING: "doubt", Gravity.NOTE: ""}
+
+_KINDS = {
+    "container": "container",
+    "guest": "virtual machine",
+    "host": "host of virtual machines",
+    "machine": "no virtual machine",
+}
+
+_PERFORMANCE = {check.name for check in OF_QUANTITY.values()}
 
 _FACTS = {
     "model": ("system", "dmi", "product_name"),
@@ -70,8 +82,7 @@ def environment(snapshots: Iterable[Snapshot]) -> tuple[tuple[str, str], ...]:
     found: dict[str, dict[str, list[str]]] = {name: defaultdict(list) for name in _FACTS}
     found["kind"] = defaultdict(list)
     for node in snapshots:
-        guest = node.flag("virtual", "guest")
-        found["kind"]["virtual machine" if guest else "no virtual machine"].append(node.name)
+        found["kind"][_KINDS[kind_of(node)]].append(node.name)
         for name, path in _FACTS.items():
             number = node.number(*path)
             text = node.text(*path) or ("" if number is None else f"{number:g}")
@@ -106,7 +117,8 @@ def render_check(check: CheckRun) -> str:
             )
             if table is not None
         ],
-        failures=[(" to ".join(item), why) for item, why in run.failures.items()],
+        failures=[(" to ".join(i), why) for i, why in islice(run.failures.items(), MOST_ROWS)],
+        more_failures=max(0, len(run.failures) - MOST_ROWS),
         lacking=[(title, why.partition("|")[0]) for title, why in _known(run.lacking)],
         setup=list(_known(run.setup)),
         hosts=_groups(run.hosts),
@@ -132,6 +144,8 @@ def _sentence(check: CheckRun) -> str:
         names = len(check.run.names)
         missing = bool(check.run.failures or check.run.lacking)
         rest = ", but values are missing" if missing else ""
+        if any(part.partition(" of ")[0] in _PERFORMANCE for part in check.analysis.not_run):
+            rest += f"{' and' if missing else ', but'} some were not compared"
         return f"Nothing in {names} nodes is slower than its class{rest}"
     nodes = fold(sorted({name for finding in found for name in finding.nodes}))
     return f"{counted(len(found), 'finding')}, on {nodes}"

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +26,7 @@ from nearmetal.check.model import Gravity
 from nearmetal.check.performance.classes import NodeClasses
 from nearmetal.check.performance.findings import judge_run
 from nearmetal.check.performance.run import Order, PerformanceRun, parse_run, run_text
-from nearmetal.core.errors import LogError
+from nearmetal.core.errors import BackendError, LaunchError, LogError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.progress import Silent
 from nearmetal.job.run import JobRequest, Output
@@ -154,7 +157,64 @@ def test_without_a_program_or_common_files_hpl_is_missing() -> None:
     with hpl_on(HplJobs(dict.fromkeys(NAMES, ""))) as hpl:
         assert hpl.ask(ALL).values == {}
         hpl.measure_cluster()
-    assert hpl.lacking["hpl"].startswith("no node has a result of HPL: HPL: hpcc ended with code 7")
+    assert hpl.lacking["hpl"].startswith("no node has a result of HPL: hpcc ended with code 7")
+    assert hpl.failures == {}
+
+
+def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them() -> None:
+    ended, all_run = threading.Event(), threading.Barrier(len(NAMES))
+    in_time: list[bool] = []
+
+    class Hanging(HplJobs):
+        def run(self, *_: Any) -> Any:
+            if all_run.wait(60.0) == 0:
+                os.kill(os.getpid(), signal.SIGINT)
+            in_time.append(ended.wait(30.0))
+            raise LaunchError("killed")
+
+        def end_marked(self, marker: str) -> int:
+            assert marker.startswith("NM_CHECK_HPL=hpl")
+            ended.set()
+            raise BackendError("the cluster went down")
+
+    with pytest.raises(KeyboardInterrupt), hpl_on(Hanging({})) as hpl:
+        hpl.ask(ALL)
+    assert in_time == [True] * len(NAMES)
+    assert set(hpl.failures.values()) <= {"HPL: killed"}
+
+
+def test_what_no_job_can_do_is_no_fault_of_nodes_and_has_its_remedy() -> None:
+    class Unbuilt(HplJobs):
+        def run(self, *_: Any) -> Any:
+            raise LaunchError("the provider is not built | here", "run `make build`")
+
+    with hpl_on(Unbuilt({})) as hpl:
+        assert hpl.ask(ALL).values == {}
+    assert hpl.failures == {}
+    assert hpl.lacking == {
+        "hpl": "no node has a result of HPL: the provider is not built / here|run `make build`"
+    }
+
+
+def test_a_wrong_result_of_all_nodes_together_blames_no_single_node() -> None:
+    class Together(HplJobs):
+        def run(self, b: Any, s: Any, request: JobRequest, r: Any, output: Output) -> Any:
+            if len(request.nodes) > 1:
+                assert output.stdout is not None
+                output.stdout.write(WRONG.encode())
+                return SimpleNamespace(exit_code=0, timed_out=False)
+            return super().run(b, s, request, r, output)
+
+    with hpl_on(Together({})) as hpl:
+        turn = hpl.ask(ALL)
+        hpl.measure_cluster()
+    run = PerformanceRun(NAMES, screening=(turn,), failures=hpl.failures, wrong=hpl.wrong)
+    kept = parse_run(run_text(run).encode(), "f")
+    found = [f for f in judge_run(kept, NodeClasses()).findings if f[1]]
+    assert {(f[0].name, f[2].about) for f in found} == {("performance.arithmetic", "together")}
+    assert {f[1] for f in found} == {NAMES}
+    assert "each of them alone computes right results" in found[0][2].reason
+    assert found[0][2].value.endswith("68.873 ...... FAILED")
 
 
 def test_a_run_says_that_hpl_is_missing_in_machines() -> None:

@@ -133,6 +133,14 @@ def test_the_mtu_of_roce(mtu: int, payload: int) -> None:
     assert port.gbit == pytest.approx(25 * payload / (payload + 82))
 
 
+@pytest.mark.parametrize("rate", ["0 Gb/sec", "0.0 Gb/sec (4X SDR)", "100 Gb/sec (0X QDR)"])
+def test_a_port_without_a_rate_has_no_line(rate: str) -> None:
+    found = nodes(1, 2, change={2: (("fabric>mlx5_0>ports>1>rate", rate),)})
+    run, known = run_of("mpi_bandwidth", found, {}), classes(found, {})
+    assert capacity_of(found[1]) is None
+    assert measured_lines(run, found, known) == []
+
+
 def nodes(*numbers: int, change: Mapping[int, Any] | None = None) -> list[Snapshot]:
     """Return nodes of hosts of their own; `change` has a fact of some."""
     return [

@@ -230,6 +230,21 @@ def test_what_is_not_known_is_said() -> None:
     assert why_not("neighbours_latency", cluster, guests).startswith("the adapters of the nodes")
 
 
+def test_nodes_without_neighbours_lack_nothing() -> None:
+    """A script that asks for noise on each cluster does not fail where there can be none."""
+    cluster = names(4)
+    for known, grade in (
+        (NodeClasses({name: ClassPlace((), name, name) for name in cluster}), Gravity.NOTE),
+        (NodeClasses({name: ClassPlace((), name, "") for name in cluster}), None),
+    ):
+        for quantity in ("neighbours", "neighbours_bandwidth"):
+            lacking = {quantity: why_not(quantity, cluster, known)}
+            run = PerformanceRun(cluster, lacking=lacking)
+            kept = parse_run(run_text(run).encode(), "f")
+            ((check, _, found),) = judge_run(kept, known).findings
+            assert (check.name, found.grade) == ("performance.missing", grade)
+
+
 def container(name: str, function: str, card: str, boot: str = "0123456789") -> Snapshot:
     facts = {
         "system": {"boot_id": boot},

@@ -27,7 +27,7 @@ from nearmetal.check.performance.run import (
 from nearmetal.check.profile import parse_profile
 from nearmetal.cli.main import main
 from nearmetal.report.check_heat import MOST_SIDE, slower
-from nearmetal.report.check_page import CheckRun, environment, render_check
+from nearmetal.report.check_page import MOST_ROWS, CheckRun, environment, render_check
 from tests.python.check_nodes import TODAY, node
 from tests.python.check_performance_clusters import measure, names, places
 from tests.python.test_report import Page
@@ -134,6 +134,25 @@ def test_nothing_slow_is_said_with_what_is_missing() -> None:
     assert "No quantity was measured" in page(empty)
 
 
+def test_the_first_line_says_that_pairs_of_three_nodes_were_not_compared() -> None:
+    run = measure(names(3), lambda *_: 1.0, CLASSES)
+    title = "Nothing in 3 nodes is slower than its class, but some were not compared"
+    assert f"<h1>{title}</h1>" in page(run)
+    run = replace(run, lacking={"hpl": "no hpcc"}, failures={})
+    found = analysed(run, CLASSES)
+    calm = replace(found, findings=[])
+    text = render_check(CheckRun(run, CLASSES, calm))
+    assert "than its class, but values are missing and some were not compared</h1>" in text
+
+
+def test_many_failures_are_counted() -> None:
+    pairs = [(a, b) for a in names(30) for b in names(30) if a != b]
+    run = PerformanceRun(names(30), failures=dict.fromkeys(pairs, "no route"))
+    missing = page(run, NodeClasses()).partition('id="missing"')[2].partition("</section>")[0]
+    assert missing.count("no route") == MOST_ROWS
+    assert f"{30 * 29 - MOST_ROWS} more, see performance.json" in missing
+
+
 def test_the_share_of_the_line_is_shown() -> None:
     nodes = [node(n, ("system>boot_id", f"k{n}")) for n in (1, 2)]
     ends = tuple(each.name for each in nodes)
@@ -192,6 +211,9 @@ def test_equal_nodes_share_a_line_of_the_testbed() -> None:
     found = dict(environment([node(1), node(2), node(3, ("system>kernel", "6.9"))]))
     assert found["kernel"] == "6.1.0-18-amd64 (compute-[01-02]); 6.9 (compute-03)"
     assert found["kind"] == "no virtual machine (compute-[01-03])"
+    guest = ("virtual>guest", True)
+    kinds = environment([node(1, guest), node(2, guest, ("virtual>container", "lxc"))])
+    assert dict(kinds)["kind"] == "virtual machine (compute-01); container (compute-02)"
 
 
 def collection(tmp_path: Path) -> Path:

@@ -126,6 +126,25 @@ def test_a_node_without_a_device_is_named_and_the_others_are_measured(tmp_path: 
     assert rdma.lacking == {}
 
 
+def test_two_fabrics_are_no_fault_of_their_nodes(tmp_path: Path) -> None:
+    backend = RdmaMachines(tmp_path)
+    for name in ("n3", "n4"):
+        other = TOOLS.replace("0050:56ff", "0050:56f" + name[1]).replace("InfiniBand", "Ethernet")
+        backend.answers(name, f"echo '{other}'")
+    rdma = measurement(backend)
+    run = run_of(rdma, ("rdma_bandwidth",))
+    met = {frozenset(item) for turn in run.screening for item in turn.values}
+    assert met == {frozenset(("n1", "n2")), frozenset(("n3", "n4"))}
+    assert rdma.failures == {}
+    assert rdma.setup["rdma_bandwidth"].endswith("; pairs without two active ports of one kind: 4")
+    assert rdma.lacking == {}
+    for name in ("n2", "n4"):
+        backend.answers(name, "echo")
+    rdma = measurement(backend)
+    assert run_of(rdma, ("rdma_bandwidth",)).screening[0].values == {}
+    assert rdma.lacking["rdma_bandwidth"].startswith("no pair has two active ports of one kind")
+
+
 def test_without_devices_the_quantity_is_missing_and_no_node_is_to_blame(tmp_path: Path) -> None:
     rdma = measurement(Machines(tmp_path))
     run = run_of(rdma, ("rdma_latency",))

@@ -25,8 +25,9 @@ from nearmetal.check.performance.line_verdict import (
     line_findings,
 )
 from nearmetal.check.performance.naming import Culprit, Named, SlowPart, name_parts
+from nearmetal.check.performance.neighbours import is_without_noise
 from nearmetal.check.performance.robust import FALSE_ALARM, FLOOR
-from nearmetal.check.performance.run import QUANTITIES, PerformanceRun
+from nearmetal.check.performance.run import QUANTITIES, TOGETHER, PerformanceRun
 from nearmetal.check.performance.screen import Side
 
 _MOST_NAMES = 6
@@ -138,8 +139,24 @@ def unanswered(run: PerformanceRun) -> Iterator[FoundOnNodes]:
 
 
 def wrong_results(run: PerformanceRun) -> Iterator[FoundOnNodes]:
-    """Yield nodes whose HPL computed a wrong result."""
+    """Yield nodes whose HPL computed a wrong result, and all that only together did."""
+    together = {name: line for name, line in run.wrong.items() if line.startswith(TOGETHER)}
+    if together:
+        yield (
+            ARITHMETIC,
+            tuple(together),
+            Spotted(
+                next(iter(together.values())),
+                "a scaled residual below the threshold of HPL",
+                "HPL of all nodes together is wrong, and each of them alone computes right "
+                "results: a node at times, or messages between them",
+                "nearmetal check performance SPEC --measure hpl  # again; nearmetal doctor SPEC",
+                "together",
+            ),
+        )
     for name, line in run.wrong.items():
+        if name in together:
+            continue
         yield (
             ARITHMETIC,
             (name,),
@@ -160,6 +177,7 @@ def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
     for quantity, words in run.lacking.items():
         why, _, remedy = words.partition("|")
         by_others = quantity in measured - in_part
+        nothing = is_without_noise(words)
         yield (
             MISSING,
             run.names,
@@ -168,10 +186,12 @@ def missing(run: PerformanceRun) -> Iterator[FoundOnNodes]:
                 QUANTITIES[quantity].title,
                 "values are compared, but they are not those of the stock program"
                 if by_others
+                else "a node without neighbours loses nothing to them"
+                if nothing
                 else "what is not measured is neither slow nor healthy",
                 remedy or "nearmetal status SPEC",
                 quantity,
-                grade=Gravity.NOTE if by_others else None,
+                grade=Gravity.NOTE if by_others or nothing else None,
             ),
         )
 

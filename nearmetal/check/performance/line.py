@@ -46,6 +46,8 @@ def capacities(node: Snapshot) -> Iterator[PortCapacity]:
                 fabric, mtu = _packets(node, place)
                 lanes = (int(found[2]), found[3]) if found[2] else None
                 line = line_rate(fabric, float(found[1]), 0.0, mtu, lanes)
+                if not float(found[1]) or not line.payload:
+                    continue
                 if slot and slot[0] < line.payload:
                     yield PortCapacity(node.name, name, *slot)
                 else:

@@ -41,6 +41,11 @@ def is_of_traffic(quantity: str) -> bool:
     return QUANTITIES[QUANTITIES[quantity].noise_of].of_pairs
 
 
+def is_without_noise(words: str) -> bool:
+    """Whether these are the words of `why_not` for nodes without any neighbour: nothing lacks."""
+    return words in {_ALONE.format(place) for place in ("host", "adapter")}
+
+
 def neighbourhoods(
     names: Sequence[str], classes: NodeClasses, *, traffic: bool = False
 ) -> list[list[str]]:

@@ -112,6 +112,9 @@ BY_RDMA = ("rdma_latency", "rdma_bandwidth")
 NOISE = tuple(name for name, quantity in QUANTITIES.items() if quantity.noise_of)
 """What it can measure of neighbours, with agents."""
 
+TOGETHER = "all nodes together: "
+"""In front of a wrong result of nodes that computed it together."""
+
 LIMIT_S = 10.0
 """Default limit of one measurement."""
 
@@ -144,8 +147,8 @@ class PerformanceRun:
 
     `failures`: why a node, or the way from one node to another, could not be measured. `hosts`: of
     nodes that are machines, as their cluster names them. `software`: that of the agent in a node,
-    which its values depend on. `wrong`: nodes whose HPL has a wrong result, with its line. `lacking`: "why|remedy" of quantities that were not measured, or not
-    as one expects.
+    which its values depend on. `wrong`: nodes whose HPL has a wrong result, with its line. `lacking`:
+    "why|remedy" of quantities that were not measured, or not as one expects.
     """
 
     names: tuple[str, ...]
