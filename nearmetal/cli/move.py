@@ -96,6 +96,7 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     site = site_of(cluster.backend, MoveOptions(args.tls, args.leave, args.timeout))
     with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         reports = [] if args.plan else _complete(cluster, site, view)
+        moved = 0
         found = ChosenMoves(()) if choose is None else chosen(site, choose)
         notes = [*found.notes, *([] if args.tls or not found.moves else [_PLAIN])]
         for note in notes:
@@ -109,10 +110,11 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
             names = ", ".join(move.node for move in found.moves)
             view.ask(f"move {names} of cluster {cluster.name}", lines, yes=args.yes)
             with view.steps(f"move {names}") as steps:
-                reports += carry_out(Mover(site, cluster.journal, steps), found)
+                new = carry_out(Mover(site, cluster.journal, steps), found)
+            reports += new
+            moved = sum(report.moved for report in new)
     _show(view, reports, _data(cluster.name, found, reports, notes))
-    done = {report.node for report in reports if report.moved}
-    return ExitCode.DONE if {move.node for move in found.moves} <= done else ExitCode.ERROR
+    return ExitCode.DONE if moved == len(found.moves) else ExitCode.ERROR
 
 
 def _complete(

@@ -79,7 +79,8 @@ def off_host(host: str, goals: Sequence[str], at_once: int) -> Choose:
 def _require_node(node: str, known: Mapping[str, str]) -> None:
     if node not in known:
         raise StateError(
-            f"node {node} does not run", f"nodes that run: {', '.join(sorted(known)) or 'none'}"
+            f"node {node} does not run on a host of the spec that is up",
+            f"nodes that do: {', '.join(sorted(known)) or 'none'}",
         )
 
 
