@@ -87,7 +87,7 @@ def on_drain(args: argparse.Namespace, view: View) -> int:
 def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     from nearmetal.cluster.move.engine import Mover
     from nearmetal.cluster.move.site import MoveOptions, site_of
-    from nearmetal.cluster.move.verbs import ChosenMoves, carry_out, chosen
+    from nearmetal.cluster.move.verbs import ChosenMoves, all_moved, carry_out, chosen
     from nearmetal.core.lock import locked
 
     cluster, _ = open_target(args.spec)
@@ -96,7 +96,6 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     site = site_of(cluster.backend, MoveOptions(args.tls, args.leave, args.timeout))
     with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         reports = [] if args.plan else _complete(cluster, site, view)
-        moved = 0
         found = ChosenMoves(()) if choose is None else chosen(site, choose)
         notes = [*found.notes, *([] if args.tls or not found.moves else [_PLAIN])]
         for note in notes:
@@ -110,11 +109,9 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
             names = ", ".join(move.node for move in found.moves)
             view.ask(f"move {names} of cluster {cluster.name}", lines, yes=args.yes)
             with view.steps(f"move {names}") as steps:
-                new = carry_out(Mover(site, cluster.journal, steps), found)
-            reports += new
-            moved = sum(report.moved for report in new)
+                reports += carry_out(Mover(site, cluster.journal, steps), found)
     _show(view, reports, _data(cluster.name, found, reports, notes))
-    return ExitCode.DONE if moved == len(found.moves) else ExitCode.ERROR
+    return ExitCode.DONE if all_moved(found, reports) else ExitCode.ERROR
 
 
 def _complete(

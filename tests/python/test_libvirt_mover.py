@@ -13,6 +13,7 @@ import pytest
 
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import VirtualHost
@@ -26,7 +27,7 @@ from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.core.process import Command, Completed, LocalRunner
-from tests.python.test_libvirt_halted import DOMAIN, NAMESPACE, OneLink
+from tests.python.test_libvirt_halted import DOMAIN, OneLink
 from tests.python.test_libvirt_machine import spec_of
 from tests.python.virtual import facts_for
 
@@ -93,9 +94,9 @@ def test_what_a_move_left_is_removed_and_no_machine_of_another_cluster(
 
 
 def site(spec: LibvirtSpec, observed: Observed, **parts: Any) -> LibvirtMoves:
-    names = MoveParts.__dataclass_fields__
-    given = {"spec": spec, "observe": lambda: observed, "facts": lambda: facts_for(spec), **parts}
-    return LibvirtMoves(MoveParts(**{n: given.get(n) for n in names}), MoveOptions(leave_s=300))
+    given: dict[str, Any] = dict.fromkeys(MoveParts.__dataclass_fields__)
+    given |= {"spec": spec, "observe": lambda: observed, "facts": lambda: facts_for(spec), **parts}
+    return LibvirtMoves(MoveParts(**given), MoveOptions(leave_s=300))
 
 
 def hosts(one: str, two: str) -> LibvirtSpec:

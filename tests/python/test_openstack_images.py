@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("openstack")
 
-from nearmetal.cluster.backends.openstack import driver
 from nearmetal.cluster.backends.openstack.images import ImageFile, is_whole, upload
 from nearmetal.cluster.backends.openstack.plan import Server, image_name
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
@@ -23,7 +22,7 @@ from nearmetal.cluster.diff import make_plan
 from nearmetal.cluster.registration import desired, from_canonical
 from nearmetal.cluster.resource import Facts, Key, Kind
 from nearmetal.cluster.spec import parse_spec
-from nearmetal.core.errors import BackendError, NearmetalError, SpecError
+from nearmetal.core.errors import BackendError, SpecError
 from nearmetal.core.process import LocalRunner
 from tests.python.test_openstack_cloud import MADE, ONE, NoCloud, backend_of, item, world_of
 from tests.python.test_openstack_spec import HEAD
@@ -243,10 +242,8 @@ def test_a_checksum_that_is_not_compared_is_named(disk: Path) -> None:
 
 
 def test_an_image_that_an_administrator_deactivates_is_not_replaced(
-    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(driver, "needs_of", lambda *_: {})
-    monkeypatch.setattr(driver, "missing", lambda *_: ())
     spec = spec_with(str(disk))
     name = image_name(hashlib.sha256(CONTENT).hexdigest(), spec.properties)
     there = in_glance(name, status="deactivated")
@@ -257,8 +254,8 @@ def test_an_image_that_an_administrator_deactivates_is_not_replaced(
     facts, observed = backend.facts(), backend.observe()
     plan = make_plan("c", desired(spec, facts, observed), observed)
     assert not [c for c in plan.effective if c.key.kind is Kind.DISK]
-    with pytest.raises(NearmetalError, match="its status is deactivated"):
-        backend.check(plan)
+    (finding,) = backend._deactivated(plan)
+    assert finding.why == "its status is deactivated"
 
 
 def test_a_file_that_changes_after_the_plan_is_not_uploaded(disk: Path) -> None:

@@ -319,7 +319,9 @@ class LibvirtMoves:
             values = VirtualNode.read(dict(mark.attributes))
             return part_of(self.parts.spec, Key(Kind.NODE, move.node), values)
         if move.node not in self._arriving:
-            raise BackendError(f"node {move.node} ended on host {move.target}", "run `nearmetal up`")
+            raise BackendError(
+                f"node {move.node} ended on host {move.target}", "run `nearmetal up`"
+            )
         return self._arriving[move.node]
 
     def _source_item(self, move: Move) -> Resource:
