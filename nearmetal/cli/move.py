@@ -87,7 +87,7 @@ def on_drain(args: argparse.Namespace, view: View) -> int:
 def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     from nearmetal.cluster.move.engine import Mover
     from nearmetal.cluster.move.site import MoveOptions, site_of
-    from nearmetal.cluster.move.verbs import ChosenMoves, carry_out, chosen
+    from nearmetal.cluster.move.verbs import ChosenMoves, all_moved, carry_out, chosen
     from nearmetal.core.lock import locked
 
     cluster, _ = open_target(args.spec)
@@ -111,8 +111,7 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
             with view.steps(f"move {names}") as steps:
                 reports += carry_out(Mover(site, cluster.journal, steps), found)
     _show(view, reports, _data(cluster.name, found, reports, notes))
-    done = {report.node for report in reports if report.moved}
-    return ExitCode.DONE if {move.node for move in found.moves} <= done else ExitCode.ERROR
+    return ExitCode.DONE if all_moved(found, reports) else ExitCode.ERROR
 
 
 def _complete(

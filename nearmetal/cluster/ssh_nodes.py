@@ -105,11 +105,19 @@ class Nodes:
         login = self._login(node, "root" if root else GUEST_USER)
         return Command(login.argv(text), stdin=stdin)
 
-    def check(self, node: str, what: str, argv: Sequence[str], stdin: bytes = b"") -> str:
+    def check(
+        self,
+        node: str,
+        what: str,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        *,
+        timeout_s: float = _STEP_S,
+    ) -> str:
         """Run as root to the end; the BackendError of a failure says `what`."""
         command = self.command(node, argv, root=True, stdin=stdin)
         try:
-            return self.runner.check(command, timeout_s=_STEP_S).text
+            return self.runner.check(command, timeout_s=timeout_s).text
         except CommandError as error:
             raise _failure(node, what, error.hint or error.message) from error
 

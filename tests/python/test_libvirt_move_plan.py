@@ -18,10 +18,11 @@ from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import VirtualNode
 from nearmetal.cluster.diff import make_plan
 from nearmetal.cluster.move.checks import MovableMachine, MoveTarget
+from nearmetal.cluster.move.engine import MoveReport
 from nearmetal.cluster.move.phases import MoveAction, Settlement
 from nearmetal.cluster.move.record import Move, MoveRecords
 from nearmetal.cluster.move.site import MoveOptions, site_of
-from nearmetal.cluster.move.verbs import chosen, off_host, to_host
+from nearmetal.cluster.move.verbs import ChosenMoves, all_moved, chosen, off_host, to_host
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Kind, Observed, Resource
 from nearmetal.core.errors import BackendError, NearmetalError, SpecError
@@ -226,6 +227,13 @@ def test_a_drain_goes_to_the_hosts_that_are_named() -> None:
 def test_a_choice_that_is_not_possible(choose: object, words: str) -> None:
     with pytest.raises(NearmetalError, match=words):
         chosen(Rack(), choose)  # type: ignore[arg-type]
+
+
+def test_a_node_that_stays_is_an_error_also_after_a_move_that_was_completed() -> None:
+    back = ChosenMoves(((Move(node="a", source="h2", target="h1"),),))
+    earlier = MoveReport("a", "h1", "h2")
+    assert not all_moved(back, [earlier, MoveReport("a", "h2", "h1", reason="too slow")])
+    assert all_moved(back, [earlier, MoveReport("a", "h2", "h1")])
 
 
 def test_other_backends_move_no_nodes() -> None:

@@ -171,8 +171,8 @@ def test_what_an_upload_left_goes_before_the_next_one(disk: Path, tmp_path: Path
 class Glance:
     """As much of Glance as an upload needs. `spoil`: whether it loses a byte."""
 
-    def __init__(self, *, spoil: bool = False) -> None:
-        self.spoil, self.sent = spoil, b""
+    def __init__(self, *, spoil: bool = False, algorithm: str = "sha512") -> None:
+        self.spoil, self.sent, self.algorithm = spoil, b"", algorithm
         self.body: dict[str, str] = {}
         self.id = str(uuid.uuid4())
 
@@ -184,7 +184,11 @@ class Glance:
         self.body = json
         return self._answer(201, {"id": self.id})
 
-    def put(self, url: str, *, data: Any, headers: dict[str, str]) -> SimpleNamespace:
+    def put(
+        self, url: str, *, data: Any, headers: dict[str, str], timeout: tuple[float, float]
+    ) -> SimpleNamespace:
+        # A store may need many minutes after the last byte.
+        assert timeout[1] >= 3600
         assert (url, [*headers.values()]) == (
             f"/images/{self.id}/file",
             ["application/octet-stream"],
@@ -194,8 +198,8 @@ class Glance:
 
     def get_image(self, image: str) -> SimpleNamespace:
         assert image == self.id
-        value = hashlib.sha512(self.sent).hexdigest()
-        values = {"hash_algo": "sha512", "hash_value": value, "status": "active"}
+        value = hashlib.new(self.algorithm, self.sent).hexdigest()
+        values = {"hash_algo": self.algorithm, "hash_value": value, "status": "active"}
         return item(image, properties=self.body, min_ram=0, min_disk=0, **values)
 
 
@@ -228,6 +232,30 @@ def test_an_upload_has_mark_checksums_and_properties_from_the_first_request_on(d
 def test_an_image_that_arrives_damaged_is_an_error(disk: Path) -> None:
     with pytest.raises(BackendError, match="with another checksum"):
         uploaded(Glance(spoil=True), file_of(disk))
+
+
+def test_a_checksum_that_is_not_compared_is_named(disk: Path) -> None:
+    """Another upload would not help."""
+    with pytest.raises(BackendError, match="with the checksum sha384, and") as caught:
+        uploaded(Glance(algorithm="sha384"), file_of(disk))
+    assert "upload the file yourself" in caught.value.hint
+
+
+def test_an_image_that_an_administrator_deactivates_is_not_replaced(
+    disk: Path, tmp_path: Path
+) -> None:
+    spec = spec_with(str(disk))
+    name = image_name(hashlib.sha256(CONTENT).hexdigest(), spec.properties)
+    there = in_glance(name, status="deactivated")
+    there.properties["nearmetal_sha256"] = hashlib.sha256(CONTENT).hexdigest()
+    world = read_world(NoCloud(images=[there]), OURS)
+    assert ([*world.images], world.scraps) == ([name], {})
+    backend = backend_of(spec, world, tmp_path)
+    facts, observed = backend.facts(), backend.observe()
+    plan = make_plan("c", desired(spec, facts, observed), observed)
+    assert not [c for c in plan.effective if c.key.kind is Kind.DISK]
+    (finding,) = backend._deactivated(plan)
+    assert finding.why == "its status is deactivated"
 
 
 def test_a_file_that_changes_after_the_plan_is_not_uploaded(disk: Path) -> None:

@@ -33,6 +33,7 @@ pytestmark = [
 ]
 
 hypervisors.need()
+libvirt = pytest.importorskip("libvirt")
 
 SOURCE = ROOT / "tests" / "system" / "programs" / "mpi_moved.c"
 CLUSTER = "mv"
@@ -274,6 +275,53 @@ def test_a_move_that_is_killed_is_completed_by_the_next_command(
     place = lab.places()["n2"]
     lab.is_whole(n1="h1", n2=place)
     assert lab.ok("exec", lab.spec, "n2", "--", "cat", "/run/nearmetal/segment.conf")
+
+
+def kill_after(lab: Lab, phase: str) -> None:
+    """Begin to move n2 to h2, and kill the command after a phase."""
+    record, seen = lab.record("n2"), ""
+    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
+        while f'"{phase}"' not in seen:
+            assert process.poll() is None, seen
+            seen = record.read_text() if record.exists() else ""
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_machine_that_is_paused_after_its_arrival_is_not_ended(lab: Lab) -> None:
+    if lab.places()["n2"] != "h1":
+        lab.move("n2", "h1")
+    kill_after(lab, "arrived")
+    link = libvirt.open(lab.hosts[1].uri)
+    domain = link.lookupByName(f"nearmetal.{CLUSTER}.n2")
+    domain.suspend()
+    with lab.start("migrate", lab.spec) as process:
+        while '"attached"' not in lab.record("n2").read_text():
+            assert process.poll() is None
+        assert lab.places()["n2"] == "h2"
+        domain.resume()
+        out, err = process.communicate(timeout=300)
+    link.close()
+    assert process.returncode == 0, out + err
+    lab.is_whole(n1="h1", n2="h2")
+
+
+def test_a_machine_stays_if_the_daemon_of_its_destination_dies(lab: Lab) -> None:
+    if lab.places()["n2"] != "h1":
+        lab.move("n2", "h1")
+    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
+        while not lab.hosts[1].machines():
+            assert process.poll() is None
+        copies = lab.hosts[1].machines()
+        lab.hosts[1].stop()
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    # The next daemon of the test has no memory of its machines, so it does not end the copy.
+    for pid in copies:
+        subprocess.run(["kill", "-KILL", str(pid)], check=False)
+    lab.hosts[1].start()
+    lab.ok("migrate", lab.spec)
+    lab.is_whole(n1="h1", n2="h1")
 
 
 def test_a_machine_stays_if_the_copy_dies(lab: Lab) -> None:

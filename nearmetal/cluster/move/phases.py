@@ -118,6 +118,7 @@ class Presence(Enum):
     ABSENT = "absent"
     RUNNING = "running"
     PAUSED = "paused"
+    """By a migration. A machine that a user or a fault has paused counts as running."""
 
 
 @dataclass(frozen=True)

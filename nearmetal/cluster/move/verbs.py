@@ -79,7 +79,8 @@ def off_host(host: str, goals: Sequence[str], at_once: int) -> Choose:
 def _require_node(node: str, known: Mapping[str, str]) -> None:
     if node not in known:
         raise StateError(
-            f"node {node} does not run", f"nodes that run: {', '.join(sorted(known)) or 'none'}"
+            f"node {node} does not run on a host of the spec that is up",
+            f"nodes that do: {', '.join(sorted(known)) or 'none'}",
         )
 
 
@@ -107,3 +108,9 @@ def carry_out(mover: Mover, found: ChosenMoves) -> list[MoveReport]:
     """Move the machines."""
     mover.progress.begin(NR_ACTIONS * len(found.moves))
     return mover.waves(found.waves)
+
+
+def all_moved(found: ChosenMoves, reports: Sequence[MoveReport]) -> bool:
+    """Whether all these moves were made. `reports`: also of earlier moves of the same nodes."""
+    made = {(report.node, report.source, report.target) for report in reports if report.moved}
+    return {(move.node, move.source, move.target) for move in found.moves} <= made

@@ -97,12 +97,13 @@ def part_size(host: LibvirtHost, device: Device, there: VirtualHost | None) -> i
     """Return the size of each part of a host's segment; `there`: the host as it is.
 
     The parts of a running segment keep their size, because another one recreates all nodes.
+    A host without nodes gets parts of the usual size, which machines of other hosts may take.
     """
     if host.segment.part != "auto":
         return host.segment.part
     if there is not None and there.device == device and there.part_size:
         return there.part_size
-    most = max(node.slots for node in host.nodes)
+    most = max((node.slots for node in host.nodes), default=0)
     return min(max(_USUAL_PART, 1 << (_WINDOW * most - 1).bit_length()), _LARGEST_PART)
 
 

@@ -503,9 +503,7 @@ class LibvirtBackend(SshBackend):
 
     def _delete_node(self, record: ResourceRecord) -> None:
         name, node = record.item.key.name, record.item.of(VirtualNode)
-        link, domain = self._hosts.link(node.uri), self._domain(name)
-        if domain in {f.name for f in self._ours(link.domains(), self._identity())}:
-            link.end(domain)
+        self._end_ours(self._hosts.link(node.uri), self._domain(name))
         if node.vf is not None:
             self._vfs.give_back(name)
         if node.passthrough and self._hosts.owner(node.uri):
@@ -522,13 +520,17 @@ class LibvirtBackend(SshBackend):
         with contextlib.suppress(NearmetalError):
             self.nodes().close()
 
+    def _end_ours(self, link: Hypervisor, domain: str) -> None:
+        if domain in {f.name for f in self._ours(link.domains(), self._identity())}:
+            link.end(domain)
+
     def _forget_moves(self, node: str) -> None:
         """Remove what an interrupted move of a node has left."""
         records = MoveRecords(self._directory)
         for move in records.all():
             for host in self.spec.hosts if move.node == node else ():
                 if host.name in (move.source, move.target):
-                    self._hosts.link(host.uri).end(self._domain(node))
+                    self._end_ours(self._hosts.link(host.uri), self._domain(node))
                     place = self._hosts.place(host.name)
                     files = [f"{place}/{node}.{kind}" for kind in FILES]
                     self._hosts.shell(host.name, host.uri).remove(files)

@@ -306,20 +306,26 @@ class Hypervisor:
         return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, pages)
 
     def presence(self, name: str) -> Presence:
-        """Return the state of a domain."""
+        """Return the state of a domain. One that a user or a fault has paused counts as running."""
         domain = self._lookup(self._link.lookupByName, name)
         if domain is None:
             return Presence.ABSENT
         try:
-            state = domain.state()[0]
+            state, reason = domain.state()
         except self._api.libvirtError as error:
             if self._lookup(self._link.lookupByName, name) is None:
                 return Presence.ABSENT
             raise BackendError(f"{self.uri}: {error.get_error_message()}") from error
         if state in _RUNNING:
             return Presence.RUNNING
-        ended = (self._api.VIR_DOMAIN_SHUTOFF, self._api.VIR_DOMAIN_CRASHED)
-        return Presence.ABSENT if state in ended else Presence.PAUSED
+        if state in (self._api.VIR_DOMAIN_SHUTOFF, self._api.VIR_DOMAIN_CRASHED):
+            return Presence.ABSENT
+        by_move = (
+            self._api.VIR_DOMAIN_PAUSED_MIGRATION,
+            self._api.VIR_DOMAIN_PAUSED_STARTING_UP,
+        )
+        paused = state == self._api.VIR_DOMAIN_PAUSED and reason in by_move
+        return Presence.PAUSED if paused else Presence.RUNNING
 
     def proceed(self, name: str) -> None:
         """Let a domain that stands still run."""
@@ -350,30 +356,43 @@ class Hypervisor:
         )
         flags |= api.VIR_MIGRATE_TLS if tls else 0
         wishes = {api.VIR_MIGRATE_PARAM_DEST_XML: document, api.VIR_MIGRATE_PARAM_URI: uri}
-        late = threading.Event()
         with self._asking(f"cannot find {name}"):
             domain = self._link.lookupByName(name)
+        over, failures = threading.Event(), list[Exception]()
 
-        def stop() -> None:
-            late.set()
-            with contextlib.suppress(api.libvirtError):
-                domain.abortJob()
+        def copy() -> None:
+            try:
+                domain.migrate3(target.connection, wishes, flags)
+            except Exception as error:  # noqa: BLE001 - raised below, in the thread that waits
+                failures.append(error)
+            finally:
+                over.set()
 
-        timer = threading.Timer(limit_s, stop)
-        timer.daemon = True
-        timer.start()
+        def abort() -> None:
+            # Before the copy begins there is nothing to abort yet, so the request is repeated.
+            while not over.is_set():
+                with contextlib.suppress(api.libvirtError):
+                    domain.abortJob()
+                over.wait(_PAUSE_S)
+
+        # No signal reaches Python while it waits in libvirt.
+        threading.Thread(target=copy, daemon=True).start()
+        late = False
+        try:
+            late = not over.wait(limit_s)
+        finally:
+            abort()
         try:
             with self._asking(f"cannot migrate {name}"):
-                domain.migrate3(target.connection, wishes, flags)
+                for failure in failures:
+                    raise failure
         except BackendError as error:
-            if late.is_set():
+            if late:
                 raise BackendError(
                     f"{self.uri}: the migration of {name} did not end in {limit_s:g} s",
                     "its memory changes faster than the network carries it; use a longer --timeout",
                 ) from error
             raise
-        finally:
-            timer.cancel()
 
     @property
     def connection(self) -> Any:

@@ -41,6 +41,11 @@ FILES = ("seed", "console", "iso", "nvram")
 
 _KVM = "KVM"
 
+_STAY = "its processes do not leave the segment"
+
+_ANSWER_S = 60.0
+"""Time for a guest to answer, beside that which its processes have."""
+
 
 @dataclass(frozen=True)
 class MoveParts:
@@ -91,7 +96,12 @@ class LibvirtMoves:
         return self.parts.hosts.link(uri)
 
     def _host(self, name: str) -> LibvirtHost:
-        return next(host for host in self.parts.spec.hosts if host.name == name)
+        for host in self.parts.spec.hosts:
+            if host.name == name:
+                return host
+        raise BackendError(
+            f"host {name} is not in the spec", "add it again; remove hosts after their moves"
+        )
 
     def _shell(self, host: str) -> HostShell:
         return self.parts.hosts.shell(host, self._host(host).uri)
@@ -100,14 +110,24 @@ class LibvirtMoves:
         return domain_name(self.parts.spec.name, node)
 
     def _running(self) -> dict[str, VirtualNode]:
-        """Return the nodes that are ready and run."""
+        """Return the nodes of the spec that are ready and run on a sound host of the spec."""
         observed = self._observed
         still = observed.broken | set(observed.halted)
+        own = {node.name for _, node in self.parts.spec.nodes}
+        hosts = {host.name: host.uri for host in self.parts.spec.hosts if host.name in self._sound}
         return {
             name: node
             for name, node in observed.named(VirtualNode).items()
             if Key(Kind.NODE, name) not in still
+            and name in own
+            and hosts.get(node.host) == node.uri
         }
+
+    @property
+    def _sound(self) -> set[str]:
+        """The hosts that `up` has prepared."""
+        keys = self._observed.by_key().keys() - self._observed.broken
+        return {key.name for key in keys if key.kind is Kind.HOST}
 
     def places(self) -> Mapping[str, str]:
         """Return the host of each node that runs."""
@@ -176,9 +196,7 @@ class LibvirtMoves:
 
     def targets(self) -> Mapping[str, MoveTarget]:
         """Return the facts of each host that `up` has prepared."""
-        sound = {k.name for k in self._observed.by_key() if k.kind is Kind.HOST}
-        sound -= {k.name for k in self._observed.broken if k.kind is Kind.HOST}
-        return {h.name: self._target(h) for h in self.parts.spec.hosts if h.name in sound}
+        return {h.name: self._target(h) for h in self.parts.spec.hosts if h.name in self._sound}
 
     def _target(self, host: LibvirtHost) -> MoveTarget:
         segment, room, facts = (
@@ -300,6 +318,10 @@ class LibvirtMoves:
         if mark is not None:
             values = VirtualNode.read(dict(mark.attributes))
             return part_of(self.parts.spec, Key(Kind.NODE, move.node), values)
+        if move.node not in self._arriving:
+            raise BackendError(
+                f"node {move.node} ended on host {move.target}", "run `nearmetal up`"
+            )
         return self._arriving[move.node]
 
     def _source_item(self, move: Move) -> Resource:
@@ -329,9 +351,10 @@ class LibvirtMoves:
 
     def _quiesce(self, move: Move) -> None:
         if self._source_item(move).of(VirtualNode).device != NONE:
-            limit = str(round(self.options.leave_s))
-            what = "its processes do not leave the segment"
-            self.parts.nodes().check(move.node, what, ["nearmetal-guest", "leave", limit])
+            limit = round(self.options.leave_s)
+            what, argv = _STAY, ["nearmetal-guest", "leave", str(limit)]
+            # The guest gives up by itself: ended earlier, it would leave during the way back.
+            self.parts.nodes().check(move.node, what, argv, timeout_s=limit + _ANSWER_S)
 
     def _detach(self, move: Move) -> None:
         item = self._source_item(move)

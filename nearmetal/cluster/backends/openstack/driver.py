@@ -51,7 +51,7 @@ from nearmetal.cluster.backends.openstack.world import (
     why_unfinished,
 )
 from nearmetal.cluster.diff import Plan
-from nearmetal.cluster.model import ClusterSpec, refuse
+from nearmetal.cluster.model import ClusterSpec, Finding, refuse
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import Store
@@ -199,10 +199,20 @@ class OpenstackBackend(SshBackend):
         needs = needs_of(self.spec, plan, self._world, self._catalog)
         quotas = quotas_of(self._session) if needs else {}
         found = [
+            *self._deactivated(plan),
             *missing(self.spec, plan, self._catalog, self._files),
             *shortages(self.spec, needs, quotas),
         ]
         refuse(self.name, found, "correct the spec, or change the cloud; then repeat the command")
+
+    def _deactivated(self, plan: Plan) -> Iterator[Finding]:
+        for change in plan.coming:
+            values, name = change.item.values, change.key.name
+            if isinstance(values, Server) and not change.in_place:
+                image = self._world.images.get(values.image)
+                if image is not None and image.status != "active":
+                    why, hint = f"its status is {image.status}", "ask an administrator of the cloud"
+                    yield Finding((), f"image {image.id}", why, hint, (name,))
 
     def _refuse_other_record(self) -> None:
         """Refuse a cluster whose name another record has in this project."""

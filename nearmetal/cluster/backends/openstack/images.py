@@ -20,7 +20,7 @@ from openstack import exceptions as faults
 from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.marks import IMAGE_MARK, IMAGE_NAME, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import UploadedImage
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import ANSWER_S, CloudSession, reason_line
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Runner
 from nearmetal.image.disk import DiskFile, Info, known_digests
@@ -30,6 +30,9 @@ _SUM = "nearmetal_"
 
 _ALGORITHMS = ("sha256", "sha512")
 """Those that Glance may use; the second one is its default."""
+
+_STORE_S = 3600.0
+"""Seconds that Glance, and a proxy before it, have to store an image after its last byte."""
 
 _PIECE = 1 << 20
 _GIB = 1 << 30
@@ -87,7 +90,9 @@ class ImageFile(DiskFile):
 def is_whole(image: Any) -> bool:
     """Whether Glance has all bytes of an uploaded image, and the right ones."""
     wanted = (image.properties or {}).get(f"{_SUM}{image.hash_algo}")
-    return image.status == "active" and bool(wanted) and image.hash_value == wanted
+    # An administrator who deactivates an image keeps new servers from it. It is not replaced.
+    stored = image.status in ("active", "deactivated")
+    return stored and bool(wanted) and image.hash_value == wanted
 
 
 def image_values(image: Any) -> UploadedImage:
@@ -127,11 +132,19 @@ def upload(
     try:
         with session.asking(f"uploading {file.path}"), Path(file.path).open("rb") as stream:
             headers = {"Content-Type": "application/octet-stream"}
-            _accepted(glance.put(f"/images/{made}/file", data=stream, headers=headers))
+            limits = (ANSWER_S, _STORE_S)
+            url = f"/images/{made}/file"
+            _accepted(glance.put(url, data=stream, headers=headers, timeout=limits))
     except OSError as error:
         raise file.fault(f"{error.strerror}") from error
     with session.asking(f"reading the image of {file.path}"):
         image = checked("image", glance.get_image(str(made)))
+    if image.status == "active" and image.hash_algo not in _ALGORITHMS:
+        raise BackendError(
+            f"image {file.path}: Glance has it with the checksum {reason_line(image.hash_algo)}, "
+            f"and nearmetal compares {' and '.join(_ALGORITHMS)} only",
+            "upload the file yourself, and write the name of the image in the spec",
+        )
     if not is_whole(image):
         raise BackendError(
             f"image {file.path}: Glance has it as {image.status} with another checksum "

@@ -22,7 +22,7 @@ for _library in ("keystoneauth", "openstack", "stevedore", "urllib3"):
     # Without a handler, Python would write their warnings, with addresses, to standard error.
     logging.getLogger(_library).addHandler(logging.NullHandler())
 
-_ANSWER_S = 120.0
+ANSWER_S = 120.0
 """Seconds that a service has for one answer."""
 
 _MAX_REASON = 500
@@ -69,7 +69,7 @@ class CloudSession:
     def _connected(self) -> Any:
         """Return a connection; the fault of a file that openstacksdk cannot read has none of its text."""
         try:
-            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=_ANSWER_S)
+            return openstack.connect(cloud=self.cloud, app_name="nearmetal", api_timeout=ANSWER_S)
         except yaml.YAMLError:
             # Some releases of openstacksdk do not catch it, and it has words of the file.
             what = "is not YAML"

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a move does with machines that stand still, specs that were edited, and moves without end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
+from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
+from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.backends.libvirt.values import VirtualHost
+from nearmetal.cluster.move.phases import SETTLEMENTS, MoveAction, MovePhase, Presence
+from nearmetal.cluster.move.record import Move, MoveRecords
+from nearmetal.cluster.move.site import MoveOptions
+from nearmetal.cluster.registration import desired
+from nearmetal.cluster.resource import Key, Kind, Observed
+from nearmetal.cluster.spec import parse_spec
+from nearmetal.cluster.ssh_nodes import Nodes
+from nearmetal.cluster.store import Store
+from nearmetal.core.errors import BackendError, Interrupted
+from nearmetal.core.process import Command, Completed, LocalRunner
+from tests.python.test_libvirt_halted import DOMAIN, OneLink
+from tests.python.test_libvirt_machine import spec_of
+from tests.python.virtual import facts_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytest.importorskip("libvirt")
+
+NAME = "nearmetal.c.n1"
+MOVE = Move(node="n1", source="h1", target="h2", phase=MovePhase.PREPARED)
+TWO_HOSTS = """\
+version: 1
+name: c
+backend: libvirt
+network: {bridge: br0}
+hosts:
+  - {name: h1, uri: "qemu:///system", directory: FOLDER/h1, nodes: [{name: n1}]}
+  - {name: h2, uri: "qemu:///session", directory: FOLDER/h2, nodes: []}
+"""
+
+
+@pytest.fixture
+def link() -> Iterator[Hypervisor]:
+    made = Hypervisor("test:///default")
+    yield made
+    made.end(NAME)
+    made.close()
+
+
+# Machines that stand still
+
+
+def test_a_machine_that_a_user_has_paused_is_none_that_a_move_left(link: Hypervisor) -> None:
+    """It ran, so no move ends it or lets it run: at the destination it is the only one."""
+    assert link.presence(NAME) is Presence.ABSENT
+    link.start(NAME, DOMAIN % (NAMESPACE, "x", "yes"))
+    assert link.presence(NAME) is Presence.RUNNING
+    link._link.lookupByName(NAME).suspend()
+    paused = link.presence(NAME)
+    assert SETTLEMENTS[Presence.ABSENT, paused].at_destination
+    assert not SETTLEMENTS[Presence.ABSENT, paused].end_destination
+    assert not SETTLEMENTS[paused, Presence.ABSENT].continue_source
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_a_move_left_is_removed_and_no_machine_of_another_cluster(
+    link: Hypervisor, tmp_path: Path, ours: bool
+) -> None:
+    spec = parse_spec(TWO_HOSTS.replace("FOLDER", str(tmp_path)))
+    assert isinstance(spec, LibvirtSpec)
+    backend = LibvirtBackend(spec, Store(tmp_path), LocalRunner(), cast("Any", object()))
+    identity = backend._records.begin()
+    backend._hosts = OneLink(spec, tmp_path, LocalRunner())
+    backend._hosts.only = link
+    MoveRecords(tmp_path / "clusters" / "c").write(MOVE)
+    link.start(NAME, DOMAIN % (NAMESPACE, identity if ours else "another", "no"))
+    backend._forget_moves("n1")
+    assert link.running(NAME) is not ours
+    assert MoveRecords(tmp_path / "clusters" / "c").all() == []
+
+
+# Specs that were edited
+
+
+def site(spec: LibvirtSpec, observed: Observed, **parts: Any) -> LibvirtMoves:
+    given: dict[str, Any] = dict.fromkeys(MoveParts.__dataclass_fields__)
+    given |= {"spec": spec, "observe": lambda: observed, "facts": lambda: facts_for(spec), **parts}
+    return LibvirtMoves(MoveParts(**given), MoveOptions(leave_s=300))
+
+
+def hosts(one: str, two: str) -> LibvirtSpec:
+    return spec_of(
+        f"network: {{bridge: br0}}\nhosts:\n  - {{name: h1, nodes: [{one}]}}\n"
+        f"  - {{name: h2, uri: 'qemu+ssh://root@h2/system', nodes: [{two}]}}\n"
+    )
+
+
+def there(spec: LibvirtSpec) -> Observed:
+    return Observed(desired(spec, facts_for(spec), Observed()).resources)
+
+
+A, B = "{name: a}", "{name: b}"
+
+
+def test_nodes_and_hosts_that_the_spec_has_no_longer_are_not_moved() -> None:
+    observed = there(hosts(A, B))
+    assert site(hosts(A, B), observed).places() == {"a": "h1", "b": "h2"}
+    assert site(hosts(A, ""), observed).places() == {"a": "h1"}
+    renamed = spec_of("hosts: [{name: h1, nodes: [{name: a}]}]")
+    assert site(renamed, observed).places() == {"a": "h1"}
+    lost = replace(observed, broken=frozenset({Key(Kind.HOST, "h2")}))
+    assert site(hosts(A, B), lost).places() == {"a": "h1"}
+
+
+def test_a_move_whose_host_is_not_in_the_spec_is_named() -> None:
+    spec, links = spec_of("hosts: [{name: h1, nodes: [{name: a}]}]"), SimpleNamespace(link=str)
+    with pytest.raises(BackendError, match="host h2 is not in the spec"):
+        site(spec, Observed(), hosts=links).settle(MOVE)
+
+
+@pytest.mark.parametrize("segment", ["{}", "{device: ivshmem}", "{parts: 4}"])
+def test_a_host_without_nodes_has_parts_of_the_usual_size(segment: str) -> None:
+    spec = spec_of(
+        "network: {bridge: br0}\nhosts:\n  - {name: h1, nodes: [{name: a}]}\n  - {name: h2, "
+        f"uri: 'qemu+ssh://root@h2/system', segment: {segment}, nodes: []}}\n"
+    )
+    made = there(spec).named(VirtualHost)["h2"]
+    assert (made.device, made.part_size) == (
+        ("none", None) if segment == "{}" else ("ivshmem", 64 << 20)
+    )
+
+
+# Moves without end
+
+
+def test_the_guest_gives_up_before_its_controller_does(tmp_path: Path) -> None:
+    spec = spec_of("hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]")
+    asked: list[tuple[Command, float]] = []
+
+    class Runner:
+        def check(self, command: Command, *, timeout_s: float) -> Completed:
+            asked.append((command, timeout_s))
+            return cast("Completed", SimpleNamespace(text=""))
+
+    (item,) = (r for r in there(spec).resources if r.key == Key(Kind.NODE, "n1"))
+    nodes = Nodes(tmp_path, {"n1": ("10.0.0.1", None)}, cast("Any", Runner()))
+    records = SimpleNamespace(read=lambda _: SimpleNamespace(item=item))
+    site(spec, Observed(), nodes=lambda: nodes, records=records).act(MoveAction.QUIESCE, MOVE)
+    ((command, limit_s),) = asked
+    assert "nearmetal-guest leave 300" in command.argv[-1]
+    assert limit_s > 300
+
+
+class LibvirtError(Exception):
+    """As much of libvirt's error as is used."""
+
+    def get_error_message(self) -> str:
+        return str(self)
+
+
+class Api:
+    """The names of libvirt that a migration uses."""
+
+    libvirtError = LibvirtError  # noqa: N815 - libvirt's name
+
+    def __getattr__(self, name: str) -> int:
+        return len(name)
+
+
+@dataclass
+class Endless:
+    """A domain whose migration ends when it is aborted; at first there is nothing to abort."""
+
+    refusals: int = 2
+    aborted: threading.Event = field(default_factory=threading.Event)
+
+    def migrate3(self, *_: object) -> None:
+        if self.aborted.wait(5):
+            raise LibvirtError("aborted by the client")
+
+    def abortJob(self) -> None:  # noqa: N802 - libvirt's name
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise LibvirtError("no job is active")
+        self.aborted.set()
+
+
+def migrate(domain: Endless, limit_s: float) -> None:
+    link = object.__new__(Hypervisor)
+    link.uri, link._api = "test:///x", Api()
+    link._link = SimpleNamespace(lookupByName=lambda _: domain)
+    link.migrate(NAME, link, "<domain/>", "tcp://h2", tls=False, limit_s=limit_s)
+
+
+def test_a_migration_that_is_late_is_aborted_as_soon_as_that_is_possible() -> None:
+    domain = Endless()
+    with pytest.raises(BackendError, match=r"did not end in 0\.01 s"):
+        migrate(domain, 0.01)
+    assert domain.aborted.is_set()
+
+
+def test_an_interrupted_migration_is_aborted_and_not_waited_for() -> None:
+    domain, before = Endless(), signal.getsignal(signal.SIGALRM)
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted(signal.SIGALRM)
+
+    signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(Interrupted):
+            migrate(domain, 600)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert domain.aborted.is_set()
