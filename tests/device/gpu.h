@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Device memory for tests, by the driver that the loader finds as libcuda.so.1: NVIDIA's, or the
- * stand-in. Each function ends the program with a line on stderr if the driver fails.
+ * Device memory for tests, by the driver that the loader finds: the real one, or the stand-in. The
+ * environment's NM_DEVICE says which: cuda, the default, or rocm. Each function ends the program with a line on stderr if the driver fails.
  */
 #ifndef NM_TEST_DEVICE_GPU_H
 #define NM_TEST_DEVICE_GPU_H
@@ -9,6 +9,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* The interface, libfabric's enum fi_hmem_iface, and whether a GPU can have several contexts. */
+extern int gpu_number;
+extern bool gpu_has_contexts;
 
 /* False: this machine has no driver, or no GPU. Makes the primary context of GPU 0 current. */
 bool gpu_open(void);
