@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "provider/cuda.h"
+#include "provider/level_zero.h"
 #include "provider/rocm.h"
 
 static const struct {
@@ -11,6 +12,7 @@ static const struct {
 } interfaces[] = {
 	{NM_CUDA_NUMBER, nm_cuda_load},
 	{NM_ROCM_NUMBER, nm_rocm_load},
+	{NM_LEVEL_ZERO_NUMBER, nm_level_zero_load},
 };
 
 int nm_hmem_load(struct nm_reason *ret_why)

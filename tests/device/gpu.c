@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu_ze.h"
+
 void (*gpu_fail)(unsigned int nth);
 unsigned int (*gpu_calls)(void);
 unsigned int (*gpu_overlap)(void);
 unsigned int (*gpu_direct)(void);
 int gpu_number = 1;
-bool gpu_has_contexts = true;
+bool gpu_has_contexts = true, gpu_has_resets = true;
 
 static struct {
 	int (*init)(unsigned int flags);
@@ -101,17 +103,32 @@ static void *find_rocm(void)
 	return library;
 }
 
+static void *find_ze(void)
+{
+	void *library = dlopen("libze_loader.so.1", RTLD_NOW);
+
+	gpu_number = 3;
+	gpu_has_contexts = gpu_has_resets = false;
+	gpu.alloc = gpu_ze_alloc;
+	gpu.free = gpu_ze_free;
+	gpu.put = gpu_ze_put;
+	gpu.get = gpu_ze_get;
+	return library && gpu_ze_start(library) ? library : NULL;
+}
+
 bool gpu_open(void)
 {
 	const char *device = getenv("NM_DEVICE");
-	void *library = device && !strcmp(device, "rocm") ? find_rocm() : find_cuda();
+	void *library = !device || !strcmp(device, "cuda") ? find_cuda() :
+			!strcmp(device, "rocm")		   ? find_rocm() :
+							     find_ze();
 	int count = 0;
 
 	if (!library)
 		return false;
 	find(library, "nm_stand_in_fail", &gpu_fail);
 	find(library, "nm_stand_in_calls", &gpu_calls);
-	if (gpu.init(0) != 0 || gpu.count(&count) != 0 || count < 1)
+	if (gpu.init && (gpu.init(0) != 0 || gpu.count(&count) != 0 || count < 1))
 		return false;
 	if (gpu_has_contexts)
 		check(gpu.retain(&primary, 0), "cuDevicePrimaryCtxRetain");
@@ -128,6 +145,8 @@ void gpu_primary(void)
 		check(gpu.use(primary), "cuCtxSetCurrent");
 		return;
 	}
+	if (!gpu.use_device)
+		return;
 	/* Nothing in between has changed it. */
 	check(gpu.device(&device), "hipGetDevice");
 	check(is_away && device != 0, "the current device is another one");
@@ -139,7 +158,7 @@ void gpu_no_context(void)
 {
 	if (gpu_has_contexts)
 		check(gpu.use(NULL), "cuCtxSetCurrent");
-	else
+	else if (gpu.use_device)
 		check(gpu.use_device(0), "hipSetDevice");
 	is_away = !gpu_has_contexts;
 }
@@ -186,7 +205,7 @@ void gpu_put(void *to, const void *from, size_t len)
 {
 	check(gpu.put((uintptr_t)to, from, len), "copy to the device");
 	/* Pageable memory is only on its way by then. */
-	if (!gpu_fail)
+	if (!gpu_fail && gpu.wait)
 		check(gpu.wait(NULL), "waiting");
 }
 
@@ -197,10 +216,12 @@ void gpu_get(void *to, const void *from, size_t len)
 
 void gpu_pin(void *pages, size_t len)
 {
-	check(gpu.pin(pages, len, 0), "pinning");
+	if (gpu.pin)
+		check(gpu.pin(pages, len, 0), "pinning");
 }
 
 void gpu_unpin(void *pages)
 {
-	check(gpu.unpin(pages), "unpinning");
+	if (gpu.unpin)
+		check(gpu.unpin(pages), "unpinning");
 }
