@@ -130,7 +130,7 @@ def _data(endpoint: EndpointCounters, found: list[Line]) -> dict[str, Any]:
 
 
 def _row(line: Line) -> list[str]:
-    from nearmetal.evidence.traffic import accesses, trouble
+    from nearmetal.evidence.traffic import accesses, remarks
     from nearmetal.report import numbers
 
     rate = line.rate
@@ -156,5 +156,5 @@ def _row(line: Line) -> list[str]:
         numbers.data(traffic.sent_bytes + traffic.received_bytes),
         accesses(peer) or "-" if line.channel == peer.channel else "",
         f"{peer.stalls:,}",
-        trouble(peer) or (peer.reason if line.channel in {"net", "none"} else ""),
+        remarks(line),
     ]

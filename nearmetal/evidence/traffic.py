@@ -102,3 +102,12 @@ def trouble(peer: PeerCounters) -> str:
     if peer.fallbacks:
         words.append(f"{peer.fallbacks} fallbacks: {peer.fallback_reason}")
     return "; ".join(words)
+
+
+def remarks(line: Line) -> str:
+    """Return what else there is to say of a line, in words; "" if nothing."""
+    peer = line.peer
+    words = [trouble(peer) or (peer.reason if line.channel in {"net", "none"} else "")]
+    if peer.device and line.channel == peer.channel:
+        words.append(f"GPU memory {peer.device}")
+    return "; ".join(filter(None, words))

@@ -75,12 +75,17 @@ static void describe_device(const struct nm_peer *peer, struct nm_peer_facts *fa
 	const struct nm_link_facts *link = &facts->link;
 	const char *no_handle =
 		link->copy_reason.text[0] ? link->copy_reason.text : "another kernel";
+	const struct nm_device_ops *ops = nm_stages_device(engine->stages);
 	enum nm_places out = nm_stages_places(engine->stages, link->channel), in = peer->places;
 
 	if (t->kind->flags & NM_TRANSPORT_LOOPBACK)
 		nm_reason_set(&facts->device, "staged: it is the endpoint itself");
 	else if (t->kind->flags & NM_TRANSPORT_NETWORK)
 		nm_reason_set(&facts->device, "%s", link->device.text);
+	else if (ops && !ops->share && !ops->pin)
+		nm_reason_set(&facts->device,
+			      "staged: memory of %s is copied by calls of its driver only",
+			      ops->name);
 	else if (link->remote_copy)
 		nm_reason_set(&facts->device, "by handle: %.150s", link->copy_reason.text);
 	else if (!t->place)

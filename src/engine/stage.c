@@ -58,6 +58,11 @@ enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel 
 	return stages ? stages->places[channel] : NM_PLACES_UNKNOWN;
 }
 
+const struct nm_device_ops *nm_stages_device(const struct nm_stages *stages)
+{
+	return stages ? stages->ops : NULL;
+}
+
 static bool block_init(struct nm_stages *stages, struct block *b)
 {
 	if (!b->bytes) {

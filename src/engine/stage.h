@@ -23,6 +23,8 @@ struct nm_request;
 
 struct nm_stages;
 
+/* The interface that was used first; NULL: none. STAGES may be NULL. */
+const struct nm_device_ops *nm_stages_device(const struct nm_stages *stages);
 /* Whether a device writes into the places of CHANNEL. STAGES may be NULL. */
 enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel channel);
 

@@ -10,8 +10,7 @@
 
 pthread_rwlock_t nm_cuda_lock = PTHREAD_RWLOCK_INITIALIZER;
 struct nm_cuda_gpu nm_cuda_gpus[NM_CUDA_GPUS_MAX];
-static struct nm_cuda_buffer **buffers; /* sorted, without overlap */
-static size_t nr_buffers, max_buffers;
+static struct nm_device_list buffers;
 
 /*
  * A block of the driver's. It packs smaller buffers into common blocks, and a witness in one of them
@@ -27,63 +26,10 @@ static int refuse(struct nm_reason *ret_why, const char *failed, uint64_t addres
 	return -EIO;
 }
 
-/* Index of the first buffer that ends after ADDRESS. */
-static size_t find(uint64_t address)
-{
-	size_t low = 0, high = nr_buffers;
-
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-
-		if (buffers[middle]->start + buffers[middle]->size <= address)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len)
 {
-	size_t i = find(address);
-	struct nm_cuda_buffer *b = i < nr_buffers ? buffers[i] : NULL;
-
-	if (!b || address < b->start || len > b->size - (address - b->start))
-		return NULL;
-	return b;
-}
-
-static void unlist(struct nm_cuda_buffer *b)
-{
-	size_t i = find(b->start);
-
-	if (!b->is_listed)
-		return;
-	b->is_listed = false;
-	memmove(&buffers[i], &buffers[i + 1], (--nr_buffers - i) * sizeof(struct nm_cuda_buffer *));
-}
-
-static int list(struct nm_cuda_buffer *b)
-{
-	size_t i = find(b->start);
-
-	/* The program freed them without closing their regions, and the driver gave this one. */
-	while (i < nr_buffers && buffers[i]->start < b->start + b->size)
-		unlist(buffers[i]);
-	if (nr_buffers == max_buffers) {
-		size_t max = max_buffers ? 2 * max_buffers : 16;
-		struct nm_cuda_buffer **more =
-			reallocarray(buffers, max, sizeof(struct nm_cuda_buffer *));
-
-		if (!more)
-			return -ENOMEM;
-		buffers = more;
-		max_buffers = max;
-	}
-	memmove(&buffers[i + 1], &buffers[i], (nr_buffers++ - i) * sizeof(struct nm_cuda_buffer *));
-	buffers[i] = b;
-	b->is_listed = true;
-	return 0;
+	/* The first member of its buffer. */
+	return (struct nm_cuda_buffer *)nm_device_list_find(&buffers, address, len);
 }
 
 /* What the driver knows of an address. */
@@ -155,7 +101,7 @@ bool nm_cuda_is_there(const struct nm_cuda_gpu *gpu)
 bool nm_cuda_buffer_is_there(const struct nm_cuda_buffer *b)
 {
 	/* Memory of a pool or a mapping may outlive a context. */
-	return nm_cuda_is_buffer(b->start, b->id) && nm_cuda_is_there(b->gpu);
+	return nm_cuda_is_buffer(b->at.start, b->at.id) && nm_cuda_is_there(b->gpu);
 }
 
 static void leave_context(struct nm_cuda_gpu *gpu)
@@ -239,8 +185,8 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 	if (err < 0)
 		return err;
 	b = nm_cuda_buffer_of(place.start, place.size);
-	if (b && b->id == place.id && nm_cuda_is_there(b->gpu)) {
-		b->nr_attached++;
+	if (b && b->at.id == place.id && nm_cuda_is_there(b->gpu)) {
+		b->at.nr_attached++;
 		*ret_handle = b;
 		return 0;
 	}
@@ -250,13 +196,13 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 	b = calloc(1, sizeof(*b));
 	if (b)
 		*b = (struct nm_cuda_buffer){
-			.start = place.start,
-			.size = place.size,
-			.id = place.id,
+			.at = {.start = place.start,
+			       .size = place.size,
+			       .id = place.id,
+			       .nr_attached = 1},
 			.gpu = &nm_cuda_gpus[place.device],
-			.nr_attached = 1,
 		};
-	if (!b || list(b) < 0) {
+	if (!b || nm_device_list_add(&buffers, &b->at) < 0) {
 		free(b);
 		nm_reason_set(ret_why, "out of memory");
 		return -ENOMEM;
@@ -282,9 +228,9 @@ static void cuda_detach(void *handle)
 
 	pthread_rwlock_wrlock(&nm_cuda_lock);
 	/* Also if another region holds it: the caller has closed one that a copy may have used. */
-	nm_cuda_wait_copies(b->gpu, b->start);
-	if (--b->nr_attached == 0) {
-		unlist(b);
+	nm_cuda_wait_copies(b->gpu, b->at.start);
+	if (--b->at.nr_attached == 0) {
+		nm_device_list_remove(&buffers, &b->at);
 		/* The stream stays: the next buffer is probably of the same context. */
 		b->gpu->nr_buffers--;
 		free(b);

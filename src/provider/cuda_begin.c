@@ -56,8 +56,8 @@ static int64_t begin(const struct nm_cuda_buffer *b, uint64_t address, void *hos
 	copy->serial = ++last_serial;
 	copy->address = address;
 	copy->len = len;
-	copy->start = b->start;
-	copy->id = b->id;
+	copy->start = b->at.start;
+	copy->id = b->at.id;
 	copy->host = there;
 	return number_of(b->gpu, copy);
 }

@@ -14,9 +14,9 @@ int nm_cuda_buffer(uint64_t address, size_t len, struct nm_device_buffer *ret_bu
 	b = nm_cuda_buffer_of(address, len);
 	if (b && nm_cuda_buffer_is_there(b)) {
 		*ret_buffer = (struct nm_device_buffer){
-			.start = b->start,
-			.size = b->size,
-			.id = b->id,
+			.start = b->at.start,
+			.size = b->at.size,
+			.id = b->at.id,
 			.device = (int)(b->gpu - nm_cuda_gpus),
 		};
 		err = 0;

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's library, found and started once per process. */
-#include <dlfcn.h>
-#include <string.h>
-
 #include "provider/cuda.h"
 #include "provider/cuda_private.h"
-
-#define LIBRARY "libcuda.so.1"
+#include "provider/driver_library.h"
 
 struct nm_cuda_driver nm_cuda;
 
@@ -19,35 +15,20 @@ const char *nm_cuda_words(int error)
 	return text;
 }
 
-static bool load_function(void *library, const char *symbol, void *ret_function,
-			  struct nm_reason *ret_why)
-{
-	void *found = dlsym(library, symbol);
-
-	if (!found) {
-		nm_reason_set(ret_why, LIBRARY " has no %s(): the driver is too old", symbol);
-		return false;
-	}
-	memcpy(ret_function, &found, sizeof(found));
-	return true;
-}
-
 static bool load(struct nm_reason *ret_why)
 {
-	/* Never closed: streams, pinned pages and threads of the driver outlive the last endpoint. */
-	void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	static const char *const names[] = {"libcuda.so.1", NULL};
+	void *library = nm_driver_open(names, "no driver of NVIDIA", ret_why);
 	int error, nr_gpus;
 
-	if (!library) {
-		nm_reason_set(ret_why, "no driver of NVIDIA: %s", dlerror());
+	if (!library)
 		return false;
-	}
 #define LOAD(field, symbol, arguments)                                                             \
-	if (!load_function(library, symbol, &nm_cuda.field, ret_why))                              \
+	if (!nm_driver_function(library, symbol, &nm_cuda.field, ret_why))                         \
 		return false;
 	NM_CUDA_FUNCTIONS(LOAD)
 #undef LOAD
-#define LOAD(field, symbol, arguments) load_function(library, symbol, &nm_cuda.field, NULL);
+#define LOAD(field, symbol, arguments) nm_driver_function(library, symbol, &nm_cuda.field, NULL);
 	NM_CUDA_OPTIONAL(LOAD)
 #undef LOAD
 	error = nm_cuda.init(0);

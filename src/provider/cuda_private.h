@@ -11,6 +11,7 @@
 #include "base/device.h"
 #include "base/reason.h"
 #include "provider/cuda_driver.h"
+#include "provider/device_list.h"
 
 #define NM_CUDA_GPUS_MAX 64
 
@@ -41,11 +42,8 @@ struct nm_cuda_gpu {
 
 /* One allocation of the program, of which pieces are attached. */
 struct nm_cuda_buffer {
-	uint64_t start, size;
-	uint64_t id;
+	struct nm_listed at; /* the first member */
 	struct nm_cuda_gpu *gpu;
-	unsigned int nr_attached;
-	bool is_listed; /* not yet replaced by a younger allocation at its address */
 	enum { NM_CUDA_NOT_SHARED, NM_CUDA_SHARED, NM_CUDA_NOT_SHAREABLE } sharing;
 	struct nm_cuda_handle handle; /* NM_CUDA_SHARED */
 };

@@ -37,7 +37,7 @@ static int share_locked(uint64_t address, size_t len, struct nm_device_share *re
 	if (b->sharing == NM_CUDA_NOT_SHARED) {
 		error = nm_cuda.push(b->gpu->context);
 		if (!error) {
-			error = nm_cuda.share(&b->handle, b->start);
+			error = nm_cuda.share(&b->handle, b->at.start);
 			nm_cuda.pop(&popped);
 		}
 		b->sharing = error ? NM_CUDA_NOT_SHAREABLE : NM_CUDA_SHARED;
@@ -49,8 +49,8 @@ static int share_locked(uint64_t address, size_t len, struct nm_device_share *re
 		}
 	}
 	memcpy(ret_share->handle, b->handle.bytes, sizeof(ret_share->handle));
-	ret_share->offset = address - b->start;
-	ret_share->id = b->id;
+	ret_share->offset = address - b->at.start;
+	ret_share->id = b->at.id;
 	return 0;
 }
 

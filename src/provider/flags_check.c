@@ -5,7 +5,9 @@
  */
 #include "engine/atomic.h"
 #include "provider/cuda.h"
+#include "provider/level_zero.h"
 #include "provider/provider.h"
+#include "provider/rocm.h"
 
 #define SAME(ours, theirs) _Static_assert((ours) == (theirs), #ours " is " #theirs)
 
@@ -33,6 +35,8 @@ SAME(NM_DISCARD, FI_DISCARD);
 SAME(UINT64_MAX, FI_ADDR_NOTAVAIL);
 SAME(NM_ADDRESS_LEN, 64);
 SAME(NM_CUDA_NUMBER, (int)FI_HMEM_CUDA);
+SAME(NM_ROCM_NUMBER, (int)FI_HMEM_ROCR);
+SAME(NM_LEVEL_ZERO_NUMBER, (int)FI_HMEM_ZE);
 
 SAME((int)NM_INT8, (int)FI_INT8);
 SAME((int)NM_UINT64, (int)FI_UINT64);

@@ -230,7 +230,7 @@ bool is_by_handle(const struct matrix *m)
 {
 	const char *channels = getenv("NEARMETAL_CHANNELS");
 
-	return m->job.nr_ranks == 2 && channels && !strcmp(channels, "shm") &&
+	return gpu_overlap && m->job.nr_ranks == 2 && channels && !strcmp(channels, "shm") &&
 	       !getenv("NEARMETAL_CMA");
 }
 
@@ -376,7 +376,7 @@ int region(struct matrix *m, void *base, size_t len, uint64_t key, struct fid_mr
 		.iov_count = 1,
 		.access = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE,
 		.requested_key = key,
-		.iface = FI_HMEM_CUDA,
+		.iface = (enum fi_hmem_iface)gpu_number,
 	};
 
 	return fi_mr_regattr(m->job.domain, &attr, 0, ret_mr);

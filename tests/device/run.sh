@@ -10,7 +10,7 @@
 # gpudirect: net over an adapter that reaches devices (adapter.c), gpudirect-one: at one rank only;
 # none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
 # directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
-# libnearmetal-fi.so. NM_SEAL: a command that gives each process namespaces of its own, such as
+# libnearmetal-fi.so. NM_DEVICE: rocm or ze; otherwise cuda. NM_SEAL: a command that gives each process namespaces of its own, such as
 # "unshare -n -i -u -p -f --mount-proc". NM_WAY: words that the statistics say about the way.
 
 set -euo pipefail
@@ -28,6 +28,11 @@ net) way="staged: the network's provider does not offer FI_HMEM" ;;
 gpudirect) way="GPUDirect by " ;;
 gpudirect-one) way="staged: NEARMETAL_GPUDIRECT=off" ;;
 esac
+export NM_DEVICE=${NM_DEVICE-cuda}
+if [[ $NM_DEVICE != cuda ]]; then
+	way="staged: memory of .* is copied by calls of its driver only"
+	NM_DRIVER=${NM_DRIVER-$build/tests/device/$NM_DEVICE}
+fi
 way=${NM_WAY-${way-}}
 if [[ $channel == staged ]]; then
 	channel=shm

@@ -187,6 +187,17 @@ def test_lines_come_in_the_order_that_was_asked_for() -> None:
     assert next(x.peer.label for x in ordered(found, Sort.TROUBLE)) == "broken"
 
 
+def test_the_way_between_gpus_stands_beside_the_channel_in_use(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    content = file_bytes(peer_bytes(traffic=SENT, device="staged: no handle"))
+    (tmp_path / "a.stats").write_bytes(content)
+    assert main(["top", "--once", "--all", "--interval", "0.1", "--dir", str(tmp_path)]) == 0
+    told = [x for x in capsys.readouterr().out.splitlines() if "GPU memory staged: no handle" in x]
+    assert len(told) == 1, "one of two channels"
+    assert " shm (" in told[0]
+
+
 def test_trouble_is_told_with_its_reasons() -> None:
     peer = parse_counters(
         file_bytes(
