@@ -254,8 +254,8 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	if (err)
 		return err;
 	/* Beyond this the pool is faster, and a packet of any size needs no room in UCX. */
-	iface->max_short = (uint32_t)nm_min_u64(nm_params()->inline_max + sizeof(uint64_t),
-						iface->max_bcopy);
+	iface->max_short =
+		(uint32_t)nm_min_u64(nm_params()->inline_max + sizeof(uint64_t), iface->max_bcopy);
 	iface->outgoing = malloc(iface->max_bcopy);
 	iface->arrived = malloc(NM_UCX_MESSAGE_MAX);
 	if (!iface->outgoing || !iface->arrived) {
