@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare UCX transports by turns: ucx_perftest between two processes on two cores.
 
-    python -m benchmarks.ucx_turns --ucx build/ucx --plugin build/c/src/ucx [--turns 7]
+    python -m benchmarks.ucx_turns --ucx build/ucx/libucx --plugin build/c/src/ucx [--turns 7]
 
 Each turn measures each test once with each set of transports. A line shows the lowest value of a
 test for each set, of all turns, and the ratio to the first set.

@@ -41,7 +41,7 @@ static ucs_status_t md_open(uct_component_h component, const char *name,
 	return UCS_OK;
 }
 
-/* No device where no interface could be opened: UCX then uses its other transports. */
+/* No device with an environment that is not valid: UCX then uses its other transports. */
 static ucs_status_t query_devices(uct_md_h md, uct_tl_device_resource_t **ret_devices,
 				  unsigned int *ret_nr)
 {

@@ -31,20 +31,26 @@ ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep)
 	size_t len = params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR_LENGTH ?
 			     params->iface_addr_length :
 			     sizeof(struct nm_ucx_address);
-	struct nm_identity who;
+	struct nm_ucx_address address;
+	struct nm_reason why;
 	struct nm_ucx_ep *ep;
 	int err;
 
 	if (!(params->field_mask & UCT_EP_PARAM_FIELD_IFACE_ADDR) ||
-	    !nm_ucx_address_parse(params->iface_addr, len, &who)) {
+	    !nm_ucx_address_parse(params->iface_addr, len, &address)) {
 		nm_error("ucx: an endpoint needs the address of an interface of this transport");
 		return UCS_ERR_INVALID_ADDR;
+	}
+	if (!nm_ucx_address_fits(iface, &address, &why)) {
+		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&address.who),
+			 why.text);
+		return UCS_ERR_UNREACHABLE;
 	}
 	ep = calloc(1, sizeof(*ep));
 	if (!ep)
 		return UCS_ERR_NO_MEMORY;
 	ep->super.iface = &iface->base.super;
-	ep->peer = nm_ucx_peer_get(iface, &who);
+	ep->peer = nm_ucx_peer_get(iface, &address.who);
 	if (!ep->peer) {
 		free(ep);
 		return UCS_ERR_NO_MEMORY;
@@ -55,7 +61,7 @@ ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep)
 	if (err == -EAGAIN) {
 		nm_ucx_peer_begin(ep->peer);
 	} else if (err) {
-		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&who),
+		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&address.who),
 			 ep->peer->why.text);
 		free(ep);
 		return UCS_ERR_UNREACHABLE;
@@ -261,9 +267,9 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 int nm_ucx_ep_is_connected(uct_ep_h base, const uct_ep_is_connected_params_t *params)
 {
-	struct nm_identity who;
+	struct nm_ucx_address address;
 
 	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
-	       nm_ucx_address_parse(params->iface_addr, sizeof(struct nm_ucx_address), &who) &&
-	       nm_identity_equal(&who, &nm_ucx_ep_of(base)->peer->who);
+	       nm_ucx_address_parse(params->iface_addr, sizeof(address), &address) &&
+	       nm_identity_equal(&address.who, &nm_ucx_ep_of(base)->peer->who);
 }

@@ -34,7 +34,9 @@ struct nm_ucx_address {
 	uint8_t version; /* NM_UCX_ADDRESS_VERSION */
 	uint8_t zero;
 	struct nm_identity who;
+	uint32_t max_message; /* of the interface: its max_bcopy */
 };
+_Static_assert(sizeof(struct nm_ucx_address) == 20, "no byte of it is undefined");
 #define NM_UCX_ADDRESS_VERSION 1
 
 /* nm_packet.flags; no packet of the other face (engine/protocol.h) has these. */
@@ -42,8 +44,12 @@ enum nm_ucx_form {
 	NM_UCX_SHORT = 0xb1, /* 8 bytes of the message are the tag of the packet */
 	NM_UCX_BCOPY = 0xb2, /* the payload is the message; tag is 0 */
 };
-/* The longest message that a peer may send: the largest chunk, and the tag. */
-#define NM_UCX_MESSAGE_MAX (64 * 1024 + sizeof(uint64_t))
+/*
+ * The longest max_bcopy: the largest chunk. UCX takes unexpected messages into pools that it sizes by
+ * the own max_bcopy, and does not check a length. So only interfaces of one max_bcopy meet, and a
+ * longer message ends its sender.
+ */
+#define NM_UCX_MESSAGE_MAX (64 * 1024)
 
 enum nm_ucx_peer_state {
 	NM_UCX_PEER_KNOWN,	/* no link; it may be a source */
@@ -100,7 +106,8 @@ struct nm_ucx_iface {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS]; /* by rank */
 	unsigned int nr_transports;
-	bool in_progress; /* a transport delivers */
+	bool in_progress;	/* a transport delivers */
+	struct nm_reason lacks; /* the channels that could not be opened, and why */
 	uint32_t max_bcopy, max_short;
 	uint8_t *outgoing; /* max_bcopy bytes, in which UCX packs */
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
@@ -135,13 +142,16 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 /* The functions of the sink; `engine` and the rest are NULL. */
 extern const struct nm_sink nm_ucx_sink;
 
-/* Check LEN foreign bytes and copy the identity. False: they are no address of this face. */
-bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_identity *ret_who);
+/* Check LEN foreign bytes and copy them. False: they are no address of this face. */
+bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_ucx_address *ret_address);
+/* True if both interfaces take messages of the same length; else the reason. */
+bool nm_ucx_address_fits(const struct nm_ucx_iface *iface, const struct nm_ucx_address *address,
+			 struct nm_reason *ret_reason);
 /* The peer WHO, created if it is new. NULL: out of memory. */
 struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_identity *who);
 /*
- * Make the link to PEER. 0; -EAGAIN: call again; other errors: the peer is as before, and its `why`
- * has the reason. Not while in_progress.
+ * Make the link to PEER. 0; -EAGAIN: call again; other errors: its `why` has the reason, and a peer
+ * that was CONNECTING, which has endpoints, is lost. Not while in_progress.
  */
 int nm_ucx_peer_connect(struct nm_peer *peer);
 /* Begin to connect, without a wait; progress ends it. */

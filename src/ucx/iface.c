@@ -26,9 +26,11 @@
 
 static ucs_status_t iface_get_address(uct_iface_h base, uct_iface_addr_t *address)
 {
+	const struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	const struct nm_ucx_address own = {
 		.version = NM_UCX_ADDRESS_VERSION,
-		.who = nm_ucx_iface_of(base)->address.who,
+		.who = iface->address.who,
+		.max_message = iface->max_bcopy,
 	};
 
 	memcpy(address, &own, sizeof(own));
@@ -73,15 +75,21 @@ static int iface_is_reachable_v2(const uct_iface_h base,
 	size_t len = params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR_LENGTH ?
 			     params->iface_addr_length :
 			     sizeof(struct nm_ucx_address);
-	struct nm_identity who;
+	struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
+	struct nm_ucx_address address;
+	struct nm_reason why;
 	struct nm_peer *peer;
 
 	if (!(params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR) ||
-	    !nm_ucx_address_parse(params->iface_addr, len, &who)) {
+	    !nm_ucx_address_parse(params->iface_addr, len, &address)) {
 		uct_iface_fill_info_str_buf(params, "the address is not one of this transport");
 		return 0;
 	}
-	peer = nm_ucx_peer_get(nm_ucx_iface_of(base), &who);
+	if (!nm_ucx_address_fits(iface, &address, &why)) {
+		uct_iface_fill_info_str_buf(params, "%s", why.text);
+		return 0;
+	}
+	peer = nm_ucx_peer_get(iface, &address.who);
 	if (!peer) {
 		uct_iface_fill_info_str_buf(params, "out of memory");
 		return 0;
@@ -188,7 +196,10 @@ static void iface_close(uct_iface_h base)
 	free_iface(iface);
 }
 
-/* One transport per kind that this process has. */
+/*
+ * One transport per kind that this process has. UCX gives up a worker of which one interface cannot
+ * be opened, so an interface without channels is opened, too: it reaches no peer, with the reason.
+ */
 static int open_transports(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 {
 	const struct nm_params *params = nm_params();
@@ -200,6 +211,7 @@ static int open_transports(struct nm_ucx_iface *iface, struct nm_reason *ret_rea
 		nm_reason_set(ret_reason, "the environment is not valid");
 		return -EINVAL;
 	}
+	iface->max_bcopy = (uint32_t)nm_min_u64(params->chunk_size, NM_UCX_MESSAGE_MAX);
 	iface->address.version = NM_ADDRESS_VERSION;
 	err = nm_identity_create(&iface->address.who);
 	if (err)
@@ -213,15 +225,19 @@ static int open_transports(struct nm_ucx_iface *iface, struct nm_reason *ret_rea
 			continue;
 		err = kind->create(&iface->sink, &iface->address, slot, &why);
 		if (err) {
-			nm_reason_add(ret_reason, "%s%s: %s", *ret_reason->text ? "; " : "",
-				      nm_channel_name(kind->channel), why.text);
+			if (err != -ENOENT || !(kind->flags & NM_TRANSPORT_OPTIONAL))
+				nm_reason_add(&iface->lacks, "%s%s: %s",
+					      *iface->lacks.text ? "; " : "",
+					      nm_channel_name(kind->channel), why.text);
 			continue;
 		}
 		iface->nr_transports++;
 		is_shared |= !(kind->flags & NM_TRANSPORT_LOOPBACK);
 		iface->max_bcopy = (uint32_t)nm_min_u64(iface->max_bcopy, (*slot)->max_payload);
 	}
-	return is_shared ? 0 : -ENODEV;
+	if (!is_shared && !*iface->lacks.text)
+		nm_reason_set(&iface->lacks, "NEARMETAL_CHANNELS allows no shared memory");
+	return 0;
 }
 
 static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
@@ -234,13 +250,12 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	nm_list_init(&iface->waiting);
 	iface->sink = nm_ucx_sink;
 	iface->sink.engine = iface;
-	iface->max_bcopy = NM_UCX_MESSAGE_MAX - sizeof(uint64_t);
 	err = open_transports(iface, ret_reason);
 	if (err)
 		return err;
 	/* Beyond this the pool is faster, and a packet of any size needs no room in UCX. */
-	iface->max_short = (uint32_t)(nm_min_u64(nm_params()->inline_max, iface->max_bcopy) +
-				      sizeof(uint64_t));
+	iface->max_short =
+		(uint32_t)nm_min_u64(nm_params()->inline_max + sizeof(uint64_t), iface->max_bcopy);
 	iface->outgoing = malloc(iface->max_bcopy);
 	iface->arrived = malloc(NM_UCX_MESSAGE_MAX);
 	if (!iface->outgoing || !iface->arrived) {

@@ -12,8 +12,7 @@
 const uint32_t nm_ucx_peer_transitions[NM_UCX_NR_PEER_STATES] = {
 	[NM_UCX_PEER_KNOWN] = NM_STATE(NM_UCX_PEER_CONNECTING) | NM_STATE(NM_UCX_PEER_UP) |
 			      NM_STATE(NM_UCX_PEER_DOWN),
-	[NM_UCX_PEER_CONNECTING] =
-		NM_STATE(NM_UCX_PEER_KNOWN) | NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
+	[NM_UCX_PEER_CONNECTING] = NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
 	[NM_UCX_PEER_UP] = NM_STATE(NM_UCX_PEER_DOWN),
 };
 
@@ -23,7 +22,7 @@ static void set_state(struct nm_peer *peer, enum nm_ucx_peer_state state)
 	peer->state = state;
 }
 
-bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_identity *ret_who)
+bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_ucx_address *ret_address)
 {
 	struct nm_address address = {.version = NM_ADDRESS_VERSION};
 	struct nm_ucx_address from;
@@ -36,8 +35,20 @@ bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_identity *ret
 	address.who = from.who;
 	if (nm_address_parse(&address, sizeof(address), &address))
 		return false;
-	*ret_who = from.who;
+	*ret_address = from;
 	return true;
+}
+
+bool nm_ucx_address_fits(const struct nm_ucx_iface *iface, const struct nm_ucx_address *address,
+			 struct nm_reason *ret_reason)
+{
+	if (address->max_message == iface->max_bcopy)
+		return true;
+	nm_reason_set(ret_reason,
+		      "messages there have at most %u bytes, and here %u: set NEARMETAL_CHUNK_SIZE "
+		      "and NEARMETAL_CHECKSUM alike for all processes",
+		      address->max_message, iface->max_bcopy);
+	return false;
 }
 
 struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_identity *who)
@@ -92,7 +103,7 @@ int nm_ucx_peer_connect(struct nm_peer *peer)
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return -ECONNRESET;
 	if (!tried)
-		peer->why.text[0] = '\0';
+		peer->why = iface->lacks;
 	peer->tried = NULL;
 	for (unsigned int i = 0; i < iface->nr_transports; i++) {
 		struct nm_transport *t = iface->transports[i];
@@ -108,11 +119,14 @@ int nm_ucx_peer_connect(struct nm_peer *peer)
 	}
 	if (err == -EAGAIN)
 		return err;
-	nm_list_remove(&peer->node);
-	if (!err)
+	if (!err) {
+		nm_list_remove(&peer->node);
 		set_state(peer, NM_UCX_PEER_UP);
-	else if (peer->state == NM_UCX_PEER_CONNECTING)
-		set_state(peer, NM_UCX_PEER_KNOWN);
+	} else if (peer->state == NM_UCX_PEER_CONNECTING) {
+		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who),
+			 peer->why.text);
+		nm_ucx_peer_down(peer, err, NULL);
+	}
 	return err;
 }
 
@@ -165,8 +179,10 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 }
 
 /* The fault of a packet in words, or NULL. */
-static const char *packet_fault(const struct nm_packet *packet)
+static const char *packet_fault(const struct nm_ucx_iface *iface, const struct nm_packet *packet)
 {
+	size_t header = packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
+
 	if (packet->op >= UCT_AM_ID_MAX)
 		return "an active message with an unknown id";
 	if (packet->data)
@@ -175,7 +191,7 @@ static const char *packet_fault(const struct nm_packet *packet)
 		return "a packet that is no active message";
 	if (packet->flags == NM_UCX_BCOPY && packet->tag)
 		return "an active message with two headers";
-	if (packet->len > NM_UCX_MESSAGE_MAX - sizeof(uint64_t))
+	if (packet->len + header > iface->max_bcopy)
 		return "an active message that is too long";
 	return NULL;
 }
@@ -207,7 +223,7 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 
 	if (nm_unlikely(peer->state == NM_UCX_PEER_DOWN))
 		return;
-	fault = packet_fault(packet);
+	fault = packet_fault(iface, packet);
 	if (nm_unlikely(fault)) {
 		refuse(from, peer, fault);
 		return;
@@ -316,14 +332,8 @@ static unsigned int progress_connecting(struct nm_ucx_iface *iface)
 
 	nm_list_for_each_safe(node, &iface->connecting) {
 		struct nm_peer *peer = nm_container_of(node, struct nm_peer, node);
-		int err = nm_ucx_peer_connect(peer);
 
-		nr += !err;
-		if (!err || err == -EAGAIN)
-			continue;
-		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who),
-			 peer->why.text);
-		nm_ucx_peer_down(peer, err, NULL);
+		nr += nm_ucx_peer_connect(peer) == 0;
 	}
 	return nr;
 }

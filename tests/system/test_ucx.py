@@ -140,11 +140,11 @@ def test_structures_are_those_of_the_library() -> None:
 
 
 @contextmanager
-def server(rundir: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def server(rundir: Path, port: int, **more: str) -> Iterator[subprocess.Popen[str]]:
     uct = ("-d", "memory", "-x", "nearmetal")
     with subprocess.Popen(
         ["stdbuf", "-oL", PERFTEST, "-p", str(port), *uct],
-        env=os.environ | variables(str(rundir)),
+        env=os.environ | variables(str(rundir)) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -157,10 +157,10 @@ def server(rundir: Path, port: int) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def client(rundir: Path, port: int, *options: str) -> subprocess.Popen[str]:
+def client(rundir: Path, port: int, *options: str, **more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [PERFTEST, "-p", str(port), *options, "127.0.0.1"],
-        env=os.environ | variables(str(rundir)),
+        env=os.environ | variables(str(rundir)) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -211,6 +211,42 @@ def test_process_of_another_rundir_is_not_reached(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert re.search(r"nearmetal/memory - shm: \S", output), output
+
+
+@pytest.mark.parametrize("lack", ["NEARMETAL_CHANNELS=net", "NEARMETAL_RUNDIR=/dev/null/none"])
+def test_process_without_channels_uses_other_transports(tmp_path: Path, lack: str) -> None:
+    port = free_port()
+    name, _, value = lack.partition("=")
+    more = {name: value, "UCX_TLS": "all"}
+    with (
+        server(tmp_path, port, **more),
+        client(tmp_path, port, "-n", "10", "-t", "tag_lat", **more) as process,
+    ):
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    assert not carried(output)
+
+
+UNEXPECTED = ("-n", "1000", "-t", "tag_bw", "-U", "-s", "60000")
+"""Messages that UCX copies into its own memory."""
+
+
+@pytest.mark.parametrize("transports", ["all", "nearmetal"])
+def test_lengths_of_messages_that_differ(tmp_path: Path, transports: str) -> None:
+    """UCX would write a long message beyond its memory for short ones."""
+    port = free_port()
+    more = {"UCX_TLS": transports, "UCX_RNDV_THRESH": "inf"}
+    with (
+        server(tmp_path, port, NEARMETAL_CHUNK_SIZE="4096", **more) as other,
+        client(tmp_path, port, *UNEXPECTED, NEARMETAL_CHUNK_SIZE="65536", **more) as process,
+    ):
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        other.communicate(timeout=PATIENCE_S)
+    assert other.returncode != -signal.SIGSEGV
+    if transports == "all":
+        assert process.returncode == 0, output
+    else:
+        assert "at most 4096 bytes, and here 65536: set NEARMETAL_CHUNK_SIZE" in output
 
 
 # ---- Sealed nodes ----

@@ -104,38 +104,45 @@ static struct nm_peer *face_peer(void)
 	return nm_ucx_peer_get(face, &peer->address.who);
 }
 
-static struct nm_ucx_ep *connect_ep(void)
+static ucs_status_t create_ep(struct nm_identity who, uint32_t max_message, uct_ep_h *ret_ep)
 {
-	const struct nm_ucx_address address = {NM_UCX_ADDRESS_VERSION, 0, peer->address.who};
+	const struct nm_ucx_address address = {NM_UCX_ADDRESS_VERSION, 0, who, max_message};
 	const uct_ep_params_t params = {
 		.field_mask = UCT_EP_PARAM_FIELD_IFACE | UCT_EP_PARAM_FIELD_IFACE_ADDR,
 		.iface = &face->base.super,
 		.iface_addr = (const uct_iface_addr_t *)&address,
 	};
+
+	return nm_ucx_ep_create(&params, ret_ep);
+}
+
+static struct nm_ucx_ep *connect_ep(void)
+{
 	uct_ep_h ep;
 
-	NM_CHECK_EQ(nm_ucx_ep_create(&params, &ep), UCS_OK);
+	NM_CHECK_EQ(create_ep(peer->address.who, face->max_bcopy, &ep), UCS_OK);
 	UNTIL(face_peer()->state == NM_UCX_PEER_UP && peer->nr_up);
 	return nm_ucx_ep_of(ep);
 }
 
 NM_TEST(addresses_are_checked)
 {
-	struct nm_ucx_address address = {NM_UCX_ADDRESS_VERSION, 0, {{1, 2, 3}, {4}}};
-	struct nm_identity who;
+	struct nm_ucx_address address = {NM_UCX_ADDRESS_VERSION, 0, {{1, 2, 3}, {4}}, 32768};
+	struct nm_ucx_address parsed;
 
-	NM_CHECK(nm_ucx_address_parse(&address, sizeof(address), &who));
-	NM_CHECK(nm_identity_equal(&who, &address.who));
-	NM_CHECK(!nm_ucx_address_parse(NULL, sizeof(address), &who));
-	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address) - 1, &who));
-	NM_CHECK(!nm_ucx_address_parse(&address, NM_ADDRESS_LEN, &who));
+	NM_CHECK(nm_ucx_address_parse(&address, sizeof(address), &parsed));
+	NM_CHECK(nm_identity_equal(&parsed.who, &address.who));
+	NM_CHECK_EQ(parsed.max_message, 32768);
+	NM_CHECK(!nm_ucx_address_parse(NULL, sizeof(address), &parsed));
+	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address) - 1, &parsed));
+	NM_CHECK(!nm_ucx_address_parse(&address, NM_ADDRESS_LEN, &parsed));
 	address.zero = 1;
-	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &who));
+	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &parsed));
 	/* The first bytes of an address of the other face. */
-	address = (struct nm_ucx_address){NM_ADDRESS_VERSION, 0, address.who};
-	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &who));
+	address = (struct nm_ucx_address){NM_ADDRESS_VERSION, 0, address.who, 32768};
+	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &parsed));
 	address = (struct nm_ucx_address){.version = NM_UCX_ADDRESS_VERSION};
-	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &who));
+	NM_CHECK(!nm_ucx_address_parse(&address, sizeof(address), &parsed));
 }
 
 NM_TEST(messages_arrive_whole)
@@ -160,15 +167,16 @@ NM_TEST(messages_arrive_whole)
 }
 
 /* After a good message, one that no correct peer sends; then another good one. */
-static void expect_refused(uint8_t op, uint8_t flags, uint64_t tag, uint64_t data)
+static void expect_refused(uint8_t op, uint8_t flags, uint64_t tag, uint64_t data, uint32_t len)
 {
 	struct nm_ucx_ep *ep;
 
 	nr_arrived = nr_lost = 0;
 	start();
+	face->max_bcopy = 1000;
 	ep = connect_ep();
 	NM_CHECK_EQ(send_raw(3, NM_UCX_SHORT, 1, 0, 8), 0);
-	NM_CHECK_EQ(send_raw(op, flags, tag, data, 8), 0);
+	NM_CHECK_EQ(send_raw(op, flags, tag, data, len), 0);
 	NM_CHECK_EQ(send_raw(3, NM_UCX_SHORT, 2, 0, 8), 0);
 	UNTIL(nr_lost == 1);
 	NM_CHECK_EQ(nr_arrived, 1);
@@ -181,11 +189,46 @@ static void expect_refused(uint8_t op, uint8_t flags, uint64_t tag, uint64_t dat
 
 NM_TEST(hostile_messages_end_their_sender)
 {
-	expect_refused(UCT_AM_ID_MAX, NM_UCX_BCOPY, 0, 0);
-	expect_refused(3, NM_UCX_SHORT, 0, 1);
-	expect_refused(3, NM_UCX_BCOPY, 1, 0);
-	expect_refused(3, 0, 0, 0);
-	expect_refused(1, NM_UCX_BCOPY + 1, 0, 0);
+	expect_refused(UCT_AM_ID_MAX, NM_UCX_BCOPY, 0, 0, 8);
+	expect_refused(3, NM_UCX_SHORT, 0, 1, 8);
+	expect_refused(3, NM_UCX_BCOPY, 1, 0, 8);
+	expect_refused(3, 0, 0, 0, 8);
+	expect_refused(1, NM_UCX_BCOPY + 1, 0, 0, 8);
+	/* UCX copies it into memory for messages of at most max_bcopy. */
+	expect_refused(3, NM_UCX_BCOPY, 0, 0, 1001);
+	expect_refused(3, NM_UCX_SHORT, 1, 0, 993);
+}
+
+NM_TEST(only_interfaces_with_messages_of_one_length_meet)
+{
+	const uint32_t others[] = {0, 4096, UINT32_MAX};
+	uct_ep_h ep;
+
+	start();
+	for (unsigned int i = 0; i < 3; i++)
+		NM_CHECK_EQ(create_ep(peer->address.who, others[i], &ep), UCS_ERR_UNREACHABLE);
+	ep = &connect_ep()->super;
+	nm_ucx_ep_destroy(ep);
+	finish();
+}
+
+NM_TEST(a_peer_that_cannot_be_reached_is_reported_to_each_endpoint)
+{
+	const struct nm_identity nobody = {{9, 9, 9}, {9}};
+	uct_ep_h early, late;
+
+	nr_lost = 0;
+	start();
+	/* A callback of UCX asks for an endpoint, and then UCX asks outside of it. */
+	face->in_progress = true;
+	NM_CHECK_EQ(create_ep(nobody, face->max_bcopy, &early), UCS_OK);
+	face->in_progress = false;
+	NM_CHECK_EQ(create_ep(nobody, face->max_bcopy, &late), UCS_ERR_UNREACHABLE);
+	progress();
+	NM_CHECK_EQ(nr_lost, 1);
+	NM_CHECK_EQ(nm_ucx_ep_am_short(early, 1, 0, "x", 1), UCS_ERR_CONNECTION_RESET);
+	nm_ucx_ep_destroy(early);
+	finish();
 }
 
 static unsigned int nr_packed;
