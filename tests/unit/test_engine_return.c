@@ -308,3 +308,38 @@ NM_TEST_WITHIN(who_computes_comes_back_later, 60)
 	one_message(0, 1, "second");
 	moving_destroy();
 }
+
+/* Until it uses memory: PART does nothing, only its service thread. */
+static void return_alone(unsigned int from, unsigned int part)
+{
+	stay(part);
+	while (moving_channel(from, part) != NM_CHANNEL_VMSEG) {
+		nm_engine_progress(moving_node(from)->engine);
+		nm_test_sleep_ms(1);
+	}
+}
+
+/* The second session has as many packets as the first one, and none of them is read. */
+NM_TEST_WITHIN(a_loss_in_a_later_session_is_found, 60)
+{
+	struct nm_transport *segment;
+	char in[16];
+
+	moving_create(2);
+	for (int i = 0; i < 3; i++)
+		one_message(0, 1, "first");
+	away(1);
+	return_alone(0, 1);
+	/* Beside the mark. */
+	for (int i = 0; i < 2; i++)
+		NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), "x", 1, 4, 0, NULL), 0);
+	NM_CHECK_EQ(near_recv(moving_node(1), moving_node(0), in, 1, 4, "in"), 0);
+	segment = moving_node(1)->engine->transports[NM_CHANNEL_VMSEG];
+	segment->quarantine->cast_out(segment, &moving_node(0)->address.who, "a test");
+	for (int i = 0; i < 200; i++)
+		step();
+	NM_CHECK_EQ(near_facts(moving_node(1), moving_node(0)).nr_quarantines, 1);
+	NM_CHECK_EQ(moving_node(1)->nr_lost, 1);
+	NM_CHECK(near_wait(moving_node(1), moving_node(0), NULL).err != 0);
+	moving_destroy();
+}
