@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "connect/exchange.h"
 #include "engine/internal.h"
 #include "moving.h"
+#include "transport/shm/shm_private.h"
 
 static enum { STAYS, ASKED, FROZEN } places[MOVING_MAX];
 static unsigned int nr_rounds; /* moves there and back of each machine */
@@ -205,6 +207,14 @@ static void away(unsigned int part)
 		step();
 }
 
+/* Endpoints on machine PART that AT has met. */
+static uint32_t nr_met(unsigned int at, unsigned int part)
+{
+	struct nm_transport *segment = moving_node(at)->engine->transports[NM_CHANNEL_VMSEG];
+
+	return nm_vmseg_wire_of(nm_shm_of(segment)->sessions)->nr_met[part];
+}
+
 /* A direction without another one moves; its reader has no way of its own. */
 NM_TEST_WITHIN(one_direction_comes_back, 120)
 {
@@ -226,6 +236,8 @@ NM_TEST_WITHIN(one_direction_comes_back, 120)
 				    .received[NM_CHANNEL_VMSEG]
 				    .messages,
 			    6);
+		/* It met one endpoint, however often that came. */
+		NM_CHECK_EQ(nr_met(1, 0), 1);
 		/* The first word of the other one is in memory at once. */
 		one_message(1, 0, "answer");
 		NM_CHECK_EQ(moving_channel(1, 0), NM_CHANNEL_VMSEG);
