@@ -3,6 +3,7 @@
  * Machines leave their segment and come back, over and over, while their endpoints talk: nothing is
  * lost, doubled, changed or reordered.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -353,5 +354,30 @@ NM_TEST_WITHIN(a_loss_in_a_later_session_is_found, 60)
 	NM_CHECK_EQ(near_facts(moving_node(1), moving_node(0)).nr_quarantines, 1);
 	NM_CHECK_EQ(moving_node(1)->nr_lost, 1);
 	NM_CHECK(near_wait(moving_node(1), moving_node(0), NULL).err != 0);
+	moving_destroy();
+}
+
+/* The network ends when both have come back: memory is all that counts. */
+NM_TEST_WITHIN(a_network_that_ends_after_the_return, 60)
+{
+	moving_create(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	away(1);
+	one_message(0, 1, "by network");
+	one_message(1, 0, "by network");
+	stay(1);
+	while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+		step();
+	one_message(0, 1, "and back");
+	one_message(1, 0, "and back");
+	for (unsigned int at = 0; at < 2; at++) {
+		near_set_net(moving_node(at), NEAR_NET_BROKEN);
+		moving_end_net(at, !at, -ECONNRESET);
+	}
+	one_message(0, 1, "by memory");
+	one_message(1, 0, "by memory");
+	/* A source that only memory ends. */
+	NM_CHECK_EQ(peer_of(1, 0)->source_channels, 1U << NM_CHANNEL_VMSEG);
 	moving_destroy();
 }
