@@ -6,7 +6,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "connect/exchange.h"
 #include "engine/internal.h"
 #include "moving.h"
@@ -380,4 +382,38 @@ NM_TEST_WITHIN(a_network_that_ends_after_the_return, 60)
 	/* A source that only memory ends. */
 	NM_CHECK_EQ(peer_of(1, 0)->source_channels, 1U << NM_CHANNEL_VMSEG);
 	moving_destroy();
+}
+
+static void overwrite(uint8_t byte)
+{
+	static uint8_t bytes[SEGMENT_MIB];
+
+	memset(bytes, byte, sizeof(bytes));
+	for (uint64_t at = 0; at < MACHINES * MACHINE_SIZE; at += sizeof(bytes))
+		segment_poke(at, bytes, sizeof(bytes));
+}
+
+/* As if its devices were taken away: what was left is not looked at. */
+NM_TEST_WITHIN(memory_that_is_gone_after_it_was_left, 60)
+{
+	static const uint8_t bytes[] = {0xff, 0};
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(bytes); i++) {
+		uint64_t start_ns;
+
+		moving_create(2);
+		one_message(0, 1, "first");
+		one_message(1, 0, "first");
+		away(0);
+		away(1);
+		overwrite(bytes[i]);
+		for (int n = 0; n < 200; n++)
+			step();
+		one_message(0, 1, "by network");
+		one_message(1, 0, "by network");
+		start_ns = nm_clock_ns();
+		moving_destroy();
+		NM_CHECK(nm_clock_ns() - start_ns < 10 * NM_NS_PER_S);
+		unlink(segment_config(0).all);
+	}
 }
