@@ -202,6 +202,13 @@ static bool is_known(const struct nm_session *session, const struct nm_foreign_w
 	       session->tie.expected_slot == tie->expected_slot;
 }
 
+/* Who comes back was met before: in state UP also if no direction is left. */
+static bool is_new(const struct nm_session *session)
+{
+	return !session->is_kept &&
+	       __atomic_load_n(&session->state, __ATOMIC_RELAXED) == NM_SESSION_NEW;
+}
+
 static void describe(const struct nm_vmseg_wire *wire, struct nm_session *session, uint32_t part)
 {
 	const struct nm_vmseg_facts *facts = nm_vmseg_facts(wire->segment);
@@ -248,7 +255,7 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (err)
 		nm_reason_set(ret_reason, "the window in its slot belongs to another endpoint");
 	if (!err && handshake->role == NM_ROLE_READER)
-		err = nm_share_check(sessions, exchange->peer.address.part, !session->is_kept,
+		err = nm_share_check(sessions, exchange->peer.address.part, is_new(session),
 				     ret_reason);
 	if (err || !is_first) {
 		nm_window_detach(&window);

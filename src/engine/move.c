@@ -62,8 +62,8 @@ static void stay(struct nm_peer *peer, const char *why)
 	if (peer->move->has_warned)
 		return;
 	peer->move->has_warned = true;
-	nm_warn("peer " NM_WHO_FORMAT " (%.60s): a machine is asked to leave the segment, "
-		"but its messages stay in memory: %s",
+	nm_warn("peer " NM_WHO_FORMAT " (%.60s): its messages stay in memory, also if a machine is "
+		"asked to leave the segment: there is no network to it: %s",
 		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text, why);
 }
 
@@ -156,9 +156,16 @@ bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_aske
 	return true;
 }
 
+/* All that PEER sent on the network was taken: it came back to memory, and has not left since. */
+static bool is_back(const struct nm_move *move)
+{
+	return move->in_number && move->is_marked && !move->has_reported;
+}
+
 bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int err,
 		       const char *why)
 {
+	const uint32_t bit = 1U << net->kind->channel;
 	struct nm_move *move = peer->move;
 
 	if (!move || !(net->kind->flags & NM_TRANSPORT_NETWORK))
@@ -167,10 +174,11 @@ bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int
 		nm_move_resume(peer);
 	if (move->net && move->net != peer->link)
 		move->net = NULL;
-	/* It sent nothing there, and nothing of this endpoint is there: memory is all that counts. */
+	/* Nothing of it is there, and nothing of this endpoint: memory is all that counts. */
 	if (!err || move->left || peer->way != NM_WAY_MEMORY || move->is_answer_due ||
-	    peer->source_channels >> net->kind->channel & 1)
+	    (peer->source_channels & bit && !is_back(move)))
 		return false;
+	peer->source_channels &= ~bit;
 	stay(peer, why);
 	return true;
 }

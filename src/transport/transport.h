@@ -92,8 +92,8 @@ struct nm_transport;
 
 /*
  * How far the two streams of a channel between this endpoint and a peer got. The channel chooses
- * the unit, the same on both sides, and counts from the start of each stream. After a quarantine
- * the engine compares `sent` of each side with `taken` of the other: if they differ, packets of
+ * the unit, the same on both sides, and counts all streams of a direction together, those too that
+ * were left in order. After a quarantine the engine compares `sent` of each side with `taken` of the other: if they differ, packets of
  * that direction were lost.
  */
 struct nm_stream_ends {

@@ -3,11 +3,16 @@
  * Machines leave their segment and come back, over and over, while their endpoints talk: nothing is
  * lost, doubled, changed or reordered.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "connect/exchange.h"
 #include "engine/internal.h"
 #include "moving.h"
+#include "transport/shm/shm_private.h"
 
 static enum { STAYS, ASKED, FROZEN } places[MOVING_MAX];
 static unsigned int nr_rounds; /* moves there and back of each machine */
@@ -205,6 +210,14 @@ static void away(unsigned int part)
 		step();
 }
 
+/* Endpoints on machine PART that AT has met. */
+static uint32_t nr_met(unsigned int at, unsigned int part)
+{
+	struct nm_transport *segment = moving_node(at)->engine->transports[NM_CHANNEL_VMSEG];
+
+	return nm_vmseg_wire_of(nm_shm_of(segment)->sessions)->nr_met[part];
+}
+
 /* A direction without another one moves; its reader has no way of its own. */
 NM_TEST_WITHIN(one_direction_comes_back, 120)
 {
@@ -226,6 +239,8 @@ NM_TEST_WITHIN(one_direction_comes_back, 120)
 				    .received[NM_CHANNEL_VMSEG]
 				    .messages,
 			    6);
+		/* It met one endpoint, however often that came. */
+		NM_CHECK_EQ(nr_met(1, 0), 1);
 		/* The first word of the other one is in memory at once. */
 		one_message(1, 0, "answer");
 		NM_CHECK_EQ(moving_channel(1, 0), NM_CHANNEL_VMSEG);
@@ -307,4 +322,98 @@ NM_TEST_WITHIN(who_computes_comes_back_later, 60)
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
 	one_message(0, 1, "second");
 	moving_destroy();
+}
+
+/* Until it uses memory: PART does nothing, only its service thread. */
+static void return_alone(unsigned int from, unsigned int part)
+{
+	stay(part);
+	while (moving_channel(from, part) != NM_CHANNEL_VMSEG) {
+		nm_engine_progress(moving_node(from)->engine);
+		nm_test_sleep_ms(1);
+	}
+}
+
+/* The second session has as many packets as the first one, and none of them is read. */
+NM_TEST_WITHIN(a_loss_in_a_later_session_is_found, 60)
+{
+	struct nm_transport *segment;
+	char in[16];
+
+	moving_create(2);
+	for (int i = 0; i < 3; i++)
+		one_message(0, 1, "first");
+	away(1);
+	return_alone(0, 1);
+	/* Beside the mark. */
+	for (int i = 0; i < 2; i++)
+		NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), "x", 1, 4, 0, NULL), 0);
+	NM_CHECK_EQ(near_recv(moving_node(1), moving_node(0), in, 1, 4, "in"), 0);
+	segment = moving_node(1)->engine->transports[NM_CHANNEL_VMSEG];
+	segment->quarantine->cast_out(segment, &moving_node(0)->address.who, "a test");
+	for (int i = 0; i < 200; i++)
+		step();
+	NM_CHECK_EQ(near_facts(moving_node(1), moving_node(0)).nr_quarantines, 1);
+	NM_CHECK_EQ(moving_node(1)->nr_lost, 1);
+	NM_CHECK(near_wait(moving_node(1), moving_node(0), NULL).err != 0);
+	moving_destroy();
+}
+
+/* The network ends when both have come back: memory is all that counts. */
+NM_TEST_WITHIN(a_network_that_ends_after_the_return, 60)
+{
+	moving_create(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	away(1);
+	one_message(0, 1, "by network");
+	one_message(1, 0, "by network");
+	stay(1);
+	while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+		step();
+	one_message(0, 1, "and back");
+	one_message(1, 0, "and back");
+	for (unsigned int at = 0; at < 2; at++) {
+		near_set_net(moving_node(at), NEAR_NET_BROKEN);
+		moving_end_net(at, !at, -ECONNRESET);
+	}
+	one_message(0, 1, "by memory");
+	one_message(1, 0, "by memory");
+	/* A source that only memory ends. */
+	NM_CHECK_EQ(peer_of(1, 0)->source_channels, 1U << NM_CHANNEL_VMSEG);
+	moving_destroy();
+}
+
+static void overwrite(uint8_t byte)
+{
+	static uint8_t bytes[SEGMENT_MIB];
+
+	memset(bytes, byte, sizeof(bytes));
+	for (uint64_t at = 0; at < MACHINES * MACHINE_SIZE; at += sizeof(bytes))
+		segment_poke(at, bytes, sizeof(bytes));
+}
+
+/* As if its devices were taken away: what was left is not looked at. */
+NM_TEST_WITHIN(memory_that_is_gone_after_it_was_left, 60)
+{
+	static const uint8_t bytes[] = {0xff, 0};
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(bytes); i++) {
+		uint64_t start_ns;
+
+		moving_create(2);
+		one_message(0, 1, "first");
+		one_message(1, 0, "first");
+		away(0);
+		away(1);
+		overwrite(bytes[i]);
+		for (int n = 0; n < 200; n++)
+			step();
+		one_message(0, 1, "by network");
+		one_message(1, 0, "by network");
+		start_ns = nm_clock_ns();
+		moving_destroy();
+		NM_CHECK(nm_clock_ns() - start_ns < 10 * NM_NS_PER_S);
+		unlink(segment_config(0).all);
+	}
 }

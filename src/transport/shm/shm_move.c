@@ -144,7 +144,7 @@ static NM_COLD int take_rest(struct nm_transport *transport, const struct nm_ide
 	if (s->nr_withheld)
 		shm->base.sink.let_go(&shm->base, s->cookie, true);
 	nm_ring_return_credits(reader);
-	s->taken = position;
+	s->taken += position;
 	nm_shm_remove_source(shm, s);
 	NM_FAULT("rest-taken");
 	nm_sessions_end(shm->sessions, session, &session->in);
@@ -193,6 +193,7 @@ static NM_COLD void leave(struct nm_link *base)
 		return;
 	s->is_left = true;
 	s->base.out.end = s->link.writer.position;
+	s->sent += s->base.out.end - s->base.out.start;
 	nm_pool_reclaim_all(&shm->pool, &s->link.chunks);
 	/* Else its end is under way. */
 	if (s->base.state == NM_SESSION_UP)

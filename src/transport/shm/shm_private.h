@@ -40,8 +40,8 @@ struct shm_session {
 	bool is_left;	   /* likewise, and the peer needs nothing of it: its direction has ended */
 	bool is_suspended; /* the source is not read: what is on the network comes first */
 	uint64_t floor;	   /* held: slots before this position may be overwritten */
-	uint64_t taken;	   /* position of the last source when it ended in order */
-	uint64_t last;	   /* CLOSING: from this position of its ring on, nothing is valid */
+	uint64_t sent, taken; /* places of the links and sources that ended in order */
+	uint64_t last;	      /* CLOSING: from this position of its ring on, nothing is valid */
 	struct shm_link link NM_ALIGNED(NM_CACHE_LINE); /* of `out`; no transport: no link */
 };
 

@@ -87,7 +87,6 @@ static NM_COLD void add_source(struct shm_transport *shm, struct shm_session *s)
 	NM_FAULT("source-up");
 	s->cookie = cookie;
 	s->is_suspended = false;
-	s->taken = 0;
 	nm_shm_add_reader(shm, s);
 }
 
@@ -136,17 +135,18 @@ NM_COLD void nm_shm_end(struct shm_transport *shm, struct shm_session *s)
 {
 	const struct nm_reason *words = s->base.state == NM_SESSION_CAST_OUT ? &s->base.why : NULL;
 	const struct nm_sink *sink = &shm->base.sink;
-	struct nm_stream_ends ends = {.taken = s->taken};
+	struct nm_stream_ends ends = {.sent = s->sent, .taken = s->taken};
 
 	nm_shm_return_last(shm, s);
 	if (s->nr_withheld)
 		sink->let_go(&shm->base, s->cookie, true);
 	if (nm_shm_is_source(shm, s)) {
-		ends.taken = shm->readers[s->source_index].position - s->base.in.start;
+		ends.taken += shm->readers[s->source_index].position - s->base.in.start;
 		nm_shm_remove_source(shm, s);
 	}
 	if (nm_shm_has_link(s)) {
-		ends.sent = s->link.writer.position - s->base.out.start;
+		if (!s->is_left)
+			ends.sent += s->link.writer.position - s->base.out.start;
 		nm_pool_reclaim_all(&shm->pool, &s->link.chunks);
 		s->base.out.end = s->link.writer.position;
 	}
