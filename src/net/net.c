@@ -56,6 +56,7 @@ void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char 
 	if (peer->state == NM_NET_DEAD)
 		return;
 	nm_net_end(net, peer, NM_NET_DEAD);
+	nm_net_gpudirect_lost(net, peer);
 	peer->loss_err = err;
 	nm_reason_set(&peer->loss, "%s", words);
 	/* The end of one that had closed is no news. */
@@ -282,7 +283,6 @@ static void net_check_alive(struct nm_link *link)
 	uint64_t now = nm_clock_ns();
 
 	nm_net_watch(net, peer);
-	nm_net_gpudirect_watch(net, peer);
 	if (peer->state != NM_NET_UP || peer->in_flight || now - peer->pinged_ns < net->ping_ns)
 		return;
 	peer->pinged_ns = now;

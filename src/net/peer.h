@@ -34,6 +34,7 @@ struct nm_net_peer {
 	bool bye_heard;	      /* its BYE was taken */
 	bool bye_owed;	      /* refused, and it was not informed yet */
 	bool answer_owed;     /* its BYE is not answered yet */
+	bool is_deaf;	      /* an operation with it outlasted its cancellation (gpudirect.c) */
 	bool loss_unreported; /* dead, and the engine was not informed yet */
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint refuses its data; 0: accepts */
