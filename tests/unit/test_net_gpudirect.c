@@ -225,6 +225,14 @@ static void expect(uint64_t request)
 	NM_CHECK_EQ(net->base.gpudirect->expect(&peer->link, all(), request, &tag), 0);
 }
 
+NM_TEST(a_buffer_inside_a_page_is_registered_where_it_lies)
+{
+	begin();
+	expect(1);
+	NM_CHECK_EQ(registered, START);
+	end();
+}
+
 /* An adapter that ends nothing, as with a peer whose host has gone. */
 NM_TEST(many_operations_that_outlast_their_end_cost_one_wait)
 {
