@@ -24,7 +24,7 @@ struct nm_net_peer {
 	uint64_t token_in, token_out; /* of its messages; of those to it, valid when has_token */
 	uint32_t in_flight;	      /* buffers that the inner endpoint has not given back */
 	uint32_t large_in_flight, since_large; /* if the inner endpoint is layered (net.c) */
-	bool linked;		      /* the engine has a link to it */
+	bool linked;			       /* the engine has a link to it */
 	bool heard;	 /* it has sent HELLO, with the right token: token_in is valid */
 	bool is_source;	 /* and the engine was asked to take it */
 	bool greeted;	 /* HELLO was sent to it */
