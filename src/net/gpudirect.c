@@ -16,8 +16,8 @@
 
 /* How long cancel() waits for an operation that cannot be cancelled. */
 #define CANCEL_NS NM_NS_PER_S
-/* Slower than this, beside the time limit of the network, no transfer is. */
-#define SLOWEST_BYTES_PER_NS 0.001
+/* More messages of one peer, or more bytes than NEARMETAL_UNEXPECTED_MAX, are not waited for. */
+#define DISCARDS_MAX 64
 
 /* Of one peer, until the inner endpoint is done with it. */
 struct nm_net_operation {
@@ -29,7 +29,7 @@ struct nm_net_operation {
 	void *discard;
 	struct fid_mr *mr; /* of `discard`, if the inner provider wants one */
 	size_t len;
-	uint64_t tag, began_ns;
+	uint64_t tag;
 	bool is_receive, is_over;
 };
 
@@ -43,6 +43,13 @@ static struct nm_net_operation *operation_of(struct nm_net_buffer *buffer)
 	return nm_container_of(buffer, struct nm_net_operation, buffer);
 }
 
+static void leave_memory(struct nm_net_operation *op)
+{
+	if (op->memory)
+		op->memory->users--;
+	op->memory = NULL;
+}
+
 /* The inner endpoint has given it back, or is closed. */
 static void operation_free(struct net *net, struct nm_net_operation *op)
 {
@@ -51,8 +58,7 @@ static void operation_free(struct net *net, struct nm_net_operation *op)
 	while (*at != op)
 		at = &(*at)->next;
 	*at = op->next;
-	if (op->memory)
-		op->memory->users--;
+	leave_memory(op);
 	if (op->mr)
 		fi_close(&op->mr->fid);
 	if (op->discard)
@@ -97,7 +103,6 @@ static struct nm_net_operation *operation_make(struct net *net, struct nm_net_pe
 	if (!op)
 		return NULL;
 	op->buffer.peer = peer;
-	op->began_ns = nm_clock_ns();
 	op->next = net->gpudirect->operations;
 	net->gpudirect->operations = op;
 	return op;
@@ -199,21 +204,43 @@ static bool take_one(struct net *net, const struct nm_net_operation *op)
 	return true;
 }
 
+/* May the peer still send LEN bytes more that are dropped? */
+static bool may_discard(const struct net *net, const struct nm_net_peer *peer, size_t len)
+{
+	const struct nm_net_operation *op = net->gpudirect->operations;
+	uint64_t bytes = len;
+	unsigned int nr = 0;
+
+	for (; op; op = op->next)
+		if (op->discard && op->buffer.peer == peer) {
+			nr++;
+			bytes += op->len;
+		}
+	return nr == 0 || (nr < DISCARDS_MAX && bytes <= nm_params()->unexpected_max);
+}
+
 /* What the peer may still send with this tag blocks nothing. */
 static void discard(struct net *net, struct nm_net_peer *peer, uint64_t tag, size_t len)
 {
 	struct nm_net_gpudirect *g = net->gpudirect;
-	struct nm_net_operation *op = operation_make(net, peer);
-	void *pages = mmap(NULL, len, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct nm_net_operation *op;
+	void *pages;
+
+	if (!may_discard(net, peer, len)) {
+		nm_net_lose(net, peer, -ECONNRESET,
+			    "it owes too many messages for devices that were given up "
+			    "(NEARMETAL_UNEXPECTED_MAX)");
+		return;
+	}
+	op = operation_make(net, peer);
+	pages = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		     -1, 0);
 
 	if (op && pages != MAP_FAILED) {
 		op->is_receive = true;
 		op->discard = pages;
 		op->len = len;
 		op->tag = tag;
-		/* Its time is not limited: the peer may have sent nothing. */
-		op->began_ns = UINT64_MAX;
 		if (!nm_net_register(&net->inner, pages, len, NM_NET_FIRST_KEY + g->nr_keys++,
 				     &op->mr) &&
 		    !post(net, op, pages, op->mr ? fi_mr_desc(op->mr) : NULL))
@@ -231,9 +258,10 @@ static void cut_off(struct nm_net_operation *op)
 {
 	struct nm_net_memory *m = op->memory;
 
-	op->memory = NULL;
-	m->users--;
-	fi_close(&m->mr->fid);
+	leave_memory(op);
+	/* Another operation there may have been cut off before. */
+	if (m->mr)
+		fi_close(&m->mr->fid);
 	m->mr = NULL;
 }
 
@@ -241,8 +269,8 @@ static void net_cancel(struct nm_transport *transport, uint64_t request, bool is
 {
 	struct net *net = net_of(transport);
 	struct nm_net_operation *op = net->gpudirect->operations;
-	const uint64_t until = nm_clock_ns() + CANCEL_NS;
 	struct nm_net_peer *peer;
+	uint64_t until;
 	bool has_come;
 
 	while (op && (!op->peer || op->request != request))
@@ -252,14 +280,18 @@ static void net_cancel(struct nm_transport *transport, uint64_t request, bool is
 	op->peer = NULL;
 	peer = op->buffer.peer;
 	/* Its completion is among those that take their turn. */
-	if (op->is_over)
+	if (op->is_over) {
+		leave_memory(op);
 		return;
+	}
 	if (op->is_receive)
 		fi_cancel(&net->inner.ep->fid, &op->buffer.context);
-	while (!op->is_over && nm_clock_ns() < until)
-		if (!take_one(net, op))
-			sched_yield();
+	/* One wait is enough for all operations with a peer. */
+	until = peer->is_deaf ? 0 : nm_clock_ns() + CANCEL_NS;
+	while (!op->is_over && (take_one(net, op) || nm_clock_ns() < until))
+		sched_yield();
 	if (!op->is_over) {
+		peer->is_deaf = true;
 		cut_off(op);
 		return;
 	}
@@ -284,19 +316,13 @@ static void net_forget(struct nm_transport *transport, const struct iovec *memor
 	}
 }
 
-void nm_net_gpudirect_watch(struct net *net, struct nm_net_peer *peer)
+void nm_net_gpudirect_lost(struct net *net, const struct nm_net_peer *peer)
 {
-	const struct nm_net_operation *op = net->gpudirect ? net->gpudirect->operations : NULL;
-	const uint64_t now = nm_clock_ns();
+	struct nm_net_operation *op = net->gpudirect ? net->gpudirect->operations : NULL;
 
 	for (; op; op = op->next)
-		if (op->buffer.peer == peer && op->began_ns != UINT64_MAX &&
-		    now - op->began_ns >
-			    net->timeout_ns + (uint64_t)((double)op->len / SLOWEST_BYTES_PER_NS)) {
-			nm_net_lose(net, peer, -ECONNRESET,
-				    "a message for a device did not end in time");
-			return;
-		}
+		if (op->discard && op->buffer.peer == peer)
+			fi_cancel(&net->inner.ep->fid, &op->buffer.context);
 }
 
 static const struct nm_gpudirect_ops gpudirect_ops = {

@@ -49,7 +49,7 @@ void nm_net_gpudirect_over(struct nm_net_buffer *buffer);
 void nm_net_gpudirect_ended(struct net *net, struct nm_net_buffer *buffer, int err) NM_COLD;
 /* The oldest completion that was taken early; NULL: none. */
 struct nm_net_buffer *nm_net_gpudirect_early(struct net *net);
-/* PEER is lost if an operation with it lasts too long. */
-void nm_net_gpudirect_watch(struct net *net, struct nm_net_peer *peer);
+/* PEER is lost: what it may still send is not waited for. */
+void nm_net_gpudirect_lost(struct net *net, const struct nm_net_peer *peer);
 
 #endif

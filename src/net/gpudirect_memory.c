@@ -49,7 +49,7 @@ static int register_dmabuf(struct net *net, const struct nm_device_ops *ops,
 			   const struct nm_device_buffer *b, unsigned int number,
 			   struct fid_mr **ret_mr, struct nm_reason *ret_why)
 {
-	struct dmabuf dmabuf = {.len = b->size, .base_addr = (void *)(uintptr_t)b->start};
+	struct dmabuf dmabuf = {.len = b->size};
 	int err;
 
 	if (nm_host.version < DMABUF_VERSION) {
@@ -63,6 +63,8 @@ static int register_dmabuf(struct net *net, const struct nm_device_ops *ops,
 	dmabuf.fd = ops->dmabuf(b->start, b->size, &dmabuf.offset, ret_why);
 	if (dmabuf.fd < 0)
 		return dmabuf.fd;
+	/* Of the dma-buf: providers add the offset. */
+	dmabuf.base_addr = (void *)(uintptr_t)(b->start - dmabuf.offset);
 	err = register_as(net, b, number, &dmabuf, ret_mr);
 	/* The registration holds the pages. */
 	close(dmabuf.fd);

@@ -25,6 +25,8 @@
 /* Largest number of send buffers that one peer may hold if it does not take its messages. */
 #define NR_SMALL_PER_PEER 128
 #define NR_LARGE_PER_PEER 16 /* 1 MiB in flight: more than TCP takes at once */
+/* Messages to one peer since a large one that is in flight, over an endpoint that may reorder. */
+#define NR_LAYERED 64 /* a quarter of what receive.c keeps */
 /*
  * Polling the inner endpoint is a system call. After this many polls without result it is polled
  * every SLOW_CALLS calls or SLOW_NS, whichever comes first: 5 us are short compared with the 10 us
@@ -56,6 +58,8 @@ void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char 
 	if (peer->state == NM_NET_DEAD)
 		return;
 	nm_net_end(net, peer, NM_NET_DEAD);
+	nm_net_gpudirect_lost(net, peer);
+	nm_net_peer_drop_early(peer);
 	peer->loss_err = err;
 	nm_reason_set(&peer->loss, "%s", words);
 	/* The end of one that had closed is no news. */
@@ -130,7 +134,8 @@ int nm_net_send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	unsigned int i;
 	ssize_t err;
 
-	if (peer->in_flight >= (is_small ? NR_SMALL_PER_PEER : NR_LARGE_PER_PEER)) {
+	if (peer->in_flight >= (is_small ? NR_SMALL_PER_PEER : NR_LARGE_PER_PEER) ||
+	    nm_unlikely(peer->since_large >= NR_LAYERED)) {
 		nm_net_stuck(net, peer);
 		return -EAGAIN;
 	}
@@ -158,6 +163,10 @@ int nm_net_send_one(struct net *net, struct nm_net_peer *peer, enum nm_net_kind 
 	}
 	peer->stuck_ns = 0;
 	peer->in_flight++;
+	if (nm_unlikely(net->inner.is_layered)) {
+		peer->large_in_flight += !is_small;
+		peer->since_large += peer->large_in_flight > 0;
+	}
 	peer->tx_sequence += nm_net_is_numbered((uint8_t)kind);
 	net->quiet_polls = 0;
 	net->base.pause = 0;
@@ -282,7 +291,6 @@ static void net_check_alive(struct nm_link *link)
 	uint64_t now = nm_clock_ns();
 
 	nm_net_watch(net, peer);
-	nm_net_gpudirect_watch(net, peer);
 	if (peer->state != NM_NET_UP || peer->in_flight || now - peer->pinged_ns < net->ping_ns)
 		return;
 	peer->pinged_ns = now;

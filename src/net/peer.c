@@ -17,6 +17,17 @@ int nm_net_peers_init(struct nm_net_peers *peers)
 	return peers->slots ? 0 : -ENOMEM;
 }
 
+void nm_net_peer_drop_early(struct nm_net_peer *peer)
+{
+	while (peer->early) {
+		struct nm_net_early *early = peer->early;
+
+		peer->early = early->next;
+		free(early);
+	}
+	peer->nr_early = 0;
+}
+
 void nm_net_peers_fini(struct nm_net_peers *peers)
 {
 	struct nm_net_peer *peer, *next;
@@ -27,12 +38,7 @@ void nm_net_peers_fini(struct nm_net_peers *peers)
 			close(peer->line);
 		if (peer->witness >= 0)
 			close(peer->witness);
-		while (peer->early) {
-			struct nm_net_early *early = peer->early;
-
-			peer->early = early->next;
-			free(early);
-		}
+		nm_net_peer_drop_early(peer);
 		free(peer);
 	}
 	free(peers->slots);

@@ -23,7 +23,8 @@ struct nm_net_peer {
 	uint32_t tx_sequence, rx_sequence;
 	uint64_t token_in, token_out; /* of its messages; of those to it, valid when has_token */
 	uint32_t in_flight;	      /* buffers that the inner endpoint has not given back */
-	bool linked;		      /* the engine has a link to it */
+	uint32_t large_in_flight, since_large; /* if the inner endpoint is layered (net.c) */
+	bool linked;			       /* the engine has a link to it */
 	bool heard;	 /* it has sent HELLO, with the right token: token_in is valid */
 	bool is_source;	 /* and the engine was asked to take it */
 	bool greeted;	 /* HELLO was sent to it */
@@ -34,6 +35,7 @@ struct nm_net_peer {
 	bool bye_heard;	      /* its BYE was taken */
 	bool bye_owed;	      /* refused, and it was not informed yet */
 	bool answer_owed;     /* its BYE is not answered yet */
+	bool is_deaf;	      /* an operation with it outlasted its cancellation (gpudirect.c) */
 	bool loss_unreported; /* dead, and the engine was not informed yet */
 	uint64_t pinged_ns;
 	uint64_t stuck_ns; /* since when the inner endpoint refuses its data; 0: accepts */
@@ -77,6 +79,8 @@ struct nm_net_peer *nm_net_peers_find(const struct nm_net_peers *peers,
 				      const struct nm_identity *who);
 /* The peer WHO; created if it is new. NULL: out of memory. */
 struct nm_net_peer *nm_net_peers_get(struct nm_net_peers *peers, const struct nm_identity *who);
+/* Messages of PEER that were kept are of no use. */
+void nm_net_peer_drop_early(struct nm_net_peer *peer);
 /* PEER stays in memory, but it is not found under its identity any more. */
 void nm_net_peers_hide(struct nm_net_peer *peer);
 

@@ -220,9 +220,14 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	take_known(net, peer, &header, payload);
 }
 
-static void finish_send(struct nm_net_buffer *buffer)
+static void finish_send(const struct net *net, struct nm_net_buffer *buffer)
 {
-	buffer->peer->in_flight--;
+	struct nm_net_peer *peer = buffer->peer;
+
+	peer->in_flight--;
+	if (nm_unlikely(peer->large_in_flight) && buffer->pool == &net->large &&
+	    --peer->large_in_flight == 0)
+		peer->since_large = 0;
 	nm_net_buffer_give(buffer);
 }
 
@@ -237,7 +242,7 @@ static NM_COLD void fail(struct net *net, struct nm_net_buffer *buffer, int err)
 	}
 	if (!(buffer->pool == &net->receive)) {
 		peer = buffer->peer;
-		finish_send(buffer);
+		finish_send(net, buffer);
 		snprintf(words, sizeof(words), "its network connection failed: %s",
 			 nm_host.strerror(err));
 		nm_net_lose(net, peer, -ECONNRESET, words);
@@ -271,7 +276,7 @@ finish(struct net *net, struct nm_net_buffer *buffer, size_t len, bool has_devic
 	} else if (has_devices && !buffer->pool) {
 		nm_net_gpudirect_ended(net, buffer, 0);
 	} else {
-		finish_send(buffer);
+		finish_send(net, buffer);
 	}
 }
 

@@ -395,8 +395,9 @@ struct nm_gpudirect_ops {
 		    uint64_t request);
 	/*
 	 * End what was begun for REQUEST: nothing touches its memory after the return, and
-	 * gpudirect_done() does not follow. Waits about a second at most; then the adapter's
-	 * registration of the buffer ends. IS_DUE: the peer may still send it, and is not held up.
+	 * gpudirect_done() does not follow. Waits about a second at most, once for each peer; then
+	 * the adapter's registration of the buffer ends. IS_DUE: the peer may still send it, and is
+	 * not held up.
 	 */
 	void (*cancel)(struct nm_transport *transport, uint64_t request, bool is_due);
 	/* MEMORY is in one region less: adapters keep no registration that nothing uses. */

@@ -115,7 +115,7 @@ static int map_dmabuf(struct memory *m, const struct dmabuf *dmabuf)
 		return -FI_ENOSYS;
 	if (fstat(dmabuf->fd, &st) < 0)
 		wrong("the dma-buf is not an open file");
-	m->start = (uintptr_t)dmabuf->base_addr;
+	m->start = (uintptr_t)dmabuf->base_addr + dmabuf->offset;
 	m->len = dmabuf->len;
 	m->mapped = (size_t)dmabuf->offset + dmabuf->len;
 	m->map = mmap(NULL, m->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, dmabuf->fd, 0);

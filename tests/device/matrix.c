@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ATOMICS_MAX 128 /* elements of one atomic */
 
@@ -247,6 +248,32 @@ static void overlaps(struct matrix *m)
 	}
 }
 
+/* The sender looks at nothing for longer than the network's time limit (run.sh), and lives. */
+static void computes(struct matrix *m)
+{
+	const size_t len = 100000;
+	struct fi_cq_tagged_entry entry;
+	int err;
+
+	job_barrier(&m->job);
+	if (m->job.rank == 0) {
+		JOB_RETRY(&m->job, &m->job.main,
+			  fi_send(m->job.main.ep, m->device, len, fi_mr_desc(m->device_mr),
+				  m->job.main.peers[1], NULL));
+		sleep(4);
+		EXPECT(m, take(m, m->job.main.tx_cq, &entry, &err) == 0);
+	} else {
+		job_check(&m->job,
+			  fi_recv(m->job.main.ep, m->device, len, fi_mr_desc(m->device_mr),
+				  m->job.main.peers[0], NULL),
+			  "fi_recv");
+		EXPECT(m, take(m, m->job.main.rx_cq, &entry, &err) == 0);
+	}
+	job_barrier(&m->job);
+	gpu_direct();
+	m->nr_cases++;
+}
+
 /* Large messages from device to device, and no others, go past the host if both ranks can that. */
 static void direct(struct matrix *m)
 {
@@ -261,6 +288,8 @@ static void direct(struct matrix *m)
 			expect_right(m, TAGGED, len, sides & 1, sides & 2);
 			EXPECT(m, gpu_direct() == (reaches && sides == 3 && len > 16384));
 		}
+	if (reaches)
+		computes(m);
 }
 
 /* The thread that calls the provider need not be one that uses the GPU. */

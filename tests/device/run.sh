@@ -42,7 +42,7 @@ if [[ $channel == staged ]]; then
 fi
 if [[ $channel == gpudirect* ]]; then
 	case $channel in
-	gpudirect) export NM_EXPECT_DIRECT=yes ;;
+	gpudirect) export NM_EXPECT_DIRECT=yes NEARMETAL_NET_TIMEOUT_MS=1000 ;;
 	*) one=off ;;
 	esac
 	channel=net

@@ -56,7 +56,7 @@ static int create_net(const struct nm_sink *sink, struct nm_address *address,
 	setenv("NEARMETAL_KEEPALIVE_MS", "100", 0);
 	setenv("FI_TCP_IFACE", "lo", 1);
 	/* No other provider of the machine takes part. */
-	setenv("FI_PROVIDER", "tcp,net", 1);
+	setenv("FI_PROVIDER", "tcp,net,ofi_rxm", 1);
 	setenv("FI_PROVIDER_PATH", nm_test_dir(), 1);
 	if (!nm_host.version)
 		fill_host();
