@@ -428,7 +428,7 @@ static int connect_to(struct nm_sessions *sessions, const struct nm_identity *wh
 		await(sessions, call, grace_ns);
 		err = try_once(sessions, who, is_quiet, &call, &is_new, ret_reason);
 	}
-	if (!err) {
+	if (call && !err) {
 		nm_handshake_set_state(call, NM_HANDSHAKE_UP);
 		*ret_session = call->session;
 		nm_session_begin(sessions, call->session, NM_SESSION_UP);

@@ -21,11 +21,11 @@ enum {
 };
 
 struct nm_ze_queue_group {
-	uint32_t type;
+	uint32_t type, padding0;
 	void *next;
-	uint32_t flags;
+	uint32_t flags, padding1;
 	size_t fill_size_max;
-	uint32_t nr_queues;
+	uint32_t nr_queues, padding2;
 };
 
 struct nm_ze_context_desc {
