@@ -14,6 +14,7 @@ from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
@@ -187,14 +188,28 @@ def on_locality(args: argparse.Namespace, view: View) -> int:
     channel = {(m.node, m.peer): m.channel for m in meetings}
     view.table(("", *names), [[a, *(channel[a, b] for b in names)] for a in names])
     view.result({"cluster": cluster.name, "pairs": [asdict(m) for m in meetings]}, [""])
-    view.table(
-        ("from", "to", "relation", "channel", "integrity", "direct copies", "reason"),
-        [
-            [m.node, m.peer, m.relation, m.channel, m.integrity, _copies(m), m.reason]
-            for m in meetings
-        ],
-    )
+    columns = locality_columns(meetings)
+    view.table(list(columns), list(zip(*columns.values(), strict=True)))
     return ExitCode.DONE
+
+
+def locality_columns(meetings: Sequence[Meeting]) -> dict[str, list[str]]:
+    """Return the columns of the table of pairs; that of GPUs only if a node has one."""
+    columns = {
+        "from": [m.node for m in meetings],
+        "to": [m.peer for m in meetings],
+        "relation": [m.relation for m in meetings],
+        "channel": [m.channel for m in meetings],
+        "integrity": [m.integrity for m in meetings],
+        "direct copies": [_copies(m) for m in meetings],
+    }
+    if any(m.device_reason for m in meetings):
+        columns["memory of GPUs"] = [_device(m) for m in meetings]
+    return columns | {"reason": [m.reason for m in meetings]}
+
+
+def _device(meeting: Meeting) -> str:
+    return meeting.device_reason or f"no GPU in node {meeting.node}"
 
 
 def _copies(meeting: Meeting) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from nearmetal.job.places import MARKER, Places, Wanted, end_stale, new_name, pl
 _MEET_S = 30.0
 _ABI_S = 20.0
 _MAX_ADDRESS = 256
+_MAX_TEXT = 400
 _TEXTS = ("relation", "channel", "integrity", "reason", "copy_reason")
 
 
@@ -35,6 +36,7 @@ class Meeting:
     reason: str
     direct_copies: bool  # the kernel copies from and to its memory (CMA), proven both ways
     copy_reason: str
+    device_reason: str = ""  # the way between memory of GPUs, and why; "": the node has no GPU
 
 
 def known_channels(runner: Runner) -> tuple[str, ...] | None:
@@ -94,7 +96,8 @@ def measure_locality(
             name: _address(_parse(probe.receive(_MEET_S), name), name)
             for name, probe in probes.items()
         }
-        return _explained(_meet_all(probes, addresses), spec, backend.apart)
+        meetings = _with_gpus(_meet_all(probes, addresses))
+        return _explained(meetings, spec, backend.apart)
     finally:
         surely(lambda: _end(probes, places))
 
@@ -105,6 +108,17 @@ def _explained(meetings: Iterable[Meeting], spec: ClusterSpec, apart: str) -> li
     return [
         replace(m, reason=f"{m.reason}; {apart}")
         if apart and m.channel == NETWORK and host[m.node] == host[m.peer]
+        else m
+        for m in meetings
+    ]
+
+
+def _with_gpus(meetings: Sequence[Meeting]) -> list[Meeting]:
+    """Say where only the sender has a GPU: a probe does not know the GPUs of its peer."""
+    nodes = {m.node for m in meetings if m.device_reason}
+    return [
+        replace(m, device_reason=f"no GPU in node {m.peer}")
+        if m.device_reason and m.peer not in nodes
         else m
         for m in meetings
     ]
@@ -127,7 +141,8 @@ def _meet_all(probes: Mapping[str, Dialogue], addresses: Mapping[str, str]) -> l
             data = _parse(probe.receive(_MEET_S), name)
             if data.get("peer") != peer:
                 raise LaunchError(f"nearmetal-info in node {name} answered about another peer")
-            texts = {key: str(data.get(key, "?"))[:400] for key in _TEXTS}
+            texts = {key: str(data.get(key, "?"))[:_MAX_TEXT] for key in _TEXTS}
             direct = data.get("direct_copies") is True
-            found.append(Meeting(name, peer, direct_copies=direct, **texts))
+            device = str(data.get("device_reason", ""))[:_MAX_TEXT]
+            found.append(Meeting(name, peer, direct_copies=direct, device_reason=device, **texts))
     return found

@@ -2,6 +2,7 @@
 /* What is known of peers, for people: which way their messages went, how many, and why. */
 #include <string.h>
 
+#include "engine/device_way.h"
 #include "engine/internal.h"
 #include "engine/rndv_choice.h"
 
@@ -67,44 +68,6 @@ static void fill_traffic(const struct nm_peer *peer, struct nm_peer_facts *facts
 	facts->stalls = peer->nr_stalls;
 }
 
-/* The way of a large message between memory of devices on this link, and why no better one. */
-static void describe_device(const struct nm_peer *peer, struct nm_peer_facts *facts)
-{
-	const struct nm_engine *engine = peer->engine;
-	const struct nm_transport *t = peer->link->transport;
-	const struct nm_link_facts *link = &facts->link;
-	const char *no_handle =
-		link->copy_reason.text[0] ? link->copy_reason.text : "another kernel";
-	const struct nm_device_ops *ops = nm_stages_device(engine->stages);
-	enum nm_places out = nm_stages_places(engine->stages, link->channel), in = peer->places;
-
-	if (t->kind->flags & NM_TRANSPORT_LOOPBACK)
-		nm_reason_set(&facts->device, "staged: it is the endpoint itself");
-	else if (t->kind->flags & NM_TRANSPORT_NETWORK)
-		nm_reason_set(&facts->device, "%s", link->device.text);
-	else if (ops && !ops->share && !ops->pin)
-		nm_reason_set(&facts->device,
-			      "staged: memory of %s is copied by calls of its driver only",
-			      ops->name);
-	else if (link->remote_copy)
-		nm_reason_set(&facts->device, "by handle: %.150s", link->copy_reason.text);
-	else if (!t->place)
-		nm_reason_set(&facts->device,
-			      "staged: no memory of the channel is fit for devices "
-			      "(NEARMETAL_CHECKSUM=on); by handle not: %.80s",
-			      no_handle);
-	else if (out == NM_PLACES_REFUSED || in == NM_PLACES_REFUSED)
-		nm_reason_set(
-			&facts->device,
-			"staged%s: the window is not pinned, see the log; by handle not: %.80s",
-			out == NM_PLACES_REFUSED && in == NM_PLACES_REFUSED ? "" :
-			out == NM_PLACES_REFUSED			    ? " to it" :
-									      " from it",
-			no_handle);
-	else
-		nm_reason_set(&facts->device, "window to window; by handle not: %.140s", no_handle);
-}
-
 static void fill_facts(const struct nm_peer *peer, struct nm_peer_facts *facts)
 {
 	facts->who = peer->who;
@@ -122,11 +85,14 @@ static void fill_facts(const struct nm_peer *peer, struct nm_peer_facts *facts)
 	if (peer->bulk)
 		facts->bulk = peer->bulk->facts;
 	if (facts->connected) {
+		const struct nm_stages *stages = peer->engine->stages;
 		struct nm_peer_label label = facts->link.label;
 
 		peer->link->transport->ops->describe(peer->link, &facts->link);
 		if (peer->engine->config.has_devices)
-			describe_device(peer, facts);
+			nm_device_way(nm_stages_device(stages), peer->link->transport, &facts->link,
+				      nm_stages_places(stages, facts->link.channel), peer->places,
+				      &facts->device);
 		if (peer->diag)
 			facts->link.reason = peer->diag->channel;
 		if (!facts->link.label.text[0])

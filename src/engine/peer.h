@@ -11,6 +11,7 @@
 
 #include "base/list.h"
 #include "base/state.h"
+#include "engine/device_way.h"
 #include "engine/engine.h"
 #include "engine/move.h"
 #include "engine/protocol.h"
@@ -46,9 +47,6 @@ struct nm_peer_diag {
 	/* Traffic on each channel until its last change. The rest used the last channel. */
 	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
 };
-
-/* Memory of a channel in which payloads lie: whether a device copies straight from or to it. */
-enum nm_places { NM_PLACES_UNKNOWN, NM_PLACES_PINNED, NM_PLACES_REFUSED };
 
 struct nm_peer {
 	/* sending: one cache line has all that a small message needs */

@@ -12,6 +12,7 @@
 #ifndef NM_ENGINE_STAGE_H
 #define NM_ENGINE_STAGE_H
 
+#include "engine/device_way.h"
 #include "engine/engine.h"
 
 struct nm_incoming;

@@ -3,11 +3,11 @@
  * The engine includes no foreign header but uses libfabric's values, so that flags pass through.
  * Here, where both headers are in sight, the compiler compares them.
  */
+#include "device/cuda.h"
+#include "device/level_zero.h"
+#include "device/rocm.h"
 #include "engine/atomic.h"
-#include "provider/cuda.h"
-#include "provider/level_zero.h"
 #include "provider/provider.h"
-#include "provider/rocm.h"
 
 #define SAME(ours, theirs) _Static_assert((ours) == (theirs), #ours " is " #theirs)
 

@@ -2,35 +2,11 @@
 #include "provider/hmem.h"
 
 #include "base/log.h"
-#include "provider/cuda.h"
-#include "provider/level_zero.h"
-#include "provider/rocm.h"
-
-static const struct {
-	unsigned int number;
-	const struct nm_device_ops *(*load)(struct nm_reason *ret_why);
-} interfaces[] = {
-	{NM_CUDA_NUMBER, nm_cuda_load},
-	{NM_ROCM_NUMBER, nm_rocm_load},
-	{NM_LEVEL_ZERO_NUMBER, nm_level_zero_load},
-};
+#include "device/load.h"
 
 int nm_hmem_load(struct nm_reason *ret_why)
 {
-	int err = -FI_ENODATA;
-
-	for (size_t i = 0; i < NM_ARRAY_SIZE(interfaces); i++) {
-		struct nm_reason why = {""};
-		const struct nm_device_ops *ops = interfaces[i].load(&why);
-
-		if (ops)
-			err = nm_device_plug(interfaces[i].number, ops);
-		else if (i == 0)
-			*ret_why = why;
-		else
-			nm_reason_add(ret_why, "; %s", why.text);
-	}
-	return err;
+	return nm_devices_load(ret_why) ? 0 : -FI_ENODATA;
 }
 
 int nm_hmem_mark(const struct iovec *iov, void *const *desc, size_t count,
@@ -73,14 +49,8 @@ int nm_hmem_mark(const struct iovec *iov, void *const *desc, size_t count,
 int nm_hmem_find(const void *buf, size_t len, struct nm_hmem_iov *ret_marked)
 {
 	const struct iovec iov = {.iov_base = (void *)(uintptr_t)buf, .iov_len = len};
-	void *desc = NULL;
+	void *desc = (void *)(uintptr_t)nm_devices_find(buf, len);
 
-	for (size_t i = 0; i < NM_ARRAY_SIZE(interfaces) && len > 0 && !desc; i++) {
-		const struct nm_device_ops *ops = nm_device_plugged(interfaces[i].number);
-
-		if (ops && ops->has((uintptr_t)buf, len))
-			desc = (void *)(uintptr_t)interfaces[i].number;
-	}
 	return nm_hmem_mark(&iov, &desc, 1, ret_marked);
 }
 

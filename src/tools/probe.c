@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/params.h"
+#include "device/load.h"
+#include "engine/device_way.h"
 #include "tools/info.h"
 #include "tools/json.h"
 #include "transport/select.h"
@@ -32,6 +34,7 @@ struct prober {
 	unsigned int nr_places;
 	struct nm_reason nowhere;
 	const struct nm_params *params;
+	const struct nm_device_ops *device; /* the first interface; NULL: no GPU */
 	struct known_peer *known;
 	char line[LINE_MAX_LEN];
 	size_t len;
@@ -82,7 +85,8 @@ static void print_address(const struct nm_address *address)
 	fflush(stdout);
 }
 
-static void print_verdict(const char *label, const struct nm_link_facts *facts)
+static void print_verdict(const struct prober *prober, const char *label,
+			  const struct nm_link_facts *facts)
 {
 	struct nm_json json = {stdout, false};
 
@@ -94,6 +98,8 @@ static void print_verdict(const char *label, const struct nm_link_facts *facts)
 	nm_json_text(&json, "reason", facts->reason.text);
 	nm_json_bool(&json, "direct_copies", facts->remote_copy);
 	nm_json_text(&json, "copy_reason", facts->copy_reason.text);
+	if (prober->device)
+		nm_json_text(&json, "device_reason", facts->device.text);
 	nm_json_close(&json, '}');
 	putchar('\n');
 	fflush(stdout);
@@ -193,6 +199,7 @@ static int connect_and_remember(struct prober *prober, const struct nm_address *
 static void probe(struct prober *prober, const struct nm_address *address,
 		  struct nm_link_facts *ret_facts)
 {
+	const struct nm_transport *transport = NULL;
 	struct nm_reason why = {""};
 	struct nm_link *link;
 
@@ -204,8 +211,12 @@ static void probe(struct prober *prober, const struct nm_address *address,
 	} else if (connect_and_remember(prober, address, &link, &why)) {
 		set_network(prober, ret_facts, why.text);
 	} else {
-		link->transport->ops->describe(link, ret_facts);
+		transport = link->transport;
+		transport->ops->describe(link, ret_facts);
 	}
+	if (prober->device)
+		nm_device_way(prober->device, transport, ret_facts, NM_PLACES_UNKNOWN,
+			      NM_PLACES_UNKNOWN, &ret_facts->device);
 }
 
 static void handle_line(struct prober *prober, char *line)
@@ -230,7 +241,7 @@ static void handle_line(struct prober *prober, char *line)
 		probe(prober, &address, &facts);
 	}
 	line[len] = '\0';
-	print_verdict(*label ? label : line, &facts);
+	print_verdict(prober, *label ? label : line, &facts);
 }
 
 /* Returns false at the end of the input. */
@@ -306,12 +317,14 @@ int nm_info_probe(void)
 		.deliver = ignore_packet,
 		.source_down = ignore_end,
 	};
+	struct nm_reason no_device;
 	struct known_peer *next;
 	int err;
 
 	prober.params = nm_params();
 	if (!prober.params)
 		return 1;
+	prober.device = nm_devices_load(&no_device);
 	err = nm_identity_create(&prober.address.who);
 	if (err) {
 		fprintf(stderr, "nearmetal-info: no random numbers: %s\n", strerror(-err));

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "provider/level_zero_driver.h"
+#include "device/level_zero_driver.h"
 
 static struct nm_ze_driver ze;
 static int (*ze_alloc)(void *context, const struct nm_ze_memory_desc *desc, size_t size,

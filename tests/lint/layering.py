@@ -11,9 +11,10 @@ from tests.lint.tree import C_SUFFIXES, finding, lines
 # A directory of src/ and the directories whose headers it may include, besides its own.
 LAYERS = ("base", "shm", "vmseg", "connect", "transport", "engine", "provider")
 MAY_USE = {layer: frozenset(LAYERS[:index]) for index, layer in enumerate(LAYERS)} | {
+    "device": frozenset({"base"}),
     "net": frozenset(LAYERS) - {"engine", "provider"},
-    "provider": frozenset(LAYERS) | {"net"},
-    "tools": frozenset(LAYERS) - {"provider"},
+    "provider": frozenset(LAYERS) | {"device", "net"},
+    "tools": frozenset(LAYERS) - {"provider"} | {"device"},
     "spank": frozenset({"base"}),
     "ucx": frozenset(LAYERS) - {"engine", "provider"},
 }

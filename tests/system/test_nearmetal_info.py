@@ -16,6 +16,8 @@ from tests.system.faults.peer import BUILD, PATIENCE_S
 pytestmark = pytest.mark.system
 
 INFO = BUILD / "src" / "tools" / "nearmetal-info"
+DRIVERS = BUILD / "tests" / "device"
+"""Stand-ins for the drivers of GPUs."""
 
 
 def info(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -167,6 +169,62 @@ def test_direct_copies_can_be_forbidden(tmp_path: Path) -> None:
         for verdict in (one.ask(other.hello["address"]), other.ask(one.hello["address"])):
             assert not verdict["direct_copies"]
             assert "NEARMETAL_CMA=off" in verdict["copy_reason"]
+
+
+_NO_HANDLE = "window to window if the driver pins both windows, else staged; by handle not: "
+_WAYS = {
+    "by handle": ({}, "by handle: each side found its challenge"),
+    "without CMA": ({"NEARMETAL_CMA": "off"}, _NO_HANDLE + "NEARMETAL_CMA=off"),
+    "no memory for devices": (
+        {"NEARMETAL_CMA": "off", "NEARMETAL_CHECKSUM": "on"},
+        "staged: no memory of the channel is fit for devices (NEARMETAL_CHECKSUM=on)",
+    ),
+    "a network": ({"NEARMETAL_CHANNELS": "net"}, "GPUDirect or staged: each connection decides"),
+    "a network without GPUDirect": (
+        {"NEARMETAL_CHANNELS": "net", "NEARMETAL_GPUDIRECT": "off"},
+        "staged: NEARMETAL_GPUDIRECT=off",
+    ),
+    "no channel": ({"NEARMETAL_CHANNELS": "self"}, "no channel"),
+}
+
+
+@pytest.mark.parametrize("case", _WAYS)
+def test_the_way_between_gpus_has_a_reason(tmp_path: Path, case: str) -> None:
+    knobs, words = _WAYS[case]
+    env = knobs | {"LD_LIBRARY_PATH": str(DRIVERS)}
+    with meeter(tmp_path / "s", **env) as one, meeter(tmp_path / "s", **env) as other:
+        for verdict in (one.ask(other.hello["address"]), other.ask(one.hello["address"])):
+            assert verdict["device_reason"].startswith(words), verdict
+        assert one.ask(one.hello["address"])["device_reason"].startswith("staged: it is the ")
+
+
+@pytest.mark.parametrize("interface", ["rocm", "ze"])
+def test_gpus_whose_drivers_copy_in_one_call_are_staged(tmp_path: Path, interface: str) -> None:
+    env = {"LD_LIBRARY_PATH": str(DRIVERS / interface)}
+    for channels in ("shm", "net"):
+        env["NEARMETAL_CHANNELS"] = channels
+        with meeter(tmp_path / "s", **env) as one, meeter(tmp_path / "s", **env) as other:
+            words = one.ask(other.hello["address"])["device_reason"]
+            assert words.startswith("staged: memory of "), words
+
+
+def test_without_a_gpu_there_is_no_way_between_gpus(tmp_path: Path) -> None:
+    # The first: a driver without a GPU. The second: a file that is no library.
+    (tmp_path / "libcuda.so.1").touch()
+    for env in (
+        {"LD_LIBRARY_PATH": str(DRIVERS), "NM_STAND_IN_GPUS": "0"},
+        {"LD_LIBRARY_PATH": str(tmp_path)},
+    ):
+        with meeter(tmp_path / "s", **env) as one, meeter(tmp_path / "s", **env) as other:
+            assert one.ask(other.hello["address"]).keys() == {
+                "peer",
+                "relation",
+                "channel",
+                "integrity",
+                "reason",
+                "direct_copies",
+                "copy_reason",
+            }
 
 
 def test_who_cannot_be_met_is_on_the_network(tmp_path: Path) -> None:

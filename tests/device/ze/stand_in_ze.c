@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "provider/level_zero_driver.h"
+#include "device/level_zero_driver.h"
 
 extern int cuInit(unsigned int flags);
 extern int cuDeviceGetCount(int *ret_count);

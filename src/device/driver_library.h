@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library of a device's driver, which is loaded when a program first requests FI_HMEM. */
-#ifndef NM_PROVIDER_DRIVER_LIBRARY_H
-#define NM_PROVIDER_DRIVER_LIBRARY_H
+#ifndef NM_DEVICE_DRIVER_LIBRARY_H
+#define NM_DEVICE_DRIVER_LIBRARY_H
 
 #include <stdbool.h>
 

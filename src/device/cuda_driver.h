@@ -3,8 +3,8 @@
  * The functions of libcuda that nearmetal calls, declared here because its headers may be missing.
  * The names with _v2 are those that the headers of CUDA 3.2 and later give to the same functions.
  */
-#ifndef NM_PROVIDER_CUDA_DRIVER_H
-#define NM_PROVIDER_CUDA_DRIVER_H
+#ifndef NM_DEVICE_CUDA_DRIVER_H
+#define NM_DEVICE_CUDA_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/rocm.h"
+#include "device/rocm.h"
 
 #include <errno.h>
 
 #include "base/log.h"
-#include "provider/driver_library.h"
-#include "provider/sync_device.h"
+#include "device/driver_library.h"
+#include "device/sync_device.h"
 
 /* hipPointer_attribute, hipMemoryType and hipMemcpyKind of HIP 6. */
 enum { POINTER_MEMORY_TYPE = 2, POINTER_BUFFER_ID = 7, POINTER_DEVICE = 9 };

@@ -3,14 +3,14 @@
  * Memory of devices whose driver copies in one call: the part of struct nm_device_ops that is the
  * same for all of them. Such memory is staged: there are no handles and no copies that go on.
  */
-#ifndef NM_PROVIDER_SYNC_DEVICE_H
-#define NM_PROVIDER_SYNC_DEVICE_H
+#ifndef NM_DEVICE_SYNC_DEVICE_H
+#define NM_DEVICE_SYNC_DEVICE_H
 
 #include <pthread.h>
 
 #include "base/device.h"
 #include "base/reason.h"
-#include "provider/device_list.h"
+#include "device/device_list.h"
 
 struct nm_sync_buffer {
 	struct nm_listed at; /* the first member */

@@ -3,8 +3,8 @@
  * Memory of AMD GPUs, by the library of HIP (ROCm 6 or newer). Not tested on hardware. Copies use
  * the default stream, so they wait for kernels that a program left there.
  */
-#ifndef NM_PROVIDER_ROCM_H
-#define NM_PROVIDER_ROCM_H
+#ifndef NM_DEVICE_ROCM_H
+#define NM_DEVICE_ROCM_H
 
 #include "base/device.h"
 #include "base/reason.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of Intel GPUs, by the loader of Level Zero. Not tested on hardware. */
-#ifndef NM_PROVIDER_LEVEL_ZERO_H
-#define NM_PROVIDER_LEVEL_ZERO_H
+#ifndef NM_DEVICE_LEVEL_ZERO_H
+#define NM_DEVICE_LEVEL_ZERO_H
 
 #include "base/device.h"
 #include "base/reason.h"

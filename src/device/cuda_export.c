@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "provider/cuda_private.h"
+#include "device/cuda_private.h"
 
 int nm_cuda_buffer(uint64_t address, size_t len, struct nm_device_buffer *ret_buffer)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The attached buffers of an interface, by address. The caller locks. */
-#ifndef NM_PROVIDER_DEVICE_LIST_H
-#define NM_PROVIDER_DEVICE_LIST_H
+#ifndef NM_DEVICE_DEVICE_LIST_H
+#define NM_DEVICE_DEVICE_LIST_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of Level Zero's core interface that nearmetal calls; its headers may be missing. */
-#ifndef NM_PROVIDER_LEVEL_ZERO_DRIVER_H
-#define NM_PROVIDER_LEVEL_ZERO_DRIVER_H
+#ifndef NM_DEVICE_LEVEL_ZERO_DRIVER_H
+#define NM_DEVICE_LEVEL_ZERO_DRIVER_H
 
 #include <stddef.h>
 #include <stdint.h>

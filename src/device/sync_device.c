@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/sync_device.h"
+#include "device/sync_device.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,15 +3,15 @@
  * The parts of the CUDA interface: cuda.c buffers and copies, cuda_begin.c copies that go on,
  * cuda_share.c processes, cuda_export.c network adapters, cuda_load.c.
  */
-#ifndef NM_PROVIDER_CUDA_PRIVATE_H
-#define NM_PROVIDER_CUDA_PRIVATE_H
+#ifndef NM_DEVICE_CUDA_PRIVATE_H
+#define NM_DEVICE_CUDA_PRIVATE_H
 
 #include <pthread.h>
 
 #include "base/device.h"
 #include "base/reason.h"
-#include "provider/cuda_driver.h"
-#include "provider/device_list.h"
+#include "device/cuda_driver.h"
+#include "device/device_list.h"
 
 #define NM_CUDA_GPUS_MAX 64
 

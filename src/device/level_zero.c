@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/level_zero.h"
+#include "device/level_zero.h"
 
 #include <errno.h>
 
 #include "base/log.h"
-#include "provider/driver_library.h"
-#include "provider/level_zero_driver.h"
-#include "provider/sync_device.h"
+#include "device/driver_library.h"
+#include "device/level_zero_driver.h"
+#include "device/sync_device.h"
 
 #define DRIVERS_MAX 8
 #define GPUS_MAX 64

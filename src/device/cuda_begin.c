@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "base/log.h"
-#include "provider/cuda_private.h"
+#include "device/cuda_private.h"
 
 /* Of what copies change in their GPU; nm_cuda_lock is held before it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -7,8 +7,8 @@
  * for no kernel of the program, and a program has to finish its kernels before it sends a buffer.
  * One context of each GPU is used: all buffers attached at one time have to be of the same one.
  */
-#ifndef NM_PROVIDER_CUDA_H
-#define NM_PROVIDER_CUDA_H
+#ifndef NM_DEVICE_CUDA_H
+#define NM_DEVICE_CUDA_H
 
 #include "base/device.h"
 #include "base/reason.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/driver_library.h"
+#include "device/driver_library.h"
 
 #include <dlfcn.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver's library, found and started once per process. */
-#include "provider/cuda.h"
-#include "provider/cuda_private.h"
-#include "provider/driver_library.h"
+#include "device/cuda.h"
+#include "device/cuda_private.h"
+#include "device/driver_library.h"
 
 struct nm_cuda_driver nm_cuda;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/device_list.h"
+#include "device/device_list.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/cuda.h"
+#include "device/cuda.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "provider/cuda_private.h"
+#include "device/cuda_private.h"
 
 pthread_rwlock_t nm_cuda_lock = PTHREAD_RWLOCK_INITIALIZER;
 struct nm_cuda_gpu nm_cuda_gpus[NM_CUDA_GPUS_MAX];

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "provider/cuda_private.h"
+#include "device/cuda_private.h"
 
 /*
  * Allocations of other processes that are kept open, because to open one is slow.
