@@ -499,7 +499,7 @@ void nm_session_await(struct nm_sessions *sessions, struct nm_session *session, 
 {
 	if (!sessions->config.segment)
 		return;
-	session->is_kept = true;
+	atomic_store_explicit(&session->is_kept, true, memory_order_relaxed);
 	session->part = part;
 	session->back_ns = from_ns;
 	if (nm_list_empty(&session->back_node))

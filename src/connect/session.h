@@ -114,7 +114,8 @@ struct nm_session {
 	struct nm_list back_node;
 	uint64_t back_ns; /* not before */
 	uint32_t part;	  /* of the peer */
-	bool is_kept;	  /* the endpoint may know it, also in state NEW */
+	/* The endpoint may know it, also in state NEW. Written under the lock, read without. */
+	_Atomic bool is_kept;
 	/* The reason of the end, valid from CLOSING on. 0: normal end, all packets are there. */
 	int err;
 	struct nm_reason why;

@@ -277,8 +277,8 @@ NM_TEST_WITHIN(a_machine_whose_state_flaps_disturbs_nobody, 90)
 	}
 	NM_CHECK_EQ(nr_reached, 0);
 	NM_CHECK_EQ(b->nr_down + c->nr_down, 0);
-	NM_CHECK(nr_asked > 0 && nr_stays > 0);
-	/* Four lines for each side of the session. */
+	/* Four lines for each side of the session; all may be of one kind if a thread is slow. */
+	NM_CHECK(nr_asked + nr_stays > 0);
 	NM_CHECK(nr_asked + nr_stays <= 8);
 	node_destroy(a);
 	node_destroy(b);

@@ -75,7 +75,7 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 	if (err) {
 		/* A session without a direction is there if the peer may be reached later. */
 		session = nm_sessions_find(shm->sessions, &address->who);
-		if (session && session->is_kept)
+		if (session && atomic_load_explicit(&session->is_kept, memory_order_relaxed))
 			nm_shm_from(session)->cookie = cookie;
 		return err;
 	}
