@@ -10,12 +10,12 @@ import pytest
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
-from nearmetal.cluster.backends.libvirt.probe import Hypervisors
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.resource import Key, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.process import LocalRunner
+from tests.python.one_link import DOMAIN, OneLink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,27 +28,7 @@ name: c
 backend: libvirt
 hosts: [{name: h, uri: "qemu:///system", nodes: [{name: n1}]}]
 """
-DOMAIN = """\
-<domain type="test">
-  <name>nearmetal.c.n1</name>
-  <metadata>
-    <n:resource xmlns:n="%s" cluster="c" identity="%s" name="n1" ready="%s"/>
-  </metadata>
-  <memory>8192</memory>
-  <os><type>hvm</type></os>
-</domain>
-"""
 NODE = Key(Kind.NODE, "n1")
-
-
-class OneLink(Hypervisors):
-    """Hypervisors that are all the same one."""
-
-    only: Hypervisor
-
-    def link(self, uri: str) -> Hypervisor:
-        del uri
-        return self.only
 
 
 @pytest.mark.parametrize("ready", ["yes", "no"])

@@ -27,7 +27,7 @@ from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, Interrupted
 from nearmetal.core.process import Command, Completed, LocalRunner
-from tests.python.test_libvirt_halted import DOMAIN, OneLink
+from tests.python.one_link import DOMAIN, OneLink
 from tests.python.test_libvirt_machine import spec_of
 from tests.python.virtual import facts_for
 
