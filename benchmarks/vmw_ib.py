@@ -123,7 +123,8 @@ def verbs(run: Run, spec: str) -> Iterator[Line]:
 def _share(data: dict[str, Any], sends: dict[str, Any]) -> str:
     """Return the share of the line that sends reached, in words; "" if the line is not known.
 
-    The data rate of the slower port has no encoding any more.
+    The rate of the slower port is a data rate, so no generation of lanes is named: its encoding
+    would be subtracted again.
     """
     if not sends["line_gbit"] or sends["gbit"] is None:
         return ""

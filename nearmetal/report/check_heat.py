@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from statistics import median
 from typing import NamedTuple
 
-from nearmetal.check.performance.run import QUANTITIES, Item, MeasuredQuantity, PerformanceRun
+from nearmetal.check.performance.run import (
+    QUANTITIES,
+    Item,
+    MeasuredQuantity,
+    MeasuredTurn,
+    PerformanceRun,
+)
 from nearmetal.check.performance.screen import QuantityModel
 from nearmetal.report import numbers
 from nearmetal.report.page import GridCell
@@ -75,41 +81,38 @@ class RawValues(NamedTuple):
     retests: str
 
 
-def middles(run: PerformanceRun, quantity: str) -> dict[Item, float]:
-    """Return the median of the screening of each node or pair."""
+def values_of(turns: Iterable[MeasuredTurn], quantity: str) -> dict[Item, list[float]]:
+    """Return the values of each node or pair in the order in which they were measured."""
     values: dict[Item, list[float]] = defaultdict(list)
-    for turn in run.screening:
+    for turn in turns:
         if turn.quantity == quantity:
             for item, value in turn.values.items():
                 values[item].append(value)
-    return {item: median(found) for item, found in values.items()}
+    return values
 
 
 def heat_map(run: PerformanceRun, model: QuantityModel) -> HeatMap:
     """Return the picture of one quantity."""
     quantity = QUANTITIES[model.quantity]
-    found = middles(run, model.quantity)
+    found = {i: median(each) for i, each in values_of(run.screening, model.quantity).items()}
+    names = _shown(run.names, model)
     made = HeatMap(
         model.quantity,
         quantity.title,
         quantity.unit,
         "lower is better" if quantity.lower_is_better else "higher is better",
         run.setup.get(model.quantity, ""),
+        left_out=len(run.names) - len(names),
     )
     picture = _Picture(run, model, quantity, found)
-    names = _shown(run.names, model)
     if quantity.of_pairs:
         rows = tuple(HeatRow(a, tuple(picture.pair(a, b) for b in names)) for a in names)
-        return HeatMap(**vars(made) | {"names": names, "rows": rows, "left_out": _rest(run, names)})
+        return replace(made, names=names, rows=rows)
     most = max(found.values(), default=1.0)
     bars = tuple(
         BarRow(name, picture.cell((name,)), 100 * found.get((name,), 0.0) / most) for name in names
     )
-    return HeatMap(**vars(made) | {"bars": bars, "left_out": _rest(run, names)})
-
-
-def _rest(run: PerformanceRun, names: Sequence[str]) -> int:
-    return len(run.names) - len(names)
+    return replace(made, bars=bars)
 
 
 def _shown(names: Sequence[str], model: QuantityModel) -> tuple[str, ...]:
@@ -166,19 +169,14 @@ def anchor(run: PerformanceRun, quantity: str, item: Item) -> str:
 
 
 def raw_values(run: PerformanceRun, quantity: str, items: Iterable[Item]) -> list[RawValues]:
-    """Return the values of these nodes or pairs in the order in which they were measured."""
-    wanted = set(items)
-    found: dict[Item, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
-    for place, turns in enumerate((run.screening, run.retests)):
-        for turn in turns:
-            for item, value in turn.values.items() if turn.quantity == quantity else ():
-                if item in wanted:
-                    found[item][place].append(value)
+    """Return all values of these nodes or pairs, in the order of the nodes."""
+    found = [values_of(turns, quantity) for turns in (run.screening, run.retests)]
+    measured = [item for item in items if any(item in values for values in found)]
     return [
         RawValues(
             anchor(run, quantity, item),
             " to ".join(item),
-            *(", ".join(f"{value:.6g}" for value in values) for values in found[item]),
+            *(", ".join(f"{value:.6g}" for value in values.get(item, ())) for values in found),
         )
-        for item in sorted(found, key=lambda one: [run.names.index(name) for name in one])
+        for item in sorted(measured, key=lambda one: [run.names.index(name) for name in one])
     ]

@@ -29,7 +29,7 @@ from nearmetal.core.text import counted
 from nearmetal.evidence.line_rate import BEYOND, FULL
 from nearmetal.host.hosts_file import fold
 from nearmetal.report import numbers
-from nearmetal.report.check_heat import LEGEND, HeatMap, heat_map, raw_values, slower
+from nearmetal.report.check_heat import LEGEND, HeatMap, heat_map, raw_values, slower, values_of
 from nearmetal.report.page import Grid, GridCell, render
 
 MOST_ROWS = 400
@@ -74,7 +74,6 @@ class CheckRun:
     lines: Sequence[MeasuredLine] = ()
     environment: tuple[tuple[str, str], ...] = ()
     command: str = ""
-    name: str = ""
 
 
 def environment(snapshots: Iterable[Snapshot]) -> tuple[tuple[str, str], ...]:
@@ -299,11 +298,8 @@ def _lines(lines: Sequence[MeasuredLine]) -> Grid | None:
 def _noise(run: PerformanceRun, models: Iterable[QuantityModel]) -> Grid | None:
     rows = []
     for model in models:
-        values: dict[Item, list[float]] = defaultdict(list)
-        for turn in run.screening:
-            for item, value in turn.values.items() if turn.quantity == model.quantity else ():
-                values[item].append(value)
-        spans = [max(found) / min(found) - 1 for found in values.values() if len(found) > 1]
+        values = values_of(run.screening, model.quantity).values()
+        spans = [max(found) / min(found) - 1 for found in values if len(found) > 1]
         if spans:
             rows.append(
                 (

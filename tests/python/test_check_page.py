@@ -178,7 +178,7 @@ def test_hostile_words_stay_words() -> None:
         lacking={"dgemm": f"{EVIL}|{EVIL}"},
     )
     about = environment([node(1, ("processor>model", EVIL), ("system>kernel", EVIL))])
-    text = page(run, command=EVIL, name=EVIL, environment=about)
+    text = page(run, command=EVIL, environment=about)
     assert "<script" not in text
     assert text.count("&lt;script&gt;alert") >= 8
     assert Page(text).open == []

@@ -16,8 +16,8 @@ WINDOWS = {"phone": (390, 844), "desktop": (1280, 800)}
 PICTURES = ROOT / "build/log/screenshots"
 
 
-def assert_good_page(window: Browser, page: Path, name: str) -> None:
-    """No complaint, nothing loaded but the page, nothing cut off, the verdict above the fold."""
+def assert_opens(window: Browser, page: Path, name: str, top: str) -> None:
+    """No complaint, nothing loaded but the page, nothing cut off, `top` above the fold."""
     width, height = WINDOWS[name]
     window.complaints.clear()
     window.requests.clear()
@@ -25,9 +25,14 @@ def assert_good_page(window: Browser, page: Path, name: str) -> None:
     assert window.complaints == []
     assert window.requests == [page.resolve().as_uri()]
     assert window.value("document.documentElement.scrollWidth") <= width
-    box = window.box("#verdict .ratio")
+    box = window.box(top)
     assert 0 <= box["top"] < box["bottom"] <= height
     PICTURES.mkdir(parents=True, exist_ok=True)
+
+
+def assert_good_page(window: Browser, page: Path, name: str) -> None:
+    """The page opens with its verdict above the fold, which a picture shows."""
+    assert_opens(window, page, name, "#verdict .ratio")
     shown = window.picture(PICTURES / f"study-{name}.png").read_bytes()
     # A picture changes when what it shows is hidden, and only then.
     for selector, visible in (("#verdict .ratio", True), ("#raw", False)):

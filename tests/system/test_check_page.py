@@ -12,7 +12,7 @@ from tests.python.check_performance_clusters import measure, names
 from tests.python.test_check_page import page
 from tests.system.browser import Browser, browser, find_browser
 from tests.system.need import lacking
-from tests.system.page import PICTURES, WINDOWS
+from tests.system.page import PICTURES, WINDOWS, assert_opens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,16 +37,7 @@ def test_a_wide_heat_map_scrolls_in_its_own_frame(
     file = tmp_path / "page.html"
     run = measure(names(20), lambda _, item: 1.5 if "n3" in item else 1.0)
     file.write_text(page(run, NodeClasses()))
-    width, height = WINDOWS[name]
-    window.complaints.clear()
-    window.requests.clear()
-    window.open(file, width, height)
-    assert window.complaints == []
-    assert window.requests == [file.resolve().as_uri()]
-    assert window.value("document.documentElement.scrollWidth") <= width
-    box = window.box("h1")
-    assert 0 <= box["top"] < box["bottom"] <= height
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    assert_opens(window, file, name, "h1")
     window.picture(PICTURES / f"check-{name}.png")
     # Text stands out from the colour of its cell: at least 4.5 to 1, as WCAG 2 asks.
     assert window.value(CONTRAST) >= 4.5

@@ -69,9 +69,9 @@ def why_not(quantity: str, names: Sequence[str], classes: NodeClasses) -> str:
     return (_ALONE if known else _UNKNOWN).format("adapter" if traffic else "host")
 
 
-def alone(nodes: Sequence[Sequence[Item]]) -> Iterator[tuple[Item, ...]]:
+def alone(places: Sequence[Sequence[Item]]) -> Iterator[tuple[Item, ...]]:
     """Yield what to measure side by side, one of each place, until all had their turn."""
-    for turn in zip_longest(*nodes):
+    for turn in zip_longest(*places):
         yield tuple(item for item in turn if item is not None)
 
 
@@ -88,9 +88,9 @@ def meetings(places: Sequence[Sequence[str]], turn: int) -> list[list[Pair]]:
 
 @dataclass
 class NoiseMeasurement:
-    """Measures the quantities of noise by those that `ask` knows; a quantity of other kind is asked.
+    """Measures the quantities of noise by those that `ask` knows; others go to `ask` unchanged.
 
-    In turns, all are measured together first, or each alone.
+    Against drift, every second turn has the reverse order: each alone, and then all together.
     """
 
     ask: Ask
