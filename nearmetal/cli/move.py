@@ -95,14 +95,13 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
         raise StateError(f"cluster {cluster.name} is not up", f"run `nearmetal up {args.spec}`")
     site = site_of(cluster.backend, MoveOptions(args.tls, args.leave, args.timeout))
     with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
-        reports = [] if args.plan else _complete(cluster, site, view)
+        reports = _complete(cluster, site, view, only_show=args.plan)
         found = ChosenMoves(()) if choose is None else chosen(site, choose)
         notes = [*found.notes, *([] if args.tls or not found.moves else [_PLAIN])]
         for note in notes:
             view.note(note)
         lines = [f"move {_text(move)}" for move in found.moves]
         if args.plan:
-            _complete(cluster, site, view, only_show=True)
             view.result(_data(cluster.name, found, (), notes), lines or [_nothing(cluster.name)])
             return ExitCode.CHANGES if found.moves else ExitCode.DONE
         if found.moves:
@@ -114,9 +113,7 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     return ExitCode.DONE if all_moved(found, reports) else ExitCode.ERROR
 
 
-def _complete(
-    cluster: Cluster, site: MoveSite, view: View, *, only_show: bool = False
-) -> list[MoveReport]:
+def _complete(cluster: Cluster, site: MoveSite, view: View, *, only_show: bool) -> list[MoveReport]:
     """Complete the moves that were interrupted, or only name them."""
     from nearmetal.cluster.move.engine import Mover
 

@@ -18,16 +18,16 @@ LIBVIRTD = "/usr/sbin/libvirtd"
 _WRITTEN = ("/etc", "/var/lib", "/var/cache", "/var/log")
 """Where libvirt writes: an overlay in memory, in this namespace alone."""
 
-_DAEMON = """
+DAEMON_CONF = """
 unix_sock_dir = "{directory}"
 unix_sock_rw_perms = "0700"
 auth_unix_rw = "none"
 log_outputs = "3:file:{directory}/libvirtd.log"
 """
 
-_QEMU = """
-user = "root"
-group = "root"
+QEMU_CONF = """
+user = "{user}"
+group = "{user}"
 dynamic_ownership = 0
 remember_owner = 0
 security_driver = "none"
@@ -65,9 +65,9 @@ def daemon(state: Path) -> list[str]:
     subprocess.run(["sh", "-c", _USER], check=True)
     Path("/etc/libvirt").mkdir(exist_ok=True)
     Path("/run/lock").mkdir(exist_ok=True)
-    Path("/etc/libvirt/qemu.conf").write_text(_QEMU)
+    Path("/etc/libvirt/qemu.conf").write_text(QEMU_CONF.format(user="root"))
     config = directory / "libvirtd.conf"
-    config.write_text(_DAEMON.format(directory=directory))
+    config.write_text(DAEMON_CONF.format(directory=directory))
     reaper = [sys.executable, "-I", str(HERE / "reaper.py")]
     return [*reaper, LIBVIRTD, "--config", str(config), "--pid-file", str(directory / "pid")]
 

@@ -78,7 +78,6 @@ def test_a_moved_node_is_no_difference() -> None:
     wanted = desired(spec, facts_for(spec), Observed())
     observed = moved(wanted.resources)
     plan = make_plan("c", desired(spec, facts_for(spec), observed), observed)
-    # By ssh, as all nodes of another machine; the move itself keeps 9p off.
     assert [change.key.name for change in plan.effective] == []
     assert "node a: on host h2, to which it was moved" in plan.notes
 
@@ -138,7 +137,7 @@ def test_the_copy_has_the_files_of_its_host_and_no_views() -> None:
     ]
     assert [json.loads(word)["driver"] for word in words[1::2]] == ["pcie-root-port"] * 2
     # What the guest sees is that of the machine that runs.
-    nics = [(n.get("address")) for n in top.findall("devices/interface/mac")]
+    nics = [n.get("address") for n in top.findall("devices/interface/mac")]
     assert nics == [source.links[0].mac]
 
 

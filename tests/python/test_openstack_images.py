@@ -17,6 +17,7 @@ pytest.importorskip("openstack")
 from nearmetal.cluster.backends.openstack.images import ImageFile, is_whole, upload
 from nearmetal.cluster.backends.openstack.plan import Server, image_name
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+from nearmetal.cluster.backends.openstack.stock import missing
 from nearmetal.cluster.backends.openstack.world import World, read_world, server_values
 from nearmetal.cluster.diff import make_plan
 from nearmetal.cluster.registration import desired, from_canonical
@@ -24,7 +25,7 @@ from nearmetal.cluster.resource import Facts, Key, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError, SpecError
 from nearmetal.core.process import LocalRunner
-from tests.python.test_openstack_cloud import MADE, ONE, NoCloud, backend_of, item, world_of
+from tests.python.test_openstack_cloud import MADE, ONE, Given, NoCloud, backend_of, item, world_of
 from tests.python.test_openstack_spec import HEAD
 from tests.python.test_openstack_world import OTHER, OURS, Known, port, server
 
@@ -287,7 +288,13 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert backend.observe().resources
 
 
-def test_a_flavor_with_a_smaller_disk_than_the_file_is_refused(disk: Path) -> None:
+def test_a_flavor_with_a_smaller_disk_than_the_file_is_refused(disk: Path, tmp_path: Path) -> None:
     with disk.open("r+b") as stream:
         stream.truncate((1 << 30) + 512)
-    assert file_of(disk).min_disk == 2
+    files = {str(disk): file_of(disk)}
+    backend = backend_of(spec_with(str(disk)), world_of(), tmp_path)
+    facts, observed = backend.facts(), backend.observe()
+    plan = make_plan("c", desired(backend.spec, facts, observed), observed)
+    small = Given(flavor=item("small", ram=512, disk=1))
+    (finding,) = missing(backend.spec, plan, small, files)
+    assert finding.why == f"image {disk} needs 2 GiB of disk, the flavor has 1"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.openstack import hypervisor
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
@@ -57,24 +58,7 @@ exec python3 -I "$2" /usr/sbin/libvirtd --config "$1/libvirtd.conf" --pid-file "
 
 REAPER = Path(__file__).parents[1] / "openstack" / "reaper.py"
 
-LIBVIRTD_CONF = """
-unix_sock_dir = "{directory}"
-unix_sock_rw_perms = "0700"
-auth_unix_rw = "none"
-log_outputs = "3:file:{directory}/libvirtd.log"
-"""
-
-QEMU_CONF = """
-user = "{user}"
-group = "{user}"
-dynamic_ownership = 0
-remember_owner = 0
-security_driver = "none"
-namespaces = []
-cgroup_controllers = []
-stdio_handler = "file"
-hugetlbfs_mount = "/run/huge"
-"""
+QEMU_CONF = hypervisor.QEMU_CONF + 'hugetlbfs_mount = "/run/huge"\n'
 
 
 @dataclass
@@ -102,9 +86,8 @@ class Hypervisor:
 
     def start(self) -> None:
         self.directory.mkdir(exist_ok=True)
-        (self.directory / "libvirtd.conf").write_text(
-            LIBVIRTD_CONF.format(directory=self.directory)
-        )
+        conf = hypervisor.DAEMON_CONF.format(directory=self.directory)
+        (self.directory / "libvirtd.conf").write_text(conf)
         (self.directory / "qemu.conf").write_text(QEMU_CONF.format(user=self.user) + self.qemu_conf)
         argv = [
             "unshare",

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "build" / "openstack"
 
+QUIET = (
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+)
+"""Marks of tests: openstacksdk warns of what it will drop, whether that is used or not."""
+
 _WAIT_S = 300
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from nearmetal.cluster.store import Store
 from nearmetal.core.journal import Journal
 from nearmetal.core.process import LocalRunner
 from tests.system import hypervisors
-from tests.system.virtual_clusters import environment
+from tests.system.virtual_clusters import start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,16 +75,7 @@ class Site:
     """The steps at which its `up` was killed."""
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *args],
-            env=environment(self.state),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return start(self.state, *args)
 
     def run(self, *args: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         with self.start(*args) as process:

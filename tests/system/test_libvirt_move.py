@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from nearmetal.job.mpi import Mpi
 from tests.system import hypervisors
 from tests.system.mpi_jobs import INSTALLED, compile_for
-from tests.system.virtual_clusters import ROOT, environment
+from tests.system.virtual_clusters import ROOT, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,16 +72,7 @@ class Lab:
     hosts: tuple[hypervisors.Hypervisor, hypervisors.Hypervisor]
 
     def start(self, *args: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *map(str, args)],
-            env=environment(self.folder / "state"),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return start(self.folder / "state", *map(str, args))
 
     def run(self, *args: str | Path) -> tuple[int, str, str]:
         with self.start(*args) as process:
@@ -100,6 +90,18 @@ class Lab:
         assert moved["moved"], text
         assert moved["notes"] == []
         found: dict[str, Any] = moved
+        return found
+
+    def begin(self) -> subprocess.Popen[str]:
+        """Begin to move n2 from h1, to which it is brought first, to h2."""
+        if self.places()["n2"] != "h1":
+            self.move("n2", "h1")
+        return self.start("migrate", self.spec, "n2", "--to", "h2", "--yes")
+
+    def copies(self, process: subprocess.Popen[str]) -> list[int]:
+        """Wait until the copy of n2 is there; return the IDs of its processes."""
+        while not (found := self.hosts[1].machines()):
+            assert process.poll() is None
         return found
 
     def record(self, node: str) -> Path:
@@ -252,10 +254,8 @@ def test_a_move_that_is_killed_is_completed_by_the_next_command(
     lab: Lab, phase: str, ends: set[str]
 ) -> None:
     """The phase on disk is that at the kill, or a later one that the kill did not prevent."""
-    if lab.places()["n2"] != "h1":
-        lab.move("n2", "h1")
     record, seen = lab.record("n2"), ""
-    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
+    with lab.begin() as process:
         deadline = time.monotonic() + 120
         while f'"{phase}"' not in seen and process.poll() is None:
             assert time.monotonic() < deadline
@@ -280,7 +280,7 @@ def test_a_move_that_is_killed_is_completed_by_the_next_command(
 def kill_after(lab: Lab, phase: str) -> None:
     """Begin to move n2 to h2, and kill the command after a phase."""
     record, seen = lab.record("n2"), ""
-    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
+    with lab.begin() as process:
         while f'"{phase}"' not in seen:
             assert process.poll() is None, seen
             seen = record.read_text() if record.exists() else ""
@@ -289,8 +289,6 @@ def kill_after(lab: Lab, phase: str) -> None:
 
 
 def test_a_machine_that_is_paused_after_its_arrival_is_not_ended(lab: Lab) -> None:
-    if lab.places()["n2"] != "h1":
-        lab.move("n2", "h1")
     kill_after(lab, "arrived")
     link = libvirt.open(lab.hosts[1].uri)
     domain = link.lookupByName(f"nearmetal.{CLUSTER}.n2")
@@ -307,12 +305,8 @@ def test_a_machine_that_is_paused_after_its_arrival_is_not_ended(lab: Lab) -> No
 
 
 def test_a_machine_stays_if_the_daemon_of_its_destination_dies(lab: Lab) -> None:
-    if lab.places()["n2"] != "h1":
-        lab.move("n2", "h1")
-    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
-        while not lab.hosts[1].machines():
-            assert process.poll() is None
-        copies = lab.hosts[1].machines()
+    with lab.begin() as process:
+        copies = lab.copies(process)
         lab.hosts[1].stop()
         out, err = process.communicate(timeout=120)
     assert process.returncode == 1, out + err
@@ -325,12 +319,8 @@ def test_a_machine_stays_if_the_daemon_of_its_destination_dies(lab: Lab) -> None
 
 
 def test_a_machine_stays_if_the_copy_dies(lab: Lab) -> None:
-    if lab.places()["n2"] != "h1":
-        lab.move("n2", "h1")
-    with lab.start("migrate", lab.spec, "n2", "--to", "h2", "--yes") as process:
-        while not lab.hosts[1].machines():
-            assert process.poll() is None
-        for pid in lab.hosts[1].machines():
+    with lab.begin() as process:
+        for pid in lab.copies(process):
             subprocess.run(["kill", "-KILL", str(pid)], check=False)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 1, out + err

@@ -19,6 +19,7 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import BackendError, StateError
 from tests.openstack.settings import VFS
 from tests.system.openstack_cloud import (
+    QUIET,
     RealCloud,
     gone,
     objects,
@@ -33,9 +34,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.timeout(600),
-    # openstacksdk warns of what it will drop, whether that is used or not.
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    *QUIET,
 ]
 
 NETWORKS = """\

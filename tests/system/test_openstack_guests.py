@@ -22,6 +22,7 @@ pytest.importorskip("openstack")
 from tests.system import hypervisors
 from tests.system.need import lacking
 from tests.system.openstack_cloud import (
+    QUIET,
     SERVICES,
     RealCloud,
     gone,
@@ -37,9 +38,7 @@ pytestmark = [
     pytest.mark.root,
     pytest.mark.full,
     pytest.mark.timeout(900),
-    # openstacksdk warns of what it will drop, whether that is used or not.
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    *QUIET,
 ]
 
 WORDS = b"nearmetal guest is up"

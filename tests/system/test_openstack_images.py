@@ -21,6 +21,7 @@ from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.core.errors import BackendError, StateError
 from tests.system.need import lacking
 from tests.system.openstack_cloud import (
+    QUIET,
     RealCloud,
     gone,
     objects,
@@ -33,9 +34,7 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.timeout(600),
-    # openstacksdk warns of what it will drop, whether that is used or not.
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    *QUIET,
 ]
 
 _PARTITION = b"\x80\0\0\0\x83\0\0\0" + struct.pack("<II", 1, 100)

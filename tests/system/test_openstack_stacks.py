@@ -21,15 +21,14 @@ pytest.importorskip("openstack")
 
 from nearmetal.core.resources import share
 from tests.openstack.settings import VFS
-from tests.system.openstack_cloud import SERVICES, RealCloud, objects, running_cloud
+from tests.system.openstack_cloud import QUIET, SERVICES, RealCloud, objects, running_cloud
 
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
     pytest.mark.full,
     pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    *QUIET,
 ]
 
 LEASE = "4129fe81-0582-43be-8a38-eeef96550885"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.system.test_segment_nodes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from subprocess import Popen
 
     from tests.system.mpi_jobs import Cluster
@@ -40,22 +41,22 @@ def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
     return {name for place in places for name in re.findall("n[1-4]", place)} == {"n1", "n2"}
 
 
-def seen(cluster: Cluster, channel: str) -> int:  # noqa: F811  # a parameter of that name
-    """The messages that the endpoints of n1 and n2 have sent on a channel to each other."""
-    top = json.loads(cluster.site.ok("top", cluster.spec, "--once", "--json", "--interval", "0.3"))
-    return sum(
-        peer["channels"].get(channel, {}).get("sent_messages", 0)
-        for endpoint in top["endpoints"]
-        for peer in endpoint["peers"]
-        if is_pair(endpoint, peer)
-    )
-
-
-def peers(cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811
-    """What the endpoints of n1 and n2 know of each other now."""
-    top = json.loads(cluster.site.ok("top", cluster.spec, "--once", "--json", "--interval", "0.2"))
-    pairs = [(endpoint, peer) for endpoint in top["endpoints"] for peer in endpoint["peers"]]
+def pairs_in(endpoints: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the endpoints of n1 and n2 know of each other."""
+    pairs = [(endpoint, peer) for endpoint in endpoints for peer in endpoint["peers"]]
     return [peer for endpoint, peer in pairs if is_pair(endpoint, peer)]
+
+
+def peers(cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811  # a parameter of that name
+    """What they know of each other now."""
+    top = json.loads(cluster.site.ok("top", cluster.spec, "--once", "--json", "--interval", "0.2"))
+    return pairs_in(top["endpoints"])
+
+
+def seen(cluster: Cluster, channel: str) -> int:  # noqa: F811
+    """The messages that they have sent on a channel to each other."""
+    channels = [peer["channels"] for peer in peers(cluster)]
+    return sum(found.get(channel, {}).get("sent_messages", 0) for found in channels)
 
 
 def are_on(cluster: Cluster, channel: str) -> bool:  # noqa: F811
@@ -77,64 +78,53 @@ def within(job: Popen[str], what: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # noqa: F811
-    """The traffic checks the bytes, the order and the number of all messages itself."""
-    words = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "240"]
-    words += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *TRAFFIC]
-    with cluster.site.start(*words) as job:
+@contextmanager
+def traffic(cluster: Cluster, limit_s: int, *words: str) -> Iterator[Popen[str]]:  # noqa: F811
+    """A job that uses the segment; it checks bytes, order and number of all messages itself."""
+    argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", str(limit_s)]
+    argv += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *words]
+    with cluster.site.start(*argv) as job:
         try:
             within(job, lambda: seen(cluster, "segment") > 0)
-            assert ask(cluster, "freeze") != 0
-            assert ask(cluster, "quiesce") == 0
-            within(job, lambda: ask(cluster, "freeze") == 0)
-            within(job, lambda: seen(cluster, "net") > 0)
-            out, err = job.communicate(timeout=300)
+            yield job
         except BaseException:
             job.kill()
             raise
         finally:
             ask(cluster, "run")
+
+
+def found_by(job: Popen[str], limit_s: float) -> list[dict[str, Any]]:
+    """What the endpoints of n1 and n2 knew of each other at the end of the job, which is good."""
+    out, err = job.communicate(timeout=limit_s)
     assert job.returncode == 0, out + err
     assert re.search(r"traffic OK: \d+ messages", out + err), out + err
-    channels = {
-        tuple(sorted(peer["channels"]))
-        for endpoint in json.loads(out)["stats"]
-        for peer in endpoint["peers"]
-        if is_pair(endpoint, peer)
-    }
-    assert channels == {("net", "segment")}
+    return pairs_in(json.loads(out)["stats"])
+
+
+def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # noqa: F811
+    with traffic(cluster, 240, *TRAFFIC) as job:
+        assert ask(cluster, "freeze") != 0
+        assert ask(cluster, "quiesce") == 0
+        within(job, lambda: ask(cluster, "freeze") == 0)
+        within(job, lambda: seen(cluster, "net") > 0)
+        found = found_by(job, 300)
+    assert {tuple(sorted(peer["channels"])) for peer in found} == {("net", "segment")}
 
 
 def test_a_machine_leaves_and_comes_back_over_and_over(cluster: Cluster) -> None:  # noqa: F811
-    words = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "420"]
-    words += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *LONG_TRAFFIC]
-    with cluster.site.start(*words) as job:
-        try:
-            within(job, lambda: seen(cluster, "segment") > 0)
-            moves, end = 0, time.monotonic() + MOVES_S
-            while moves < MOVES and (moves < MOVES_MIN or time.monotonic() < end):
-                moves += 1
-                assert ask(cluster, "quiesce") == 0
-                within(job, lambda: ask(cluster, "freeze") == 0)
-                within(job, lambda: are_on(cluster, "net"))
-                assert ask(cluster, "run") == 0
-                within(job, lambda: are_on(cluster, "segment"))
-            moved = [peer["moves"] for peer in peers(cluster)]
-            out, err = job.communicate(timeout=420)
-        except BaseException:
-            job.kill()
-            raise
-        finally:
-            ask(cluster, "run")
-    assert job.returncode == 0, out + err
-    assert re.search(r"traffic OK: \d+ messages", out + err), out + err
+    with traffic(cluster, 420, *LONG_TRAFFIC) as job:
+        moves, end = 0, time.monotonic() + MOVES_S
+        while moves < MOVES and (moves < MOVES_MIN or time.monotonic() < end):
+            moves += 1
+            assert ask(cluster, "quiesce") == 0
+            within(job, lambda: ask(cluster, "freeze") == 0)
+            within(job, lambda: are_on(cluster, "net"))
+            assert ask(cluster, "run") == 0
+            within(job, lambda: are_on(cluster, "segment"))
+        moved = [peer["moves"] for peer in peers(cluster)]
+        found = found_by(job, 420)
     assert min(moved) == max(moved) == 2 * moves
-    found = [
-        peer
-        for endpoint in json.loads(out)["stats"]
-        for peer in endpoint["peers"]
-        if is_pair(endpoint, peer)
-    ]
     assert {peer["channel"] for peer in found} == {"segment"}
     for peer in found:
         for channel in ("segment", "net"):

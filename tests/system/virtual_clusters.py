@@ -43,6 +43,20 @@ def environment(state: Path) -> dict[str, str]:
     }
 
 
+def start(state: Path, *args: str) -> subprocess.Popen[str]:
+    """Start a command in a session of its own, so that a test can kill all of it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "nearmetal", *args],
+        env=environment(state),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 @dataclass
 class Images(BuiltImages):
     """The built image, or something that does not boot."""
@@ -90,16 +104,7 @@ class Place:
         return self.images().boot(HostShell("h1", self.host.uri, LocalRunner()))
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *args],
-            env=environment(self.state),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        return start(self.state, *args)
 
     def run(self, *args: str, timeout: float = 900) -> tuple[int, str]:
         with self.start(*args) as process:

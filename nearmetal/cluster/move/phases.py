@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The phases of a move, what follows each, and the side on which a machine is after a crash. Pure.
 
-A phase names what is complete. The journal has it before the next action begins, so an action may
+A phase names what is complete. The record of the move has it before the next action begins, so an action may
 have begun, too: each one can be repeated.
 """
 
@@ -172,12 +172,12 @@ def resumed_phase(phase: MovePhase, *, at_source: bool, at_destination: bool) ->
         if phase in _AFTER_ARRIVAL:
             return phase
         raise StateError(
-            f"the machine runs at the destination, but the journal says '{phase.value}'",
+            f"the machine runs at the destination, but the record says '{phase.value}'",
             "another program moved it; compare both hosts before you continue",
         )
     if phase in _AFTER_ARRIVAL:
         raise StateError(
-            f"the machine runs at the source, but the journal says '{phase.value}'",
+            f"the machine runs at the source, but the record says '{phase.value}'",
             "another program moved it back; compare both hosts before you continue",
         )
     return PHASES[phase, _FAILED] if phase in _BEFORE_ARRIVAL else phase

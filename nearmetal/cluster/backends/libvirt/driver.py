@@ -34,7 +34,7 @@ from nearmetal.cluster.backends.libvirt.hosts import (
 )
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
-from nearmetal.cluster.backends.libvirt.mover import FILES, LibvirtMoves, MoveParts
+from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts, files_of
 from nearmetal.cluster.backends.libvirt.nodes import Waiting, digest, wait
 from nearmetal.cluster.backends.libvirt.probe import Hypervisors
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records, ResourceRecord
@@ -243,7 +243,9 @@ class LibvirtBackend(SshBackend):
 
     def check(self, plan: Plan) -> None:
         """Refuse changes while a move of a node is not complete."""
-        for move in MoveRecords(self._directory).all() if not plan.empty else ():
+        if plan.empty:
+            return
+        for move in MoveRecords(self._directory).all():
             raise BackendError(
                 f"the move of node {move.node} from {move.source} to {move.target} is not complete",
                 f"run `nearmetal migrate {self.name}`, which completes it",
@@ -513,8 +515,7 @@ class LibvirtBackend(SshBackend):
         host = self._records.read(Key(Kind.HOST, node.host))
         if host is not None:
             place = host.item.of(VirtualHost).directory
-            files = [f"{place}/{name}.{kind}" for kind in FILES]
-            self._hosts.shell(node.host, node.uri).remove(files)
+            self._hosts.shell(node.host, node.uri).remove(files_of(place, name))
         with contextlib.suppress(StateError):
             self._forget_moves(name)
         with contextlib.suppress(NearmetalError):
@@ -527,13 +528,12 @@ class LibvirtBackend(SshBackend):
     def _forget_moves(self, node: str) -> None:
         """Remove what an interrupted move of a node has left."""
         records = MoveRecords(self._directory)
-        for move in records.all():
-            for host in self.spec.hosts if move.node == node else ():
-                if host.name in (move.source, move.target):
-                    self._end_ours(self._hosts.link(host.uri), self._domain(node))
-                    place = self._hosts.place(host.name)
-                    files = [f"{place}/{node}.{kind}" for kind in FILES]
-                    self._hosts.shell(host.name, host.uri).remove(files)
+        sides = {at for m in records.all() if m.node == node for at in (m.source, m.target)}
+        for host in self.spec.hosts:
+            if host.name in sides:
+                self._end_ours(self._hosts.link(host.uri), self._domain(node))
+                files = files_of(self._hosts.place(host.name), node)
+                self._hosts.shell(host.name, host.uri).remove(files)
         records.forget(node)
 
     def _delete_cluster(self) -> None:

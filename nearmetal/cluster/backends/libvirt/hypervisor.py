@@ -294,16 +294,14 @@ class Hypervisor:
         with self._asking("cannot read its free memory"):
             capabilities = ET.fromstring(self._link.getCapabilities())  # noqa: S314 - libvirt's
             memory = self._link.getMemoryStats(self._api.VIR_NODE_MEMORY_STATS_ALL_CELLS)
-            sizes = [
-                int(page.get("size", "0"))
-                for page in capabilities.findall("host/topology/cells/cell/pages")
-            ]
-            sizes = sorted({size for size in sizes if size > _SMALL_PAGE})
+            pages = capabilities.findall("host/topology/cells/cell/pages")
+            listed = {int(page.get("size", "0")) for page in pages}
+            sizes = sorted(size for size in listed if size > _SMALL_PAGE)
             nr_cells = len(capabilities.findall("host/topology/cells/cell"))
             cells = self._link.getFreePages(sizes, 0, nr_cells) if sizes else {}
         free = sum(memory.get(word, 0) for word in ("free", "buffers", "cached"))
-        pages = {size << 10: sum(cell.get(size, 0) for cell in cells.values()) for size in sizes}
-        return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, pages)
+        huge = {size << 10: sum(cell.get(size, 0) for cell in cells.values()) for size in sizes}
+        return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, huge)
 
     def presence(self, name: str) -> Presence:
         """Return the state of a domain. One that a user or a fault has paused counts as running."""

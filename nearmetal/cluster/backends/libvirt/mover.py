@@ -36,15 +36,15 @@ from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.errors import BackendError
 from nearmetal.image.seed import Seed
 
-FILES = ("seed", "console", "iso", "nvram")
-"""The files of a node on its host, by the ends of their names."""
-
 _KVM = "KVM"
-
-_STAY = "its processes do not leave the segment"
 
 _ANSWER_S = 60.0
 """Time for a guest to answer, beside that which its processes have."""
+
+
+def files_of(directory: str, node: str) -> list[str]:
+    """Return all files of a node in the directory of its host."""
+    return [f"{directory}/{node}.{kind}" for kind in ("seed", "console", "iso", "nvram")]
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,8 @@ class LibvirtMoves:
     def _quiesce(self, move: Move) -> None:
         if self._source_item(move).of(VirtualNode).device != NONE:
             limit = round(self.options.leave_s)
-            what, argv = _STAY, ["nearmetal-guest", "leave", str(limit)]
+            what = "its processes do not leave the segment"
+            argv = ["nearmetal-guest", "leave", str(limit)]
             # The guest gives up by itself: ended earlier, it would leave during the way back.
             self.parts.nodes().check(move.node, what, argv, timeout_s=limit + _ANSWER_S)
 
@@ -426,8 +427,7 @@ class LibvirtMoves:
         return self._back(move, self._source_item(move), move.source)
 
     def _remove(self, host: str, node: str) -> None:
-        directory = self.parts.hosts.place(host)
-        self._shell(host).remove([f"{directory}/{node}.{kind}" for kind in FILES])
+        self._shell(host).remove(files_of(self.parts.hosts.place(host), node))
 
     def settle(self, move: Move) -> Settlement:
         """Ask both hypervisors, end what never runs again, and continue what stands still."""

@@ -164,7 +164,10 @@ class OpenstackBackend(SshBackend):
         return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
 
     def _wanted_images(self) -> set[str]:
-        """Return the images of the files that `facts` has read; a removal reads none."""
+        """Return the images that are whole, and those of the files that `facts` has read.
+
+        A removal reads no file.
+        """
         known = (file for file in self._files.values() if "sha256" in vars(file))
         return {*self._world.images, *map(self._name_of, known)}
 
