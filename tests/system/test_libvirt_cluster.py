@@ -200,10 +200,9 @@ def test_a_neighbours_part_cannot_be_written(site: Site, tmp_path: Path) -> None
     # Part 0 is n1's, part 1 its neighbour's: the last bytes of each, where no window begins.
     part, first = 16 << 20, 2 << 20
     neighbour, own = first + 2 * part - 64, first + part - 64
-    device = "/sys/bus/pci/devices/0000:00:{}.0/resource2"
     for offset, path, at in (
-        (neighbour, device.format(11), neighbour),
-        (own, device.format(10), part - 64),
+        (neighbour, "/dev/nearmetal/all", neighbour),
+        (own, "/dev/nearmetal/own", part - 64),
     ):
         # Root of a guest first gives itself the right to open it for writing.
         nodes.check("n1", "open up", ["chmod", "0660", path])
