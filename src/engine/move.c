@@ -11,6 +11,9 @@
 #include "engine/move_private.h"
 #include "engine/stage.h"
 
+/* Lines about changes of channel, for each peer. */
+#define MOVE_LINES 32
+
 void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event)
 {
 	int next = nm_move_next(&nm_ways, peer->way, event);
@@ -33,6 +36,19 @@ struct nm_move *nm_move_of(struct nm_engine *engine, struct nm_peer *peer)
 	else
 		nm_peer_down(engine, peer, -ENOMEM, "no memory to leave its memory channel");
 	return peer->move;
+}
+
+/* A machine may be asked, and stay again, at any rate. */
+bool nm_move_may_log(const struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+
+	if (!move || peer->failover)
+		return true;
+	if (move->nr_lines >= MOVE_LINES)
+		return false;
+	move->nr_lines++;
+	return true;
 }
 
 void nm_move_first_session(struct nm_peer *peer)
@@ -314,9 +330,10 @@ static void left_by(struct nm_engine *engine, struct nm_peer *peer, const struct
 	peer->move->is_answer_due = true;
 	peer->move->answer_number = peer->move->in_number;
 	peer->move->await_ns = 0;
-	nm_info("peer " NM_WHO_FORMAT " (%.60s): it left the memory channel %s in order",
-		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
-		nm_channel_name(from->kind->channel));
+	if (nm_move_may_log(peer))
+		nm_info("peer " NM_WHO_FORMAT " (%.60s): it left the memory channel %s in order",
+			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
+			nm_channel_name(from->kind->channel));
 }
 
 /* Take the rest of the session that PEER left. 0; -ENOENT: there is none; -EBADMSG. */

@@ -95,6 +95,8 @@ struct nm_transport;
 /* Only this function changes the way of PEER. */
 void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event);
 
+/* False once enough lines about the moves of PEER are in the log. Counts the line. */
+bool nm_move_may_log(const struct nm_peer *peer);
 /* A first link in memory: the peer got nothing on the network that could come later. */
 void nm_move_first_session(struct nm_peer *peer);
 /*

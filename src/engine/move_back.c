@@ -110,9 +110,10 @@ static void arrive(struct nm_peer *peer, const struct nm_transport *from)
 {
 	peer->move->is_marked = true;
 	nm_peer_receives_on(peer, from->kind->channel);
-	nm_info("peer " NM_WHO_FORMAT " (%.60s): it came back to the memory channel %s",
-		NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
-		nm_channel_name(from->kind->channel));
+	if (nm_move_may_log(peer))
+		nm_info("peer " NM_WHO_FORMAT " (%.60s): it came back to the memory channel %s",
+			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text,
+			nm_channel_name(from->kind->channel));
 }
 
 /* The packet on the network. NUMBER is the next one. */

@@ -19,9 +19,10 @@ struct nm_move {
 	uint64_t await_ns;    /* until then the peer has to leave its way, too; 0: it need not */
 	/* Numbers of the last sessions: of the way to the peer, of its way, and of the answer. */
 	uint32_t number, in_number, answer_number;
-	bool is_asked;	 /* way MEMORY: to be left once there is a link on the network */
-	bool is_pending; /* MOVE came before the session that it names */
-	bool has_warned; /* that its messages stay in memory: a machine may ask at any rate */
+	unsigned int nr_lines; /* in the log, about its changes of channel */
+	bool is_asked;	       /* way MEMORY: to be left once there is a link on the network */
+	bool is_pending;       /* MOVE came before the session that it names */
+	bool has_warned;       /* that its messages stay in memory: a machine may ask at any rate */
 	bool is_answer_due;
 	bool has_reported; /* session in_number has ended in order */
 	/* back (move_back.c) */

@@ -164,9 +164,10 @@ void nm_peer_set_link(struct nm_peer *peer, struct nm_link *link, const struct n
 	if (*others->text)
 		nm_reason_set(&diag->channel, "%.*s%s; %s", WHY_THIS_MAX, facts.reason.text,
 			      strlen(facts.reason.text) > WHY_THIS_MAX ? "..." : "", others->text);
-	nm_info("peer " NM_WHO_FORMAT " (%s): channel %s, relation %s: %s", NM_WHO(&peer->who),
-		diag->label.text, nm_channel_name(facts.channel), nm_relation_name(facts.relation),
-		diag->channel.text);
+	if (nm_move_may_log(peer))
+		nm_info("peer " NM_WHO_FORMAT " (%s): channel %s, relation %s: %s",
+			NM_WHO(&peer->who), diag->label.text, nm_channel_name(facts.channel),
+			nm_relation_name(facts.relation), diag->channel.text);
 }
 
 /* Add "channel: reason" to the report on a peer without a link. */
