@@ -34,8 +34,7 @@ struct nm_cuda_buffer *nm_cuda_buffer_of(uint64_t address, size_t len)
 
 /* What the driver knows of an address. */
 struct place {
-	uint64_t start, id;
-	size_t size;
+	struct nm_listed at;
 	nm_cuda_context context; /* NULL: of a pool, so of the GPU's primary context */
 	int device;
 };
@@ -47,9 +46,9 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 		void *to;
 		const char *name;
 	} wanted[] = {
-		{NM_CUDA_POINTER_RANGE_START, &ret_place->start, "looking for its start"},
-		{NM_CUDA_POINTER_RANGE_SIZE, &ret_place->size, "looking for its size"},
-		{NM_CUDA_POINTER_BUFFER_ID, &ret_place->id, "looking for its buffer"},
+		{NM_CUDA_POINTER_RANGE_START, &ret_place->at.start, "looking for its start"},
+		{NM_CUDA_POINTER_RANGE_SIZE, &ret_place->at.size, "looking for its size"},
+		{NM_CUDA_POINTER_BUFFER_ID, &ret_place->at.id, "looking for its buffer"},
 		{NM_CUDA_POINTER_CONTEXT, &ret_place->context, "looking for its context"},
 		{NM_CUDA_POINTER_DEVICE, &ret_place->device, "looking for its GPU"},
 	};
@@ -69,15 +68,8 @@ static int look_up(uint64_t address, size_t len, struct place *ret_place, struct
 		if (error)
 			return refuse(ret_why, wanted[i].name, address, error);
 	}
-	if (address < ret_place->start || address - ret_place->start > ret_place->size ||
-	    len > ret_place->size - (address - ret_place->start)) {
-		nm_reason_set(ret_why,
-			      "%zu bytes at 0x%llx are more than the allocation of %zu bytes at "
-			      "0x%llx holds",
-			      len, (unsigned long long)address, ret_place->size,
-			      (unsigned long long)ret_place->start);
+	if (!nm_listed_holds(&ret_place->at, address, len, ret_why))
 		return -EINVAL;
-	}
 	if (ret_place->device < 0 || ret_place->device >= NM_CUDA_GPUS_MAX) {
 		nm_reason_set(ret_why, "GPU %d is beyond the %d that are supported",
 			      ret_place->device, NM_CUDA_GPUS_MAX);
@@ -184,8 +176,8 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 
 	if (err < 0)
 		return err;
-	b = nm_cuda_buffer_of(place.start, place.size);
-	if (b && b->at.id == place.id && nm_cuda_is_there(b->gpu)) {
+	b = nm_cuda_buffer_of(place.at.start, place.at.size);
+	if (b && b->at.id == place.at.id && nm_cuda_is_there(b->gpu)) {
 		b->at.nr_attached++;
 		*ret_handle = b;
 		return 0;
@@ -196,10 +188,7 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 	b = calloc(1, sizeof(*b));
 	if (b)
 		*b = (struct nm_cuda_buffer){
-			.at = {.start = place.start,
-			       .size = place.size,
-			       .id = place.id,
-			       .nr_attached = 1},
+			.at = place.at,
 			.gpu = &nm_cuda_gpus[place.device],
 		};
 	if (!b || nm_device_list_add(&buffers, &b->at) < 0) {
@@ -207,6 +196,7 @@ static int attach_locked(uint64_t address, size_t len, void **ret_handle, struct
 		nm_reason_set(ret_why, "out of memory");
 		return -ENOMEM;
 	}
+	b->at.nr_attached = 1;
 	b->gpu->nr_buffers++;
 	*ret_handle = b;
 	return 0;

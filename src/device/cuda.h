@@ -17,7 +17,7 @@
 #define NM_CUDA_NUMBER 1
 
 /*
- * The interface, loaded once per process. NULL: there is none, with the reason: no library, a
+ * Load the interface; load.c does that once. NULL: there is none, with the reason: no library, a
  * library without a function, no GPU, a driver that does not start.
  */
 const struct nm_device_ops *nm_cuda_load(struct nm_reason *ret_why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's library, found and started once per process. */
+/* The driver's library, found and started. */
 #include "device/cuda.h"
 #include "device/cuda_private.h"
 #include "device/driver_library.h"
@@ -15,17 +15,17 @@ const char *nm_cuda_words(int error)
 	return text;
 }
 
-static bool load(struct nm_reason *ret_why)
+const struct nm_device_ops *nm_cuda_load(struct nm_reason *ret_why)
 {
 	static const char *const names[] = {"libcuda.so.1", NULL};
 	void *library = nm_driver_open(names, "no driver of NVIDIA", ret_why);
 	int error, nr_gpus;
 
 	if (!library)
-		return false;
+		return NULL;
 #define LOAD(field, symbol, arguments)                                                             \
 	if (!nm_driver_function(library, symbol, &nm_cuda.field, ret_why))                         \
-		return false;
+		return NULL;
 	NM_CUDA_FUNCTIONS(LOAD)
 #undef LOAD
 #define LOAD(field, symbol, arguments) nm_driver_function(library, symbol, &nm_cuda.field, NULL);
@@ -35,31 +35,13 @@ static bool load(struct nm_reason *ret_why)
 	if (error) {
 		nm_reason_set(ret_why, "the driver of NVIDIA does not start: %s (CUDA error %d)",
 			      nm_cuda_words(error), error);
-		return false;
+		return NULL;
 	}
 	error = nm_cuda.device_count(&nr_gpus);
 	if (error || nr_gpus < 1) {
 		nm_reason_set(ret_why, "the driver of NVIDIA shows no GPU: %s",
 			      error ? nm_cuda_words(error) : "it counts none");
-		return false;
+		return NULL;
 	}
-	return true;
-}
-
-static struct nm_reason load_reason;
-static bool is_loaded;
-
-static void load_once(void)
-{
-	is_loaded = load(&load_reason);
-}
-
-const struct nm_device_ops *nm_cuda_load(struct nm_reason *ret_why)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, load_once);
-	if (!is_loaded)
-		*ret_why = load_reason;
-	return is_loaded ? &nm_cuda_ops : NULL;
+	return &nm_cuda_ops;
 }

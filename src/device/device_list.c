@@ -5,6 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool nm_listed_holds(const struct nm_listed *b, uint64_t address, size_t len,
+		     struct nm_reason *ret_why)
+{
+	if (address >= b->start && address - b->start <= b->size &&
+	    len <= b->size - (address - b->start) && b->start + b->size >= b->start)
+		return true;
+	nm_reason_set(ret_why,
+		      "%zu bytes at 0x%llx are more than the allocation of %llu bytes at 0x%llx "
+		      "holds",
+		      len, (unsigned long long)address, (unsigned long long)b->size,
+		      (unsigned long long)b->start);
+	return false;
+}
+
 /* Index of the first buffer that ends after ADDRESS. */
 static size_t find(const struct nm_device_list *list, uint64_t address)
 {

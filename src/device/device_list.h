@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/reason.h"
+
 /* One allocation of the program, of which pieces are attached; the first member of its structure. */
 struct nm_listed {
 	uint64_t start, size;
@@ -20,6 +22,9 @@ struct nm_device_list {
 	size_t nr, max;
 };
 
+/* Does B hold all of this range? Otherwise with the reason. */
+bool nm_listed_holds(const struct nm_listed *b, uint64_t address, size_t len,
+		     struct nm_reason *ret_why);
 /* The buffer that holds all of this range; NULL: there is none. */
 struct nm_listed *nm_device_list_find(const struct nm_device_list *list, uint64_t address,
 				      size_t len);

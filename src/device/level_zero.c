@@ -19,8 +19,8 @@ static struct gpu {
 	void *list; /* of copies; NULL: not made yet */
 } gpus[GPUS_MAX];
 static uint32_t nr_gpus;
-static pthread_mutex_t lists_lock =
-	PTHREAD_MUTEX_INITIALIZER; /* one thread at a time uses a list */
+/* One thread at a time uses a list. */
+static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static const char *words(int error)
 {
@@ -195,13 +195,21 @@ static bool find_gpus(struct nm_reason *ret_why)
 
 	if (!error)
 		error = ze.drivers(&nr_drivers, drivers);
-	for (uint32_t i = 0; !error && i < nr_drivers && i < DRIVERS_MAX && nr == 0; i++) {
+	if (error)
+		nr_drivers = 0;
+	for (uint32_t i = 0; i < nr_drivers && i < DRIVERS_MAX && nr == 0; i++) {
+		int failed;
+
 		nr = GPUS_MAX;
-		error = ze.devices(drivers[i], &nr, devices);
-		if (!error && nr > 0)
-			error = ze.context_create(drivers[i], &desc, &context);
+		failed = ze.devices(drivers[i], &nr, devices);
+		if (!failed && nr > 0)
+			failed = ze.context_create(drivers[i], &desc, &context);
+		if (failed) {
+			error = failed;
+			nr = 0;
+		}
 	}
-	if (error || nr == 0) {
+	if (nr == 0) {
 		nm_reason_set(ret_why, "Level Zero shows no GPU: %s",
 			      error ? words(error) : "it counts none");
 		return false;
@@ -212,38 +220,20 @@ static bool find_gpus(struct nm_reason *ret_why)
 	return true;
 }
 
-static bool load(struct nm_reason *ret_why)
+const struct nm_device_ops *nm_level_zero_load(struct nm_reason *ret_why)
 {
 	static const char *const names[] = {"libze_loader.so.1", NULL};
 	void *library = nm_driver_open(names, "no loader of Level Zero", ret_why);
 
 	if (!library)
-		return false;
+		return NULL;
 #define LOAD(field, symbol, arguments)                                                             \
 	if (!nm_driver_function(library, symbol, &ze.field, ret_why))                              \
-		return false;
+		return NULL;
 	NM_ZE_FUNCTIONS(LOAD)
 #undef LOAD
 	if (!find_gpus(ret_why))
-		return false;
+		return NULL;
 	nm_info("memory of Intel GPUs is offered; it was not tested on hardware");
-	return true;
-}
-
-static struct nm_reason load_reason;
-static bool is_loaded;
-
-static void load_once(void)
-{
-	is_loaded = load(&load_reason);
-}
-
-const struct nm_device_ops *nm_level_zero_load(struct nm_reason *ret_why)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, load_once);
-	if (!is_loaded)
-		*ret_why = load_reason;
-	return is_loaded ? &level_zero_ops : NULL;
+	return &level_zero_ops;
 }

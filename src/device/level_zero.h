@@ -9,7 +9,7 @@
 /* libfabric's FI_HMEM_ZE, asserted in flags_check.c. */
 #define NM_LEVEL_ZERO_NUMBER 3
 
-/* The interface, loaded once per process. NULL: there is none, with the reason. */
+/* Load the interface; load.c does that once. NULL: there is none, with the reason. */
 const struct nm_device_ops *nm_level_zero_load(struct nm_reason *ret_why);
 
 #endif

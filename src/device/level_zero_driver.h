@@ -16,7 +16,6 @@ enum {
 	NM_ZE_QUEUE_GROUP_PROPERTIES = 0x6,
 	NM_ZE_CONTEXT_DESC = 0xd,
 	NM_ZE_QUEUE_DESC = 0xe,
-	NM_ZE_MEMORY_DESC = 0x15,
 	NM_ZE_MEMORY_PROPERTIES = 0x17,
 };
 
@@ -38,12 +37,6 @@ struct nm_ze_queue_desc {
 	uint32_t type;
 	const void *next;
 	uint32_t group, index, flags, mode, priority;
-};
-
-struct nm_ze_memory_desc {
-	uint32_t type;
-	const void *next;
-	uint32_t flags, ordinal;
 };
 
 struct nm_ze_memory {

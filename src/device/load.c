@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/load.h"
 
+#include <pthread.h>
+
 #include "base/compiler.h"
 #include "device/cuda.h"
 #include "device/level_zero.h"
@@ -15,21 +17,29 @@ static const struct {
 	{NM_LEVEL_ZERO_NUMBER, nm_level_zero_load},
 };
 
-const struct nm_device_ops *nm_devices_load(struct nm_reason *ret_why)
-{
-	const struct nm_device_ops *first = NULL;
+static const struct nm_device_ops *first;
+static struct nm_reason missing; /* valid if `first` is NULL */
 
+static void load_all(void)
+{
 	for (size_t i = 0; i < NM_ARRAY_SIZE(interfaces); i++) {
 		struct nm_reason why = {""};
 		const struct nm_device_ops *ops = interfaces[i].load(&why);
 
 		if (ops && !nm_device_plug(interfaces[i].number, ops))
 			first = first ? first : ops;
-		else if (i == 0)
-			*ret_why = why;
 		else
-			nm_reason_add(ret_why, "; %s", why.text);
+			nm_reason_add(&missing, "%s%s", i > 0 ? "; " : "", why.text);
 	}
+}
+
+const struct nm_device_ops *nm_devices_load(struct nm_reason *ret_why)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, load_all);
+	if (!first)
+		*ret_why = missing;
 	return first;
 }
 

@@ -46,7 +46,7 @@ static int look_up(uint64_t address, struct nm_sync_buffer *ret_buffer, struct n
 		return -EINVAL;
 	}
 	error = hip.range(&ret_buffer->at.start, &ret_buffer->at.size, address);
-	/* HIP writes 32 bits of the buffer's number. */
+	/* HIP may write only 32 bits of the buffer's number: the field starts as 0. */
 	if (!error)
 		error = hip.attribute(&ret_buffer->at.id, POINTER_BUFFER_ID, address);
 	if (!error)
@@ -129,7 +129,7 @@ static const struct nm_device_ops rocm_ops = {
 	.put = rocm_put,
 };
 
-static bool load(struct nm_reason *ret_why)
+const struct nm_device_ops *nm_rocm_load(struct nm_reason *ret_why)
 {
 	/* Before ROCm 6 the numbers of hipMemoryType were others. */
 	static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", NULL};
@@ -137,12 +137,12 @@ static bool load(struct nm_reason *ret_why)
 	int error, nr_gpus = 0;
 
 	if (!library)
-		return false;
+		return NULL;
 	if (!nm_driver_function(library, "hipGetErrorString", &hip.error_string, ret_why))
-		return false;
+		return NULL;
 #define LOAD(field, symbol, arguments)                                                             \
 	if (!nm_driver_function(library, symbol, &hip.field, ret_why))                             \
-		return false;
+		return NULL;
 	FUNCTIONS(LOAD)
 #undef LOAD
 	error = hip.init(0);
@@ -151,26 +151,8 @@ static bool load(struct nm_reason *ret_why)
 	if (error || nr_gpus < 1) {
 		nm_reason_set(ret_why, "ROCm shows no GPU: %s",
 			      error ? hip.error_string(error) : "it counts none");
-		return false;
+		return NULL;
 	}
 	nm_info("memory of AMD GPUs is offered; it was not tested on hardware");
-	return true;
-}
-
-static struct nm_reason load_reason;
-static bool is_loaded;
-
-static void load_once(void)
-{
-	is_loaded = load(&load_reason);
-}
-
-const struct nm_device_ops *nm_rocm_load(struct nm_reason *ret_why)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, load_once);
-	if (!is_loaded)
-		*ret_why = load_reason;
-	return is_loaded ? &rocm_ops : NULL;
+	return &rocm_ops;
 }

@@ -12,7 +12,7 @@
 /* libfabric's FI_HMEM_ROCR, asserted in flags_check.c. */
 #define NM_ROCM_NUMBER 2
 
-/* The interface, loaded once per process. NULL: there is none, with the reason. */
+/* Load the interface; load.c does that once. NULL: there is none, with the reason. */
 const struct nm_device_ops *nm_rocm_load(struct nm_reason *ret_why);
 
 #endif

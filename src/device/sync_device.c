@@ -20,16 +20,8 @@ static int attach_locked(struct nm_sync_device *device, uint64_t address, size_t
 
 	if (err < 0)
 		return err;
-	if (address < found.at.start || address - found.at.start > found.at.size ||
-	    len > found.at.size - (address - found.at.start) ||
-	    found.at.start + found.at.size < found.at.start) {
-		nm_reason_set(ret_why,
-			      "%zu bytes at 0x%llx are more than the allocation of %llu bytes at "
-			      "0x%llx holds",
-			      len, (unsigned long long)address, (unsigned long long)found.at.size,
-			      (unsigned long long)found.at.start);
+	if (!nm_listed_holds(&found.at, address, len, ret_why))
 		return -EINVAL;
-	}
 	b = buffer_of(device, found.at.start, found.at.size);
 	if (b && b->at.start == found.at.start && b->at.id == found.at.id) {
 		b->at.nr_attached++;

@@ -118,6 +118,14 @@ static ssize_t post(struct net *net, struct nm_net_operation *op, void *bytes, v
 	return fi_tsend(net->inner.ep, bytes, op->len, desc, peer, op->tag, &op->buffer.context);
 }
 
+/* The registered buffer that holds MEMORY, if one message can take all. NULL: it is staged. */
+static struct nm_net_memory *reach(struct net *net, const struct iovec *memory)
+{
+	if (memory->iov_len > net->inner.info->ep_attr->max_msg_size)
+		return NULL;
+	return nm_net_memory_get(net, memory);
+}
+
 static int begin(struct nm_link *link, const struct iovec *memory, uint64_t request, uint64_t tag,
 		 bool is_receive)
 {
@@ -127,10 +135,9 @@ static int begin(struct nm_link *link, const struct iovec *memory, uint64_t requ
 	struct nm_net_operation *op;
 	ssize_t err;
 
-	if (peer->state != NM_NET_UP || peer->inner == FI_ADDR_UNSPEC ||
-	    memory->iov_len > net->inner.info->ep_attr->max_msg_size)
+	if (peer->state != NM_NET_UP || peer->inner == FI_ADDR_UNSPEC)
 		return -EOPNOTSUPP;
-	m = nm_net_memory_get(net, memory);
+	m = reach(net, memory);
 	if (!m)
 		return -EOPNOTSUPP;
 	op = operation_make(net, peer);
@@ -156,10 +163,7 @@ static int begin(struct nm_link *link, const struct iovec *memory, uint64_t requ
 
 static bool net_reaches(struct nm_link *link, const struct iovec *memory)
 {
-	const struct net *net = net_of(link->transport);
-
-	return memory->iov_len <= net->inner.info->ep_attr->max_msg_size &&
-	       nm_net_memory_get(net_of(link->transport), memory);
+	return reach(net_of(link->transport), memory);
 }
 
 static int net_expect(struct nm_link *link, const struct iovec *memory, uint64_t request,

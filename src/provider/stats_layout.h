@@ -71,8 +71,7 @@ struct nm_stats_peer {
 	char label[96];
 	char reason[192], down_reason[192], quarantine_reason[192], fallback_reason[192];
 	char choice[192]; /* the protocol that was last changed to, and why */
-	char device
-		[192]; /* the way of large messages between devices, and why; "" without FI_HMEM */
+	char device[192]; /* how large messages go between devices, and why; "": no FI_HMEM */
 };
 
 struct nm_stats_tail {

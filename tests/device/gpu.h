@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device memory for tests, by the driver that the loader finds: the real one, or the stand-in. The
- * environment's NM_DEVICE says which: cuda, the default, rocm or ze. Each function ends the program with a line on stderr if the driver fails.
+ * environment's NM_DEVICE says which: cuda, the default, rocm or ze. Each function ends the program
+ * with a line on stderr if the driver fails.
  */
 #ifndef NM_TEST_DEVICE_GPU_H
 #define NM_TEST_DEVICE_GPU_H

@@ -26,17 +26,24 @@ static int start(void)
 	const struct nm_ze_context_desc context_desc = {.type = NM_ZE_CONTEXT_DESC};
 	struct nm_ze_queue_desc desc = {.type = NM_ZE_QUEUE_DESC, .mode = NM_ZE_MODE_SYNCHRONOUS};
 	struct nm_ze_queue_group groups[16];
-	uint32_t nr = 1, nr_groups = 16;
-	void *driver;
+	uint32_t nr_drivers = 8, nr = 0, nr_groups = 16;
+	void *drivers[8], *driver = NULL;
 	int error = ze.init(NM_ZE_INIT_GPU_ONLY);
 
 	for (size_t i = 0; i < 16; i++)
 		groups[i] = (struct nm_ze_queue_group){.type = NM_ZE_QUEUE_GROUP_PROPERTIES};
 	if (!error)
-		error = ze.drivers(&nr, &driver);
-	nr = 1;
-	if (!error)
+		error = ze.drivers(&nr_drivers, drivers);
+	if (error)
+		return error;
+	/* The first driver that has a GPU. */
+	for (uint32_t i = 0; i < nr_drivers && i < 8 && nr == 0; i++) {
+		nr = 1;
+		driver = drivers[i];
 		error = ze.devices(driver, &nr, &device);
+		if (error)
+			nr = 0;
+	}
 	if (!error)
 		error = ze.context_create(driver, &context_desc, &context);
 	if (!error)

@@ -7,6 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What only programs call, beside device/level_zero_driver.h. */
+#define NM_ZE_MEMORY_DESC 0x15
+struct nm_ze_memory_desc {
+	uint32_t type;
+	const void *next;
+	uint32_t flags, ordinal;
+};
+
 /* False: no GPU, or the library lacks a function. */
 bool gpu_ze_start(void *library);
 int gpu_ze_alloc(uint64_t *ret_address, size_t len);

@@ -10,8 +10,9 @@
 # gpudirect: net over an adapter that reaches devices (adapter.c), gpudirect-one: at one rank only;
 # none: device memory is not offered, because the driver or a GPU is missing. NM_DRIVER: the
 # directory of the libcuda.so.1 to use; empty: the machine's own. PROVIDER: the directory of
-# libnearmetal-fi.so. NM_DEVICE: rocm or ze; otherwise cuda. NM_SEAL: a command that gives each process namespaces of its own, such as
-# "unshare -n -i -u -p -f --mount-proc". NM_WAY: words that the statistics say about the way.
+# libnearmetal-fi.so. NM_DEVICE: rocm or ze; otherwise cuda. NM_SEAL: a command that gives each
+# process namespaces of its own, such as "unshare -n -i -u -p -f --mount-proc". NM_WAY: words that
+# the statistics say about the way.
 
 set -euo pipefail
 

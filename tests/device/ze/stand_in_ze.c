@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The face of Level Zero before the memory of stand_in.c: one driver, whose GPUs have one group of
- * queues that only computes, and one that copies.
+ * The face of Level Zero before the memory of stand_in.c: a driver that fails, and one whose GPUs
+ * have one group of queues that only computes, and one that copies.
  */
+#include "gpu_ze.h"
 #include "stand_in.h"
 #include "stand_in_private.h"
 
@@ -18,7 +19,7 @@ extern int cuMemAlloc_v2(uint64_t *ret_address, size_t size);
 extern int cuMemFree_v2(uint64_t address);
 extern int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t len);
 
-static char driver, contexts[8], lists[64];
+static char broken, driver, contexts[8], lists[64];
 static unsigned int nr_contexts;
 
 EXPORT int zeInit(uint32_t flags)
@@ -33,8 +34,10 @@ EXPORT int zeDriverGet(uint32_t *nr, void **ret_drivers)
 	if (err)
 		return err;
 	if (*nr > 0)
-		ret_drivers[0] = &driver;
-	*nr = 1;
+		ret_drivers[0] = &broken;
+	if (*nr > 1)
+		ret_drivers[1] = &driver;
+	*nr = 2;
 	return leave(OK);
 }
 
