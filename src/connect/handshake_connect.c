@@ -34,7 +34,7 @@
 /* Calls without a result may take this share of the descriptors of the process: an eighth. */
 #define CALL_SHARE 8
 /* Before the next call of a peer that uses another way meanwhile. */
-#define AGAIN_NS NM_NS_PER_S
+#define CALL_AGAIN_NS NM_NS_PER_S
 /*
  * If others wait, a call without a result loses its turn after this share of connect_ms, and waits as
  * long. So all calls have a turn in time if there are not more than descriptors.
@@ -345,7 +345,7 @@ static NM_COLD int give_up(struct nm_sessions *sessions, struct nm_handshake *ca
 {
 	if (is_quiet && err != -ENOENT)
 		nm_session_await(sessions, call->session, call->session->part,
-				 nm_clock_ns() + AGAIN_NS);
+				 nm_clock_ns() + CALL_AGAIN_NS);
 	/* A peer that is elsewhere is usual. A peer here without a session deserves a log entry. */
 	if (err != -ENOENT && !is_quiet)
 		nm_warn("peer " NM_WHO_FORMAT

@@ -79,7 +79,10 @@ void nm_ucx_ep_destroy(uct_ep_h base)
 		nm_warn("ucx: an endpoint was destroyed before its pending requests ended");
 	nm_list_remove(&ep->node);
 	nm_list_remove(&ep->waiting);
-	free(ep);
+	/* While a request of its own runs, dispatch() needs it. */
+	ep->is_destroyed = ep->is_dispatching;
+	if (!ep->is_destroyed)
+		free(ep);
 }
 
 /* ---- Sending ---- */
@@ -177,7 +180,7 @@ void nm_ucx_ep_pending_purge(uct_ep_h base, uct_pending_purge_callback_t cb, voi
 	}
 }
 
-/* Run pending requests of EP in order until one finds no room. */
+/* Run pending requests of EP in order until one finds no room, or destroys EP. */
 static unsigned int dispatch(struct nm_ucx_ep *ep)
 {
 	unsigned int nr = 0;
@@ -190,12 +193,18 @@ static unsigned int dispatch(struct nm_ucx_ep *ep)
 		status = request->func(request);
 		ep->is_dispatching = false;
 		nr += status == UCS_OK || status == UCS_INPROGRESS;
+		if (nm_unlikely(ep->is_destroyed)) {
+			free(ep);
+			return nr;
+		}
 		if (status != UCS_OK) {
 			/* To the front: prepended to the first, or alone. */
 			nm_list_append(ep->pending.next, &pending_of(request)->node);
 			break;
 		}
 	}
+	if (nm_list_empty(&ep->pending))
+		nm_list_remove(&ep->waiting);
 	return nr;
 }
 
@@ -221,8 +230,6 @@ unsigned int nm_ucx_eps_progress(struct nm_ucx_iface *iface)
 		nm_list_append(&iface->waiting, &ep->waiting);
 		if (ep->peer->state != NM_UCX_PEER_CONNECTING && !ep->peer->held)
 			nr += dispatch(ep);
-		if (nm_list_empty(&ep->pending))
-			nm_list_remove(&ep->waiting);
 	}
 	return nr;
 }

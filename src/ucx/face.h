@@ -85,6 +85,7 @@ struct nm_ucx_ep {
 	uct_ep_t super;
 	struct nm_peer *peer;
 	bool is_dispatching;	/* a pending request of it runs */
+	bool is_destroyed;	/* by that request */
 	bool is_reported;	/* UCX knows that the peer is lost */
 	struct nm_list node;	/* in peer->eps */
 	struct nm_list pending; /* struct nm_ucx_pending */
@@ -139,9 +140,6 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 
 /* ---- peer.c ---- */
 
-/* The functions of the sink; `engine` and the rest are NULL. */
-extern const struct nm_sink nm_ucx_sink;
-
 /* Check LEN foreign bytes and copy them. False: they are no address of this face. */
 bool nm_ucx_address_parse(const void *bytes, size_t len, struct nm_ucx_address *ret_address);
 /* True if both interfaces take messages of the same length; else the reason. */
@@ -165,6 +163,8 @@ ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *pack
 			      const void *payload);
 /* What waits for the interface's peers: connects, held bytes, reports. Returns its amount. */
 unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface);
+/* Its lists, and the sink for its transports. */
+void nm_ucx_peers_init(struct nm_ucx_iface *iface);
 void nm_ucx_peers_free(struct nm_ucx_iface *iface);
 
 /* ---- ep.c ---- */

@@ -244,12 +244,7 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 {
 	int err;
 
-	nm_list_init(&iface->connecting);
-	nm_list_init(&iface->holding);
-	nm_list_init(&iface->lost);
-	nm_list_init(&iface->waiting);
-	iface->sink = nm_ucx_sink;
-	iface->sink.engine = iface;
+	nm_ucx_peers_init(iface);
 	err = open_transports(iface, ret_reason);
 	if (err)
 		return err;

@@ -260,7 +260,7 @@ static void quarantined(struct nm_transport *from, struct nm_peer *peer,
 	nm_ucx_peer_down(peer, -EBADMSG, why);
 }
 
-const struct nm_sink nm_ucx_sink = {
+static const struct nm_sink peer_sink = {
 	.source_up = source_up,
 	.deliver = deliver,
 	.source_down = source_down,
@@ -371,6 +371,16 @@ unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface)
 		nr++;
 	}
 	return nr;
+}
+
+void nm_ucx_peers_init(struct nm_ucx_iface *iface)
+{
+	nm_list_init(&iface->connecting);
+	nm_list_init(&iface->holding);
+	nm_list_init(&iface->lost);
+	nm_list_init(&iface->waiting);
+	iface->sink = peer_sink;
+	iface->sink.engine = iface;
 }
 
 void nm_ucx_peers_free(struct nm_ucx_iface *iface)

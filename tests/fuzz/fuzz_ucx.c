@@ -213,12 +213,7 @@ static void peer_acts(unsigned int i, uint8_t what)
 static void start(void)
 {
 	face = calloc(1, sizeof(*face));
-	nm_list_init(&face->connecting);
-	nm_list_init(&face->holding);
-	nm_list_init(&face->lost);
-	nm_list_init(&face->waiting);
-	face->sink = nm_ucx_sink;
-	face->sink.engine = face;
+	nm_ucx_peers_init(face);
 	face->address.who = identity(PEERS);
 	face->max_bcopy = face->max_short = MAX_MESSAGE;
 	face->outgoing = malloc(MAX_MESSAGE);

@@ -58,12 +58,7 @@ static void start(void)
 
 	peer = node_create(&shm_fixture);
 	face = calloc(1, sizeof(*face));
-	nm_list_init(&face->connecting);
-	nm_list_init(&face->holding);
-	nm_list_init(&face->lost);
-	nm_list_init(&face->waiting);
-	face->sink = nm_ucx_sink;
-	face->sink.engine = face;
+	nm_ucx_peers_init(face);
 	face->address.version = NM_ADDRESS_VERSION;
 	face->max_short = 216;
 	NM_CHECK_EQ(nm_identity_create(&face->address.who), 0);
@@ -285,6 +280,29 @@ NM_TEST(what_finds_no_room_leaves_once_and_in_order)
 	NM_CHECK_EQ(nr_packed, i + 1);
 	NM_CHECK_EQ(nm_ucx_ep_flush(&pending_ep->super, 0, NULL), UCS_OK);
 	nm_ucx_ep_destroy(&pending_ep->super);
+	finish();
+}
+
+static ucs_status_t destroy_own(uct_pending_req_t *request)
+{
+	(void)request;
+	nm_ucx_ep_destroy(&pending_ep->super);
+	pending_ep = NULL;
+	return next_message ? UCS_ERR_NO_RESOURCE : UCS_OK;
+}
+
+NM_TEST(a_pending_request_may_destroy_its_endpoint)
+{
+	uct_pending_req_t request = {.func = destroy_own};
+
+	start();
+	for (next_message = 0; next_message < 2; next_message++) {
+		pending_ep = connect_ep();
+		NM_CHECK_EQ(nm_ucx_ep_pending_add(&pending_ep->super, &request, 0), UCS_OK);
+		progress();
+		NM_CHECK(!pending_ep && nm_list_empty(&face->waiting));
+		NM_CHECK(nm_list_empty(&face_peer()->eps));
+	}
 	finish();
 }
 
