@@ -17,6 +17,12 @@ static void step(unsigned int times)
 		near_step(moving_node(0), moving_node(1), NULL);
 }
 
+static void step_receiver(unsigned int times)
+{
+	while (times--)
+		near_step(moving_node(0), NULL, NULL);
+}
+
 static void say(enum nm_op op, uint64_t position, uint64_t session)
 {
 	const struct nm_packet packet = {.op = (uint8_t)op, .tag = position, .data = session};
@@ -276,10 +282,11 @@ NM_TEST_WITHIN(a_move_that_comes_too_early_is_taken_later, 60)
 NM_TEST_WITHIN(repetitions_have_no_effect, 60)
 {
 	start();
+	/* Only 0 acts from now on: 1 said nothing of this, so for it the session ends without order. */
 	near_hold_net(moving_node(1), true);
 	for (uint64_t i = 0; i < 100000; i++)
 		say(NM_OP_MOVE, i ? i : 1, 1);
-	step(100);
+	step_receiver(100);
 	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
 	NM_CHECK_EQ(near_waiting(moving_node(1), moving_node(0)), 1);
 	/* Its own way does not change by that. */
@@ -287,7 +294,7 @@ NM_TEST_WITHIN(repetitions_have_no_effect, 60)
 	/* A report of the reader, over and over. */
 	for (uint64_t i = 0; i < 100000; i++)
 		say(NM_OP_MOVED, i ? i : 1, 1);
-	step(100);
+	step_receiver(100);
 	NM_CHECK(!near_facts(moving_node(0), moving_node(1)).down);
 	NM_CHECK_EQ(peer_of(0, 1)->way, NM_WAY_NETWORK);
 	NM_CHECK_EQ(near_waiting(moving_node(1), moving_node(0)), 1);
