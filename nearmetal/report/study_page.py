@@ -23,6 +23,7 @@ from nearmetal.report.study_omitted import ended_early, gaps_grid, losses_grid
 from nearmetal.report.study_rules import rules
 from nearmetal.report.study_tables import (
     ORDER,
+    energy_grid,
     launches_grid,
     special_grids,
     tables,
@@ -305,6 +306,7 @@ def render_study_html(view: StudyView) -> str:
         cards=cards(view, anchors),
         testbed=testbed(view),
         launches=launches_grid(view),
+        energy=energy_grid(view),
         figures=[*curves(view, anchors), *bars(view, anchors)],
         tables=tables(view, anchors),
         special=special_grids(view, anchors),
@@ -331,7 +333,7 @@ def render_study_markdown(view: StudyView) -> str:
     ]
     arms = [f"{arm.name} ({legend(arm)})" for arm in view.arms]
     recorded = launches_grid(view)
-    optional = (recorded, gaps_grid(view), losses_grid(view))
+    optional = (recorded, energy_grid(view), gaps_grid(view), losses_grid(view))
     grids = [replace(testbed(view), columns=("", *arms)), *(one for one in optional if one)]
     for grid in (*grids, *special_grids(view, anchors), *tables(view, anchors)):
         text += markdown_grid(grid)

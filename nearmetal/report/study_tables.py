@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
@@ -26,9 +27,9 @@ from nearmetal.report.study_view import (
 from nearmetal.study.effects import RULE, SignedTable, by_pair, jitter, noisy_neighbour, tables_of
 from nearmetal.study.gate import BANDWIDTHS, FACTS, ONE_WAY, VARIES, fold
 from nearmetal.study.judge import Comparison, Verdict, compare
-from nearmetal.study.model import Arm, Cell, Point
+from nearmetal.study.model import JOULES, LAUNCH, Arm, Cell, Point
 from nearmetal.study.physics import LARGE
-from nearmetal.study.stats import Ratio, Summary
+from nearmetal.study.stats import Ratio, Summary, summarize
 
 ALL_PAIRS = "all_pairs"
 ORDER = (
@@ -47,6 +48,8 @@ NEIGHBOURS = "neighbours"
 
 WIDEST = 8
 """Number of columns that a page has room for."""
+
+_JOULES = re.compile(r"\d{1,15}\.\d{3}")
 
 _UNITS = {"gb": "in GB", "gbit": "in Gbit/s"}
 
@@ -96,7 +99,9 @@ def launches_grid(view: StudyView) -> Grid | None:
     facts = {}
     for arm in view.arms:
         headers = [s.header for s in view.sources.values() if s.arm == arm.name]
-        facts[arm.name] = {k: v.removeprefix(VARIES) for k, v in fold(headers).items()}
+        found = fold(headers)
+        found.pop(JOULES, None)  # it has a table of its own
+        facts[arm.name] = {k: v.removeprefix(VARIES) for k, v in found.items()}
     caption = (
         "Recorded by the starter of the launches, before and after each launch. Several values "
         "belong to different workloads or launches; the gate checks each comparison by itself."
@@ -105,12 +110,45 @@ def launches_grid(view: StudyView) -> Grid | None:
     return grid if grid.rows else None
 
 
-def _summary(summary: Summary, point: Point, href: str) -> GridCell:
+def _energies(view: StudyView, arm: Arm) -> dict[str, list[float]]:
+    """Return the joules of the launches of an arm, by test."""
+    by_test: dict[str, dict[str, float]] = {}
+    for cell in view.cells:
+        for seen in cell.observations if cell.arm == arm.name else ():
+            said = view.sources[seen.source].header.get(LAUNCH + JOULES, "")
+            if _JOULES.fullmatch(said):
+                by_test.setdefault(cell.point.test, {})[seen.source] = float(said)
+    return {test: list(found.values()) for test, found in by_test.items()}
+
+
+def energy_grid(view: StudyView) -> Grid | None:
+    """Return the energy of the hosts during the launches of each test, if an arm has it."""
+    arms = {arm.name: _energies(view, arm) for arm in view.arms}
+    rows = []
+    for test in dict.fromkeys(test for found in arms.values() for test in found):
+        summaries = (summarize(found[test]) if test in found else None for found in arms.values())
+        cells = (
+            GridCell(f"{numbers.digits(s.median)} J", note=_spread(s)) if s else GridCell("-")
+            for s in summaries
+        )
+        rows.append((GridCell(test), *cells))
+    caption = (
+        "Median of the launches, by the counters of the processors. All processes of the hosts "
+        "count, also while a launch starts and ends."
+    )
+    return Grid("Energy of a launch", ("", *arms), tuple(rows), caption) if rows else None
+
+
+def _spread(summary: Summary) -> str:
     note = f"n {summary.n}"
     if summary.interval is not None:
         low, high = summary.interval.low, summary.interval.high
         note += f", {numbers.digits(low)} to {numbers.digits(high)}"
-    return GridCell(value_text(summary.median, point.unit), href, note)
+    return note
+
+
+def _summary(summary: Summary, point: Point, href: str) -> GridCell:
+    return GridCell(value_text(summary.median, point.unit), href, _spread(summary))
 
 
 def _common(values: Iterable[str]) -> str | None:

@@ -18,6 +18,9 @@ from nearmetal.evidence.model import LOWER_IS_BETTER, NEUTRAL, NO_SETUP, Setup
 LAUNCH = "launch: "
 """Prefix of the names in the header of a source that the launcher recorded, not the log."""
 
+JOULES = "energy_j"
+"""The fact of a launch that is a figure: the energy of its hosts in joules."""
+
 
 class Point(NamedTuple):
     """A point of the grid. Two arms are compared at equal points.

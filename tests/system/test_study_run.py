@@ -75,6 +75,8 @@ def test_a_study_is_killed_resumed_imported_and_reported(place: Site) -> None:
     assert sorted(made) == sorted((b, w, a) for b in range(BLOCKS) for w in WORKLOADS for a in ARMS)
     carried = {launch.arm: launch.proof.verdict for launch in manifest.launches}
     assert carried["near"] == "proven", carried
+    # With counters or with the reason why there are none.
+    assert all(launch.facts["energy"] for launch in manifest.launches)
 
     again = place.run(*words, timeout=60)
     assert json.loads(again.stdout)["launches"] == 54

@@ -23,6 +23,7 @@ from nearmetal.job.mpi import STACKS, Mpi, Provider, Stack
 from nearmetal.job.places import new_name
 from nearmetal.job.run import JobRequest, Output, run_job
 from nearmetal.study.runner.collect import Ended, beside_fields, job_fields, program_path
+from nearmetal.study.runner.energy import Meter, meter
 from nearmetal.study.runner.environment import (
     NodeAnswers,
     carried_by,
@@ -201,14 +202,14 @@ class Starts:
             return self._by_starter(task, way)
         nodes = way.chosen
         before = look(way.backend, self.runner, nodes)
-        ended, carried = (
-            self._as_pair(task, way) if task.workload.module.sizes else self._as_job(task, way)
-        )
+        used = meter(self.runner, way.backend, nodes)
+        start = self._as_pair if task.workload.module.sizes else self._as_job
+        ended, carried = start(task, way, used)
         after = look(way.backend, self.runner, nodes)
         parts = [part.rpartition(":") for part in str(ended["nodes"]).split(",") if part]
         placement = [(name, int(count)) for name, _, count in parts]
         cpus = {n.name: ",".join(map(str, n.cpus)) for n in way.backend.status()}
-        facts = facts_of(after, placement, cpus) | {"carried_by": carried}
+        facts = facts_of(after, placement, cpus) | {"carried_by": carried} | used.energy.facts()
         return self._with_facts(ended, task.workload.mpi, (before, after), facts)
 
     def _with_facts(
@@ -229,19 +230,19 @@ class Starts:
             ]
         return ended | {"wire_bytes": wire, "facts": facts}
 
-    def _as_job(self, task: Task, way: Way) -> tuple[Ended, str]:
+    def _as_job(self, task: Task, way: Way, used: Meter) -> tuple[Ended, str]:
         if task.place is None:
-            return self._job(task.argv, task, way)
+            return self._job(task.argv, task, way, used)
         figures = task.workload.module.figures
         with staged(way.backend, self.runner, way.chosen, task.place) as there:
             argv = ("/bin/sh", "-c", _START, there.path, *task.argv)
-            ended = self._job(argv, task, way)
+            ended = self._job(argv, task, way, used)
             content = there.fetch(figures) if figures else None
         if content is not None:
             (task.place / figures.replace("*", "-")).write_bytes(content)
         return ended
 
-    def _job(self, argv: tuple[str, ...], task: Task, way: Way) -> tuple[Ended, str]:
+    def _job(self, argv: tuple[str, ...], task: Task, way: Way, used: Meter) -> tuple[Ended, str]:
         workload, module = task.workload, task.workload.module
         program, *args = argv
         request = JobRequest(
@@ -257,21 +258,23 @@ class Starts:
             nodes=way.nodes,
             stack=way.stack,
         )
-        result = run_job(way.backend, way.spec, request, self.runner, task.output)
+        with used:
+            result = run_job(way.backend, way.spec, request, self.runner, task.output)
         return job_fields(result, task.ranks), carried_by(result, way.stack)
 
-    def _as_pair(self, task: Task, way: Way) -> tuple[Ended, str]:
+    def _as_pair(self, task: Task, way: Way, used: Meter) -> tuple[Ended, str]:
         module = task.workload.module
         nodes = first_two(way.spec, way.nodes)
-        done = run_sizes(
-            way.backend,
-            self.runner,
-            nodes,
-            task.argv,
-            module.sizes,
-            output=task.output,
-            size_s=module.idle_s or _SIZE_S,
-        )
+        with used:
+            done = run_sizes(
+                way.backend,
+                self.runner,
+                nodes,
+                task.argv,
+                module.sizes,
+                output=task.output,
+                size_s=module.idle_s or _SIZE_S,
+            )
         return job_fields(done, 2) | {"hung_at": done.hung_at}, BY_VERBS
 
     def _by_starter(self, task: Task, way: Starter) -> Ended:
@@ -279,14 +282,16 @@ class Starts:
         words = (*(fill_in(word, task.ranks) for word in way.argv), *task.argv)
         env = {**os.environ, **module.environment()}
         before = look_here(self.runner)
-        done = self.runner.attach(
-            Command(words, env=env, cwd=task.place),
-            stdout=task.output.stdout,
-            stderr=task.output.stderr,
-            timeout_s=task.workload.timeout_s,
-            idle_s=module.idle_s,
-        )
+        with meter(self.runner) as used:
+            done = self.runner.attach(
+                Command(words, env=env, cwd=task.place),
+                stdout=task.output.stdout,
+                stderr=task.output.stderr,
+                timeout_s=task.workload.timeout_s,
+                idle_s=module.idle_s,
+            )
         after = look_here(self.runner)
         ended = beside_fields(done, task.ranks, "a launcher of the site started it")
         facts = facts_of(after, (), {}) | {"carried_by": f"{way.argv[0]} (not counted)"}
+        facts |= used.energy.facts()
         return self._with_facts(ended, None, (before, after), facts)
