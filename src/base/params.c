@@ -284,6 +284,12 @@ static int check_params(const struct nm_params *params, char ret_message[256])
 			 quoted);
 		return -EINVAL;
 	}
+	if (strcmp(params->move_thread, "on") != 0 && strcmp(params->move_thread, "off") != 0) {
+		quote(params->move_thread, quoted);
+		snprintf(ret_message, 256,
+			 "NEARMETAL_MOVE_THREAD='%s' is not allowed: give on or off", quoted);
+		return -EINVAL;
+	}
 	if (strcmp(params->on_loss, "auto") != 0 && strcmp(params->on_loss, "abort") != 0 &&
 	    strcmp(params->on_loss, "error") != 0) {
 		quote(params->on_loss, quoted);

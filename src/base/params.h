@@ -29,6 +29,8 @@
 	  "time without a heartbeat after which a neighbour in the segment counts as dead")        \
 	X(move_ms, UINT, "NEARMETAL_MOVE_MS", 600000, 1000, 86400000, "ms",                        \
 	  "longest silence of a neighbour while its machine or this one is moved")                 \
+	X(move_thread, TEXT, "NEARMETAL_MOVE_THREAD", "off", 0, 0, "word",                         \
+	  "a thread that moves channels while the program computes: on or off")                    \
 	X(channels, TEXT, "NEARMETAL_CHANNELS", NM_CHANNEL_LIST, 0, 0, "list",                     \
 	  "channels that the provider may use; the default lists all of them")                     \
 	X(cma, TEXT, "NEARMETAL_CMA", "auto", 0, 0, "word",                                        \

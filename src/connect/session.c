@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +17,9 @@
 #include "base/arith.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "connect/session_private.h"
 #include "shm/doorbell.h"
-
-#define THREAD_STACK (256 * 1024)
 
 const uint32_t nm_session_transitions[NM_NR_SESSION_STATES] = {
 	[NM_SESSION_NEW] = NM_STATE(NM_SESSION_UP) | NM_STATE(NM_SESSION_DOWN),
@@ -130,27 +128,12 @@ static int open_descriptors(struct nm_sessions *sessions)
 
 static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
-	sigset_t all, before;
-	pthread_attr_t attr;
-	int err;
+	int err = nm_thread_start(&sessions->thread, "nm-sessions", sessions->config.segment,
+				  nm_sessions_serve, sessions);
 
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, THREAD_STACK);
-	sigfillset(&all);
-	/* A blocked SIGBUS ends the program; the handler needs it if a segment is truncated. */
-	if (sessions->config.segment)
-		sigdelset(&all, SIGBUS);
-	/* The thread inherits this mask, so it never receives the program's signals. */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&sessions->thread, &attr, nm_sessions_serve, sessions);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	if (err) {
-		nm_reason_set(ret_reason, "cannot start the service thread: %s", strerror(err));
-		return -err;
-	}
-	pthread_setname_np(sessions->thread, "nm-sessions");
-	return 0;
+	if (err)
+		nm_reason_set(ret_reason, "cannot start the service thread: %s", strerror(-err));
+	return err;
 }
 
 static void free_sessions(struct nm_sessions *sessions)
@@ -275,6 +258,8 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		if (handshake->fd >= 0)
 			nm_message_send_step(handshake->fd, NM_MESSAGE_BYE, 0, "closed normally");
+	/* A thread that sleeps on this word looks for other ones. */
+	nm_doorbell_ring(&sessions->event_doorbell);
 	free_sessions(sessions);
 }
 

@@ -53,6 +53,7 @@ struct nm_engine {
 	struct nm_stages *stages;     /* NULL until bytes of a device move */
 	struct nm_failed failed;      /* ever */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
+	uint64_t asked_ns;	      /* the last report of a transport by asked(); 0: none */
 };
 
 static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged)

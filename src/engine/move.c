@@ -13,6 +13,8 @@
 
 /* Lines about changes of channel, for each peer. */
 #define MOVE_LINES 32
+/* Transports report about once a second while a machine is asked to leave. */
+#define ASKED_NS (2 * NM_NS_PER_S)
 
 void nm_peer_on_way(struct nm_peer *peer, enum nm_way_event event)
 {
@@ -128,6 +130,26 @@ bool nm_move_is_due(const struct nm_peer *peer)
 	       (move->is_asked || move->is_pending || move->left || move->memory);
 }
 
+/* Words that a thread has left on the network are on their way only while it polls. */
+static bool is_on_its_way(const struct nm_peer *peer)
+{
+	struct nm_link *net = peer->move ? peer->move->net : NULL;
+
+	return nm_move_is_due(peer) || (net && !net->transport->ops->drained(net));
+}
+
+bool nm_moves_are_due(const struct nm_engine *engine, uint64_t now_ns)
+{
+	const struct nm_peer_table *table = &engine->peers;
+
+	if (engine->asked_ns && now_ns < engine->asked_ns + ASKED_NS)
+		return true;
+	for (size_t i = 0; i <= table->mask; i++)
+		if (table->slots[i] && is_on_its_way(table->slots[i]))
+			return true;
+	return false;
+}
+
 /* PEER has left memory, where this endpoint sends, but sends from there itself. */
 static bool is_overdue(const struct nm_peer *peer, const struct nm_transport *from)
 {
@@ -145,6 +167,7 @@ bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_aske
 		return false;
 	if (!from->move)
 		return true;
+	engine->asked_ns = nm_clock_ns();
 	if (!is_asked) {
 		if (peer->move) {
 			peer->move->is_asked = false;

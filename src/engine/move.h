@@ -113,6 +113,8 @@ void nm_move_on_moved(const struct nm_incoming *in);
 unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* True while nm_move_push() has something to do, or awaits the peer. */
 bool nm_move_is_due(const struct nm_peer *peer);
+/* True while a way changes, or a machine is asked to leave: there is something to poll for. */
+bool nm_moves_are_due(const struct nm_engine *engine, uint64_t now_ns);
 /* The link to the peer that the next packets use: on the network once memory is held. */
 struct nm_link *nm_move_link(const struct nm_peer *peer);
 /* The link to PEER on the transport NET if one was made beside the link in memory; else NULL. */

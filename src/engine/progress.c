@@ -208,6 +208,25 @@ unsigned int nm_engine_help(struct nm_engine *engine)
 	return nr;
 }
 
+NM_COLD bool nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *doorbells,
+			     unsigned int *nr_done)
+{
+	uint64_t now = nm_clock_ns();
+	bool is_heard = true;
+
+	*nr_done += nm_engine_help(engine);
+	publish_when_due(engine, now);
+	for (unsigned int i = 0; i < engine->nr_polled; i++) {
+		struct nm_transport *transport = engine->polled[i];
+
+		/* Pauses are counted in calls, which are few. */
+		transport->pause = 0;
+		if (transport->move)
+			is_heard &= transport->move->listen(transport, doorbells);
+	}
+	return !is_heard || nm_moves_are_due(engine, now);
+}
+
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells)
 {
 	/* Only this thread sends what waits for room, and room rings no doorbell. */

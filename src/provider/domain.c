@@ -8,7 +8,17 @@
 
 static void after_fork_child(struct nm_fork_watch *watch)
 {
-	nm_container_of(watch, struct nm_domain, fork_watch)->lock.nappers = NULL;
+	struct nm_domain *domain = nm_container_of(watch, struct nm_domain, fork_watch);
+
+	nm_lock_forget(&domain->lock);
+	nm_mover_forget(&domain->mover);
+}
+
+static struct nm_engine *engine_at(void *arg, size_t i)
+{
+	const struct nm_domain *domain = arg;
+
+	return i < domain->eps.nr ? domain->eps.eps[i]->engine : NULL;
 }
 
 static int domain_close(struct fid *fid)
@@ -18,6 +28,7 @@ static int domain_close(struct fid *fid)
 	if (atomic_load(&domain->refs))
 		return -FI_EBUSY;
 	nm_opened_remove(&domain->opened);
+	nm_mover_stop(&domain->mover);
 	nm_fork_unwatch(&domain->fork_watch);
 	nm_memory_table_destroy(domain->memory);
 	nm_ep_list_fini(&domain->eps);
@@ -120,7 +131,8 @@ int nm_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 		return -FI_ENOMEM;
 	domain->has_devices = info->caps & FI_HMEM;
 	err = nm_lock_init(&domain->lock,
-			   !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN);
+			   !info->domain_attr || info->domain_attr->threading != FI_THREAD_DOMAIN ||
+				   nm_mover_is_wanted());
 	if (err)
 		goto err_free;
 	err = nm_memory_table_create(&domain->memory);
@@ -132,6 +144,11 @@ int nm_domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_d
 	domain->domain.ops = &domain_ops;
 	domain->domain.mr = &nm_mr_ops;
 	domain->fabric = nm_container_of(fabric, struct nm_fabric, fabric);
+	domain->mover = (struct nm_mover){
+		.lock = &domain->lock,
+		.engine = engine_at,
+		.arg = domain,
+	};
 	nm_refs_get(&domain->fabric->refs);
 	nm_opened_add(&domain->opened, &domain->domain.fid);
 	domain->fork_watch = (struct nm_fork_watch){.in_child = after_fork_child};

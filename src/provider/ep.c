@@ -268,6 +268,7 @@ int nm_ep_enable(struct nm_ep *ep)
 		ep->engine = engine;
 		ep->stats = nm_stats_open(&ep->address.who);
 		publish(ep);
+		nm_mover_look(&ep->domain->mover);
 	}
 	nm_lock_give(&ep->domain->lock);
 	if (err)
@@ -301,6 +302,7 @@ int nm_ep_close(struct fid *fid)
 		/* Under the lock: other endpoints' queues and regions are in use by their threads. */
 		nm_lock_take(&ep->domain->lock);
 		unlist(ep);
+		nm_mover_look(&ep->domain->mover);
 		/* A forked child must not say goodbye on its parent's connections: it only forgets. */
 		is_owner = ep->owner == getpid();
 		if (is_owner) {

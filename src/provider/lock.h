@@ -2,7 +2,8 @@
 /*
  * One lock per domain. It serialises everything that touches the domain's engines, queues, vectors
  * and regions, because queues are shared by endpoints and regions by all of them. When the program
- * promised FI_THREAD_DOMAIN the lock is never taken: the promise is the lock.
+ * promised FI_THREAD_DOMAIN the lock is never taken: the promise is the lock, unless a thread of the
+ * provider works beside the program (mover.h).
  */
 #ifndef NM_PROVIDER_LOCK_H
 #define NM_PROVIDER_LOCK_H
@@ -33,6 +34,14 @@ static inline int nm_lock_init(struct nm_lock *lock, bool needed)
 static inline void nm_lock_fini(struct nm_lock *lock)
 {
 	pthread_mutex_destroy(&lock->mutex);
+}
+
+/* In a forked child: the threads that held it or slept are in the parent. */
+static inline void nm_lock_forget(struct nm_lock *lock)
+{
+	lock->nappers = NULL;
+	if (lock->needed)
+		pthread_mutex_init(&lock->mutex, NULL);
 }
 
 static inline void nm_lock_take(struct nm_lock *lock)

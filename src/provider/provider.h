@@ -34,6 +34,7 @@
 #include "net/host.h"
 #include "provider/address_table.h"
 #include "provider/lock.h"
+#include "provider/mover.h"
 
 /* What an endpoint offers. Written here once: attributes, checks and manual agree on it. */
 #define NM_INJECT_SIZE 1024 /* fits one packet of every channel; taken at once */
@@ -95,6 +96,7 @@ struct nm_domain {
 	struct nm_ep_list eps; /* all that are enabled */
 	uint32_t nr_helps;     /* calls of nm_domain_help() */
 	bool has_devices;      /* FI_HMEM */
+	struct nm_mover mover;
 };
 
 struct nm_cq {

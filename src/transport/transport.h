@@ -474,6 +474,12 @@ struct nm_move_ops {
 	 * for it once more, from within progress().
 	 */
 	void (*forget)(struct nm_transport *transport, const struct nm_identity *who);
+	/*
+	 * Add to DOORBELLS the word that is rung before progress() reports by asked(), and set
+	 * doorbells->rung if that is due already. False: no room. Nothing to add: true. No system
+	 * call.
+	 */
+	bool (*listen)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 };
 
 /* ---- Kinds and instances ---- */

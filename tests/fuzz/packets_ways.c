@@ -209,6 +209,13 @@ static void fake_suspend(struct nm_transport *transport, const struct nm_identit
 	way_of(transport)->is_suspended = is_suspended;
 }
 
+static bool fake_listen(struct nm_transport *transport, struct nm_doorbells *doorbells)
+{
+	(void)transport;
+	(void)doorbells;
+	return true;
+}
+
 static const struct nm_move_ops fake_move_ops = {
 	.enter = fake_enter,
 	.suspend = fake_suspend,
@@ -217,6 +224,7 @@ static const struct nm_move_ops fake_move_ops = {
 	.replay = fake_replay,
 	.leave = fake_leave,
 	.forget = fake_forget,
+	.listen = fake_listen,
 };
 
 static unsigned int fake_progress(struct nm_transport *transport)

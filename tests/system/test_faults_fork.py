@@ -16,10 +16,12 @@ by_channel = pytest.mark.parametrize("channels", ["self,shm", "self,net"], ids=[
 
 
 @by_channel
-@pytest.mark.parametrize("how", ["exit", "exec"])
-def test_a_child_that_ends_changes_nothing(arena: Arena, channels: str, how: str) -> None:
+@pytest.mark.parametrize(("how", "thread"), [("exit", "off"), ("exec", "off"), ("exit", "on")])
+def test_a_child_that_ends_changes_nothing(
+    arena: Arena, channels: str, how: str, thread: str
+) -> None:
     # Nobody watches anybody meanwhile: that would take a descriptor, once.
-    a, b = arena.pair(CHANNELS=channels, KEEPALIVE_MS="600000")
+    a, b = arena.pair(CHANNELS=channels, KEEPALIVE_MS="600000", MOVE_THREAD=thread)
     exchange(a, b)
     sockets, fds = arena.sockets(), a.fds()
     b.post("recv", "r", "a", 64 << 20, 1)

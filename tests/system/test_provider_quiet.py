@@ -65,6 +65,12 @@ def test_only_a_message_to_somebody_asleep_costs_a_system_call(tmp_path: Path) -
     assert {slip: seen[f"{slip}s"] for slip in SLIPS} == {"syscall": 1, "allocation": 0, "lock": 0}
 
 
+def test_a_thread_that_moves_channels_sleeps_and_needs_the_lock(tmp_path: Path) -> None:
+    seen = counts(tmp_path, "self,shm", MOVE_THREAD="on")
+    assert seen["locks"] >= seen["messages"]
+    assert (seen["syscalls"], seen["allocations"]) == (0, 0)
+
+
 def test_the_counters_see_the_locks_of_a_thread_safe_domain(tmp_path: Path) -> None:
     seen = counts(tmp_path, "self,shm", "safe")
     assert seen["locks"] >= seen["messages"]

@@ -12,8 +12,8 @@ from tests.system.faults.peer import BUILD, PROVIDER_DIR
 pytestmark = pytest.mark.system
 
 
-@pytest.mark.parametrize("channel", ["shm", "net"])
-def test_threads_share_an_endpoint_and_a_queue(channel: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("channel", "thread"), [("shm", "off"), ("net", "off"), ("net", "on")])
+def test_threads_share_an_endpoint_and_a_queue(channel: str, thread: str, tmp_path: Path) -> None:
     meet = tmp_path / "meet"
     meet.mkdir(mode=0o700)
     env = {
@@ -21,6 +21,7 @@ def test_threads_share_an_endpoint_and_a_queue(channel: str, tmp_path: Path) -> 
         "FI_PROVIDER_PATH": str(PROVIDER_DIR),
         "NEARMETAL_RUNDIR": str(meet),
         "NEARMETAL_CHANNELS": f"self,{channel}",
+        "NEARMETAL_MOVE_THREAD": thread,
     }
     done = subprocess.run(
         [BUILD / "tests/system/fabric_threads"],

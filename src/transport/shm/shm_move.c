@@ -210,6 +210,16 @@ static NM_COLD void forget(struct nm_transport *transport, const struct nm_ident
 		nm_sessions_remind(shm->sessions, session);
 }
 
+static NM_COLD bool listen(struct nm_transport *transport, struct nm_doorbells *doorbells)
+{
+	struct shm_transport *shm = nm_shm_of(transport);
+	bool is_added = !shm->segment || nm_doorbells_add(doorbells, shm->event_doorbell);
+
+	/* Partner: nm_session_push_event(), which rings after it has set the word. */
+	doorbells->rung |= shm->segment && atomic_load_explicit(shm->events, memory_order_relaxed);
+	return is_added;
+}
+
 const struct nm_move_ops nm_shm_move_ops = {
 	.enter = enter,
 	.suspend = suspend,
@@ -218,4 +228,5 @@ const struct nm_move_ops nm_shm_move_ops = {
 	.replay = replay,
 	.leave = leave,
 	.forget = forget,
+	.listen = listen,
 };

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The program computes: it makes no call. A thread of each domain moves the channels meanwhile. The
+ * network is libfabric's (tcp, loopback).
+ */
+#include "provider/mover.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/params.h"
+#include "moving.h"
+#include "provider/lock.h"
+
+/* A second is long for what takes milliseconds, and no clock decides here that a case fails. */
+#define QUIET_MS 300
+
+static struct domain {
+	struct nm_lock lock;
+	struct nm_mover mover;
+	struct nm_engine *engine; /* NULL: closed */
+	unsigned int nr_rounds;	  /* of the thread */
+} domains[MOVING_MAX];
+static unsigned int nr_domains;
+
+void nm_naps_look(struct nm_lock *lock)
+{
+	(void)lock;
+}
+
+static struct nm_engine *engine_at(void *arg, size_t i)
+{
+	struct domain *domain = arg;
+
+	domain->nr_rounds += i == 0;
+	return i == 0 ? domain->engine : NULL;
+}
+
+static void hold_all(void)
+{
+	for (unsigned int i = 0; i < nr_domains; i++)
+		nm_lock_take(&domains[i].lock);
+}
+
+static void compute(void)
+{
+	for (unsigned int i = 0; i < nr_domains; i++)
+		nm_lock_give(&domains[i].lock);
+}
+
+/* Endpoints with a domain each, whose locks are held. */
+static void open_all(unsigned int nr, const char *knob)
+{
+	setenv("NEARMETAL_NET", "tcp", 1);
+	/* The last to close has nobody that answers. */
+	setenv("NEARMETAL_CLOSE_MS", "200", 1);
+	setenv("NEARMETAL_MOVE_THREAD", knob, 1);
+	moving_create(nr);
+	moving_talk(20, NULL);
+	nr_domains = nr;
+	for (unsigned int i = 0; i < nr; i++) {
+		struct domain *domain = &domains[i];
+
+		domain->engine = moving_node(i)->engine;
+		domain->mover = (struct nm_mover){
+			.lock = &domain->lock, .engine = engine_at, .arg = domain};
+		NM_CHECK_EQ(nm_lock_init(&domain->lock, true), 0);
+		nm_lock_take(&domain->lock);
+		nm_mover_look(&domain->mover);
+	}
+}
+
+static void close_threads(void)
+{
+	compute();
+	for (unsigned int i = 0; i < nr_domains; i++) {
+		nm_mover_stop(&domains[i].mover);
+		nm_lock_fini(&domains[i].lock);
+	}
+	nr_domains = 0;
+}
+
+static void close_all(void)
+{
+	close_threads();
+	moving_destroy();
+}
+
+static bool are_on(unsigned int part, enum nm_channel channel)
+{
+	bool are_on = true;
+
+	for (unsigned int i = 0; i < nr_domains; i++)
+		are_on &= i == part || (moving_channel(i, part) == channel &&
+					moving_channel(part, i) == channel);
+	return are_on;
+}
+
+static void ask(unsigned int part, enum nm_vmseg_state state)
+{
+	NM_CHECK_EQ(machine_ask(part, state), 0);
+}
+
+static bool freezes(unsigned int part)
+{
+	int err = machine_ask(part, NM_VMSEG_FROZEN);
+
+	NM_CHECK(!err || err == -EBUSY);
+	return !err;
+}
+
+/* Until PART is frozen, without a call of the program. */
+static void leave(unsigned int part)
+{
+	ask(part, NM_VMSEG_QUIESCE);
+	compute();
+	while (!freezes(part))
+		nm_test_sleep_ms(1);
+	hold_all();
+	NM_CHECK(are_on(part, NM_CHANNEL_NET));
+}
+
+static void come_back(unsigned int part)
+{
+	ask(part, NM_VMSEG_RUN);
+	while (!are_on(part, NM_CHANNEL_VMSEG)) {
+		compute();
+		nm_test_sleep_ms(1);
+		hold_all();
+	}
+}
+
+NM_TEST_WITHIN(a_machine_goes_and_comes_while_all_compute, 120)
+{
+	open_all(3, "on");
+	for (unsigned int part = 0; part < 3; part++) {
+		leave(part);
+		moving_talk(20, NULL);
+		come_back(part);
+		moving_talk(20, NULL);
+	}
+	for (unsigned int i = 0; i < 3; i++)
+		for (unsigned int j = 0; j < 3; j++)
+			if (i != j)
+				NM_CHECK_EQ(near_facts(moving_node(i), moving_node(j)).nr_moves, 4);
+	close_all();
+}
+
+/* All machines of the host at once. */
+NM_TEST_WITHIN(all_machines_go_at_once_while_all_compute, 120)
+{
+	open_all(3, "on");
+	for (unsigned int round = 0; round < 3; round++) {
+		for (unsigned int part = 0; part < 3; part++)
+			ask(part, NM_VMSEG_QUIESCE);
+		compute();
+		for (unsigned int part = 0; part < 3; part++)
+			while (!freezes(part))
+				nm_test_sleep_ms(1);
+		hold_all();
+		moving_talk(10, NULL);
+		for (unsigned int part = 0; part < 3; part++)
+			ask(part, NM_VMSEG_RUN);
+		for (unsigned int part = 0; part < 3; part++)
+			come_back(part);
+		moving_talk(10, NULL);
+	}
+	close_all();
+}
+
+/* Without the thread, the machine waits for the next call of each. */
+NM_TEST_WITHIN(without_the_thread_nothing_moves, 60)
+{
+	open_all(2, "off");
+	ask(1, NM_VMSEG_QUIESCE);
+	compute();
+	for (int i = 0; i < QUIET_MS / 10; i++) {
+		NM_CHECK(!freezes(1));
+		nm_test_sleep_ms(10);
+	}
+	hold_all();
+	NM_CHECK_EQ(domains[0].nr_rounds + domains[1].nr_rounds, 0);
+	while (!freezes(1))
+		moving_talk(1, NULL);
+	close_all();
+}
+
+static void leave_amid(unsigned int round)
+{
+	if (round == 30)
+		leave(1);
+}
+
+/* Messages of all kinds are under way when the program begins to compute. */
+NM_TEST_WITHIN(what_is_under_way_arrives, 60)
+{
+	open_all(3, "on");
+	for (unsigned int i = 0; i < 3; i++) {
+		moving_talk(40, leave_amid);
+		NM_CHECK(are_on(1, NM_CHANNEL_NET));
+		come_back(1);
+	}
+	close_all();
+}
+
+static unsigned int rounds(void)
+{
+	return domains[0].nr_rounds + domains[1].nr_rounds;
+}
+
+/* Neither messages nor quiet wake it. */
+NM_TEST_WITHIN(it_sleeps_unless_a_machine_is_asked, 60)
+{
+	unsigned int before;
+
+	open_all(2, "on");
+	leave(1);
+	come_back(1);
+	/* The last report of the segment is some seconds old. */
+	do {
+		before = rounds();
+		compute();
+		nm_test_sleep_ms(QUIET_MS);
+		hold_all();
+	} while (rounds() != before);
+	moving_talk(100, NULL);
+	compute();
+	nm_test_sleep_ms(QUIET_MS);
+	hold_all();
+	NM_CHECK_EQ(rounds(), before);
+	leave(1);
+	NM_CHECK(rounds() > before);
+	close_all();
+}
+
+/* An endpoint closes while its thread moves it, at any time. */
+NM_TEST_WITHIN(an_endpoint_closes_amid_a_move, 120)
+{
+	for (unsigned int round = 0; round < 12; round++) {
+		open_all(2, "on");
+		/* libfabric 1.17 leaves sockets of connections that begin when it closes. */
+		leave(1);
+		come_back(1);
+		ask(1, NM_VMSEG_QUIESCE);
+		compute();
+		nm_test_sleep_ms(3 * round);
+		for (unsigned int i = 0; i < 2; i++) {
+			nm_lock_take(&domains[i].lock);
+			domains[i].engine = NULL;
+			nm_mover_look(&domains[i].mover);
+			nm_engine_retire(moving_node(i)->engine);
+			nm_lock_give(&domains[i].lock);
+		}
+		moving_destroy();
+		hold_all();
+		close_threads();
+		ask(1, NM_VMSEG_RUN);
+	}
+}
+
+/* ARG: one of the two is held up, as if exit() had interrupted a call. */
+static void end_with_threads(void *arg)
+{
+	open_all(2, "on");
+	ask(1, NM_VMSEG_QUIESCE);
+	compute();
+	if (arg)
+		nm_lock_take(&domains[1].lock);
+	exit(0);
+}
+
+NM_TEST_WITHIN(a_process_ends_amid_a_move, 60)
+{
+	nm_test_join(nm_test_fork(end_with_threads, NULL), 0);
+}
+
+/* The sanitizer reports a thread that is left. */
+#ifndef __SANITIZE_THREAD__
+NM_TEST_WITHIN(a_process_ends_amid_a_call, 60)
+{
+	nm_test_join(nm_test_fork(end_with_threads, domains), 0);
+}
+#endif
+
+static void fork_amid_a_move(void *arg)
+{
+	pid_t pid;
+	int status;
+
+	(void)arg;
+	open_all(2, "on");
+	ask(1, NM_VMSEG_QUIESCE);
+	compute();
+	nm_test_sleep_ms(5);
+	pid = fork();
+	if (!pid) {
+		for (unsigned int i = 0; i < 2; i++) {
+			nm_lock_forget(&domains[i].lock);
+			nm_mover_forget(&domains[i].mover);
+		}
+		hold_all();
+		for (unsigned int i = 0; i < 2; i++)
+			NM_CHECK(!domains[i].mover.is_running);
+		close_threads();
+		_exit(0);
+	}
+	NM_CHECK_EQ(waitpid(pid, &status, 0), pid);
+	NM_CHECK_EQ(status, 0);
+	while (!freezes(1))
+		nm_test_sleep_ms(1);
+	hold_all();
+	close_all();
+}
+
+NM_TEST_WITHIN(a_forked_child_has_no_thread, 60)
+{
+	nm_test_join(nm_test_fork(fork_amid_a_move, NULL), 0);
+}
