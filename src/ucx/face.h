@@ -68,7 +68,8 @@ struct nm_ucx_held {
 
 struct nm_peer {
 	enum nm_ucx_peer_state state;
-	struct nm_link *link;
+	struct nm_link *link; /* NULL unless UP */
+	uint64_t *sent;	      /* the counter of the link's channel */
 	struct nm_ucx_held *held;
 	struct nm_ucx_iface *iface;
 	struct nm_list eps;   /* struct nm_ucx_ep */
@@ -159,8 +160,29 @@ void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why
 /* Report the end of PEER to its endpoints during the next progress. */
 void nm_ucx_peer_report(struct nm_peer *peer);
 /* Send one packet. UCS_OK; UCS_ERR_NO_RESOURCE: no room; UCS_ERR_CONNECTION_RESET: it is gone. */
-ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
-			      const void *payload);
+static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
+					    const void *payload)
+{
+	const struct iovec iov = {(void *)(uintptr_t)payload, packet->len};
+	struct nm_link *link = peer->link;
+
+	if (nm_unlikely(!link))
+		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
+							 UCS_ERR_NO_RESOURCE;
+	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
+	if (nm_unlikely(link->transport->ops->send(link, packet, &iov, 1)))
+		return UCS_ERR_NO_RESOURCE;
+	++*peer->sent;
+	return UCS_OK;
+}
+
+/* True if a call of one of the two functions below has something to do. */
+static inline bool nm_ucx_has_chores(const struct nm_ucx_iface *iface)
+{
+	return !nm_list_empty(&iface->connecting) || !nm_list_empty(&iface->holding) ||
+	       !nm_list_empty(&iface->lost) || !nm_list_empty(&iface->waiting);
+}
+
 /* What waits for the interface's peers: connects, held bytes, reports. Returns its amount. */
 unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface);
 /* Its lists, and the sink for its transports. */
@@ -173,6 +195,7 @@ ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep);
 void nm_ucx_ep_destroy(uct_ep_h ep);
 ucs_status_t nm_ucx_ep_am_short(uct_ep_h ep, uint8_t id, uint64_t header, const void *payload,
 				unsigned int len);
+ucs_status_t nm_ucx_ep_am_short_iov(uct_ep_h ep, uint8_t id, const uct_iov_t *iov, size_t nr);
 ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, void *arg,
 			   unsigned int flags);
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);

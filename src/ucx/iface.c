@@ -149,7 +149,9 @@ static unsigned int iface_progress(uct_iface_h base)
 			nr += t->ops->progress(t);
 	}
 	iface->in_progress = false;
-	return nr + nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
+	if (nm_unlikely(nm_ucx_has_chores(iface)))
+		nr += nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
+	return nr;
 }
 
 /* ---- Life ---- */
@@ -251,8 +253,9 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	/* Beyond this the pool is faster, and a packet of any size needs no room in UCX. */
 	iface->max_short =
 		(uint32_t)nm_min_u64(nm_params()->inline_max + sizeof(uint64_t), iface->max_bcopy);
-	iface->outgoing = malloc(iface->max_bcopy);
-	iface->arrived = malloc(NM_UCX_MESSAGE_MAX);
+	/* Whole lines: base/copy.h has the trap of a copy between a page and a malloc(). */
+	iface->outgoing = aligned_alloc(NM_CACHE_LINE, iface->max_bcopy);
+	iface->arrived = aligned_alloc(NM_CACHE_LINE, NM_UCX_MESSAGE_MAX);
 	if (!iface->outgoing || !iface->arrived) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
@@ -262,7 +265,7 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 
 static uct_iface_ops_t iface_ops = {
 	.ep_am_short = nm_ucx_ep_am_short,
-	.ep_am_short_iov = uct_base_ep_am_short_iov,
+	.ep_am_short_iov = nm_ucx_ep_am_short_iov,
 	.ep_am_bcopy = nm_ucx_ep_am_bcopy,
 	.ep_pending_add = nm_ucx_ep_pending_add,
 	.ep_pending_purge = nm_ucx_ep_pending_purge,

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/copy.h"
+#include "base/copy_small.h"
 #include "base/log.h"
 #include "base/state.h"
 #include "transport/select.h"
@@ -84,8 +86,10 @@ static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
 		return err;
 	nm_reason_add(&peer->why, "%s%s: %s", *peer->why.text ? "; " : "",
 		      nm_channel_name(transport->kind->channel), why.text);
-	if (!err)
+	if (!err) {
 		peer->link = link;
+		peer->sent = &peer->iface->sent[transport->kind->channel];
+	}
 	return err;
 }
 
@@ -136,27 +140,6 @@ void nm_ucx_peer_begin(struct nm_peer *peer)
 		return;
 	set_state(peer, NM_UCX_PEER_CONNECTING);
 	nm_list_append(&peer->iface->connecting, &peer->node);
-}
-
-/* ---- Sending ---- */
-
-ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
-			      const void *payload)
-{
-	const struct iovec iov = {(void *)(uintptr_t)payload, packet->len};
-	struct nm_link *link = peer->link;
-	int err;
-
-	if (nm_unlikely(peer->state != NM_UCX_PEER_UP))
-		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
-							 UCS_ERR_NO_RESOURCE;
-	err = link->transport->ops->send(link, packet, &iov, 1);
-	if (nm_likely(!err)) {
-		peer->iface->sent[link->transport->kind->channel]++;
-		return UCS_OK;
-	}
-	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
-	return UCS_ERR_NO_RESOURCE;
 }
 
 /* ---- Arrivals, during progress() of a transport ---- */
@@ -230,10 +213,13 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 	}
 	if (packet->flags == NM_UCX_SHORT) {
 		memcpy(to, &packet->tag, sizeof(packet->tag));
-		memcpy(to + sizeof(packet->tag), payload, len);
+		if (len <= NM_COPY_SMALL_MAX)
+			nm_copy_small(to + sizeof(packet->tag), payload, len);
+		else
+			memcpy(to + sizeof(packet->tag), payload, len);
 		len += sizeof(packet->tag);
 	} else {
-		memcpy(to, payload, len);
+		nm_copy(to, payload, len);
 	}
 	iface->received[from->kind->channel]++;
 	handler = &iface->base.am[packet->op];
@@ -359,11 +345,11 @@ unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface)
 {
 	unsigned int nr = 0;
 
-	if (nm_unlikely(!nm_list_empty(&iface->connecting)))
+	if (!nm_list_empty(&iface->connecting))
 		nr += progress_connecting(iface);
-	if (nm_unlikely(!nm_list_empty(&iface->holding)))
+	if (!nm_list_empty(&iface->holding))
 		nr += progress_holding(iface);
-	while (nm_unlikely(!nm_list_empty(&iface->lost))) {
+	while (!nm_list_empty(&iface->lost)) {
 		struct nm_peer *peer = nm_list_first(&iface->lost, struct nm_peer, node);
 
 		nm_list_remove(&peer->node);

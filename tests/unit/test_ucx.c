@@ -226,6 +226,66 @@ NM_TEST(a_peer_that_cannot_be_reached_is_reported_to_each_endpoint)
 	finish();
 }
 
+static struct nm_packet sent_packet;
+static uint8_t sent_bytes[NM_UCX_MESSAGE_MAX];
+
+static void keep_packet(struct node *node, const struct nm_packet *packet, const uint8_t *payload)
+{
+	(void)node;
+	sent_packet = *packet;
+	memcpy(sent_bytes, payload, packet->len);
+}
+
+/* The pieces have LENS bytes, which are the bytes of one message. */
+static void expect_pieces(struct nm_ucx_ep *ep, unsigned int nr, const size_t *lens)
+{
+	uint8_t bytes[256];
+	size_t total = 0, header;
+	uct_iov_t iov[4];
+
+	fill_bytes(bytes, sizeof(bytes), 3);
+	for (unsigned int i = 0; i < nr; i++) {
+		iov[i] = (uct_iov_t){bytes + total, lens[i], NULL, 0, 1};
+		total += lens[i];
+	}
+	peer->nr_packets = 0;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, nr), UCS_OK);
+	UNTIL(peer->nr_packets == 1);
+	header = total >= sizeof(uint64_t) ? sizeof(uint64_t) : 0;
+	NM_CHECK_EQ(sent_packet.op, 9);
+	NM_CHECK_EQ(sent_packet.flags, header ? NM_UCX_SHORT : NM_UCX_BCOPY);
+	NM_CHECK_EQ(sent_packet.len, total - header);
+	NM_CHECK(header ? !memcmp(&sent_packet.tag, bytes, header) : !sent_packet.tag);
+	NM_CHECK(!memcmp(sent_bytes, bytes + header, total - header));
+}
+
+NM_TEST(pieces_of_a_short_message_become_one_packet)
+{
+	uct_iov_t iov[2] = {{"x", 100, NULL, 0, 1}, {"x", 117, NULL, 0, 1}};
+	struct nm_ucx_ep *ep;
+
+	start();
+	ep = connect_ep();
+	peer->check = keep_packet;
+	expect_pieces(ep, 2, (size_t[]){8, 40});
+	expect_pieces(ep, 2, (size_t[]){8, 0});
+	expect_pieces(ep, 1, (size_t[]){8});
+	expect_pieces(ep, 3, (size_t[]){5, 0, 100});
+	expect_pieces(ep, 4, (size_t[]){8, 16, 1, 191});
+	expect_pieces(ep, 1, (size_t[]){7});
+	expect_pieces(ep, 1, (size_t[]){0});
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	iov[0].length = 8;
+	iov[1].length = 209;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	iov[1].length = SIZE_MAX;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, UCT_AM_ID_MAX, iov, 1),
+		    UCS_ERR_INVALID_PARAM);
+	nm_ucx_ep_destroy(&ep->super);
+	finish();
+}
+
 static unsigned int nr_packed;
 
 static size_t pack(void *to, void *arg)
