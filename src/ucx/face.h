@@ -8,6 +8,7 @@
  *   endpoint               struct nm_ucx_ep, ep.c              names a peer
  *   remote interface       struct nm_peer, peer.c              link and source
  *   active message         op: its id; flags: enum nm_ucx_form; payload
+ *   event descriptor       struct nm_ucx_wake, wake.c
  *
  * UCX chooses a transport per peer once, by is_reachable, so the face meets the peer there, by the
  * same handshake as any send. Each interface is used by one thread at a time, as UCX defines.
@@ -108,8 +109,11 @@ struct nm_ucx_iface {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS]; /* by rank */
 	unsigned int nr_transports;
-	bool in_progress;	/* a transport delivers */
-	struct nm_reason lacks; /* the channels that could not be opened, and why */
+	bool in_progress;	  /* a transport delivers */
+	bool is_armed;		  /* the transports were asked to ring */
+	bool has_sources;	  /* or had some */
+	struct nm_ucx_wake *wake; /* NULL: UCX did not ask for its descriptor */
+	struct nm_reason lacks;	  /* the channels that could not be opened, and why */
 	uint32_t max_bcopy, max_short;
 	uint8_t *outgoing; /* max_bcopy bytes, in which UCX packs */
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
@@ -138,6 +142,14 @@ extern struct uct_component nm_ucx_component;
 
 ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
 			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
+
+/* ---- wake.c ---- */
+
+ucs_status_t nm_ucx_iface_event_fd_get(uct_iface_h iface, int *ret_fd);
+ucs_status_t nm_ucx_iface_event_arm(uct_iface_h iface, unsigned int events);
+/* After progress() of the transports while is_armed. HAS_COME: it was not in vain. */
+void nm_ucx_wake_up(struct nm_ucx_iface *iface, bool has_come);
+void nm_ucx_wake_free(struct nm_ucx_iface *iface);
 
 /* ---- peer.c ---- */
 
@@ -176,8 +188,8 @@ static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct n
 	return UCS_OK;
 }
 
-/* True if a call of one of the two functions below has something to do. */
-static inline bool nm_ucx_has_chores(const struct nm_ucx_iface *iface)
+/* True if nm_ucx_peers_progress() or nm_ucx_eps_progress() has something to do. */
+static inline bool nm_ucx_has_work(const struct nm_ucx_iface *iface)
 {
 	return !nm_list_empty(&iface->connecting) || !nm_list_empty(&iface->holding) ||
 	       !nm_list_empty(&iface->lost) || !nm_list_empty(&iface->waiting);

@@ -119,6 +119,8 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_PENDING |
 			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
 			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE;
+	attr->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_RECV |
+				UCT_IFACE_FLAG_EVENT_FD;
 	attr->cap.am.max_short = iface->max_short;
 	attr->cap.am.max_bcopy = iface->max_bcopy;
 	attr->cap.am.opt_zcopy_align = 1;
@@ -149,7 +151,9 @@ static unsigned int iface_progress(uct_iface_h base)
 			nr += t->ops->progress(t);
 	}
 	iface->in_progress = false;
-	if (nm_unlikely(nm_ucx_has_chores(iface)))
+	if (nm_unlikely(iface->is_armed))
+		nm_ucx_wake_up(iface, nr > 0);
+	if (nm_unlikely(nm_ucx_has_work(iface)))
 		nr += nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
 	return nr;
 }
@@ -176,6 +180,7 @@ static void say_closed(const struct nm_ucx_iface *iface)
 
 static void free_iface(struct nm_ucx_iface *iface)
 {
+	nm_ucx_wake_free(iface);
 	for (unsigned int i = 0; i < iface->nr_transports; i++)
 		iface->transports[i]->ops->destroy(iface->transports[i]);
 	nm_ucx_peers_free(iface);
@@ -279,6 +284,8 @@ static uct_iface_ops_t iface_ops = {
 	.iface_progress_enable = uct_base_iface_progress_enable,
 	.iface_progress_disable = uct_base_iface_progress_disable,
 	.iface_progress = iface_progress,
+	.iface_event_fd_get = nm_ucx_iface_event_fd_get,
+	.iface_event_arm = nm_ucx_iface_event_arm,
 	.iface_close = iface_close,
 	.iface_query = iface_query,
 	.iface_get_device_address = iface_get_device_address,

@@ -158,6 +158,7 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 	if (!peer || peer->state == NM_UCX_PEER_DOWN)
 		return NULL;
 	peer->nr_sources++;
+	peer->iface->has_sources = true;
 	return peer;
 }
 

@@ -140,10 +140,12 @@ def test_structures_are_those_of_the_library() -> None:
 
 
 @contextmanager
-def server(rundir: Path, port: int, **more: str) -> Iterator[subprocess.Popen[str]]:
-    uct = ("-d", "memory", "-x", "nearmetal")
+def server(
+    rundir: Path, port: int, *options: str, **more: str
+) -> Iterator[subprocess.Popen[str]]:
+    options = options or ("-d", "memory", "-x", "nearmetal")
     with subprocess.Popen(
-        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *uct],
+        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *options],
         env=os.environ | variables(str(rundir)) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -183,19 +185,55 @@ def test_messages_between_processes(tmp_path: Path, name: str) -> None:
         assert carried(output) >= 2000
 
 
-def test_peer_that_dies_is_reported(tmp_path: Path) -> None:
+SLEEP = ("-E", "sleep")
+"""ucp_worker_wait() between messages."""
+
+
+@pytest.mark.parametrize("name", ["tag-small", "tag-large"])
+def test_messages_between_processes_that_sleep(tmp_path: Path, name: str) -> None:
     port = free_port()
-    endless = ("-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
+    with server(tmp_path, port, *SLEEP):
+        with client(tmp_path, port, *SLEEP, "-n", "2000", *TESTS[name]) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        assert "ERROR" not in output
+        assert carried(output) >= 2000
+
+
+@pytest.mark.parametrize("mode", [(), SLEEP])
+def test_peer_that_dies_is_reported(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    port = free_port()
+    endless = (*mode, "-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
     with (
-        server(tmp_path, port) as other,
+        server(tmp_path, port, *mode) as other,
         client(tmp_path, port, *endless) as process,
     ):
         time.sleep(1)
         assert process.poll() is None
+        names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+        assert "nm-waker\n" in names
         other.send_signal(signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert "died: its socket hung up" in output
     assert "error handler called with status -25 (Connection reset by remote peer)" in output
+
+
+def test_peer_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
+    """It is silent for longer than any time limit of a handshake or of a sleep."""
+    port = free_port()
+    many = (*SLEEP, "-e", "-n", "60000", "-t", "tag_lat", "-s", "8")
+    with (
+        server(tmp_path, port, *SLEEP) as other,
+        client(tmp_path, port, *many) as process,
+    ):
+        time.sleep(0.5)
+        other.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        assert process.poll() is None
+        other.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    assert "ERROR" not in output
 
 
 def test_process_of_another_rundir_is_not_reached(tmp_path: Path) -> None:
