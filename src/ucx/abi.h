@@ -204,7 +204,6 @@ ucs_status_t uct_base_iface_flush(uct_iface_h iface, unsigned int flags, uct_com
 ucs_status_t uct_base_iface_fence(uct_iface_h iface, unsigned int flags);
 int uct_base_iface_is_reachable(const uct_iface_h iface, const uct_device_addr_t *device,
 				const uct_iface_addr_t *address);
-ucs_status_t uct_base_ep_am_short_iov(uct_ep_h ep, uint8_t id, const uct_iov_t *iov, size_t nr);
 ucs_status_t uct_iface_handle_ep_err(uct_iface_h iface, uct_ep_h ep, ucs_status_t status);
 void uct_iface_fill_info_str_buf(const uct_iface_is_reachable_params_t *params, const char *fmt,
 				 ...);

@@ -93,22 +93,74 @@ static bool is_blocked(const struct nm_ucx_ep *ep)
 	return ep->peer->held || (!nm_list_empty(&ep->pending) && !ep->is_dispatching);
 }
 
-ucs_status_t nm_ucx_ep_am_short(uct_ep_h base, uint8_t id, uint64_t header, const void *payload,
-				unsigned int len)
+/* One packet, whose message is HEADER and LEN bytes. */
+static inline ucs_status_t send_short(struct nm_ucx_ep *ep, uint8_t id, uint64_t header,
+				      const void *payload, size_t len)
 {
 	const struct nm_packet packet = {
 		.op = id,
 		.flags = NM_UCX_SHORT,
-		.len = len,
+		.len = (uint32_t)len,
 		.tag = header,
 	};
-	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
 
 	if (nm_unlikely(is_blocked(ep)))
 		return UCS_ERR_NO_RESOURCE;
-	if (nm_unlikely(id >= UCT_AM_ID_MAX || len + sizeof(header) > iface_of(ep)->max_short))
+	if (nm_unlikely(id >= UCT_AM_ID_MAX || len > iface_of(ep)->max_short - sizeof(header)))
 		return UCS_ERR_INVALID_PARAM;
 	return nm_ucx_peer_send(ep->peer, &packet, payload);
+}
+
+ucs_status_t nm_ucx_ep_am_short(uct_ep_h base, uint8_t id, uint64_t header, const void *payload,
+				unsigned int len)
+{
+	return send_short(nm_ucx_ep_of(base), id, header, payload, len);
+}
+
+/* Like libuct, which has no strides. */
+static size_t length_of(const uct_iov_t *iov)
+{
+	return iov->length * iov->count;
+}
+
+/* Any pieces: they become one in `outgoing`. */
+static ucs_status_t send_pieces(struct nm_ucx_ep *ep, uint8_t id, const uct_iov_t *iov, size_t nr)
+{
+	struct nm_packet packet = {.op = id, .flags = NM_UCX_BCOPY};
+	struct nm_ucx_iface *iface = iface_of(ep);
+	uint8_t *to = iface->outgoing;
+	uint64_t header;
+
+	for (size_t i = 0; i < nr; i++) {
+		size_t len = length_of(&iov[i]);
+
+		if (len > iface->max_short - packet.len)
+			return UCS_ERR_INVALID_PARAM;
+		if (len)
+			memcpy(to + packet.len, iov[i].buffer, len);
+		packet.len += (uint32_t)len;
+	}
+	if (packet.len >= sizeof(header)) {
+		memcpy(&header, to, sizeof(header));
+		return send_short(ep, id, header, to + sizeof(header), packet.len - sizeof(header));
+	}
+	if (is_blocked(ep))
+		return UCS_ERR_NO_RESOURCE;
+	if (id >= UCT_AM_ID_MAX)
+		return UCS_ERR_INVALID_PARAM;
+	return nm_ucx_peer_send(ep->peer, &packet, to);
+}
+
+ucs_status_t nm_ucx_ep_am_short_iov(uct_ep_h base, uint8_t id, const uct_iov_t *iov, size_t nr)
+{
+	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
+	uint64_t header;
+
+	/* What ucp_am_send_nbx() passes: its header of 8 bytes, and the message. */
+	if (nm_unlikely(nr != 2 || length_of(iov) != sizeof(header)))
+		return send_pieces(ep, id, iov, nr);
+	memcpy(&header, iov->buffer, sizeof(header));
+	return send_short(ep, id, header, iov[1].buffer, length_of(&iov[1]));
 }
 
 static NM_COLD bool hold(struct nm_peer *peer, const struct nm_packet *packet, const void *payload)
@@ -274,9 +326,5 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 int nm_ucx_ep_is_connected(uct_ep_h base, const uct_ep_is_connected_params_t *params)
 {
-	struct nm_ucx_address address;
-
-	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
-	       nm_ucx_address_parse(params->iface_addr, sizeof(address), &address) &&
-	       nm_identity_equal(&address.who, &nm_ucx_ep_of(base)->peer->who);
+	return nm_ucx_peer_is_at(nm_ucx_ep_of(base)->peer, params);
 }

@@ -8,6 +8,8 @@
  *   endpoint               struct nm_ucx_ep, ep.c              names a peer
  *   remote interface       struct nm_peer, peer.c              link and source
  *   active message         op: its id; flags: enum nm_ucx_form; payload
+ *   get, put               to proven peers, by a second transport, copy.c
+ *   event descriptor       struct nm_ucx_wake, wake.c
  *
  * UCX chooses a transport per peer once, by is_reachable, so the face meets the peer there, by the
  * same handshake as any send. Each interface is used by one thread at a time, as UCX defines.
@@ -68,7 +70,8 @@ struct nm_ucx_held {
 
 struct nm_peer {
 	enum nm_ucx_peer_state state;
-	struct nm_link *link;
+	struct nm_link *link; /* NULL unless UP */
+	uint64_t *sent;	      /* the counter of the link's channel */
 	struct nm_ucx_held *held;
 	struct nm_ucx_iface *iface;
 	struct nm_list eps;   /* struct nm_ucx_ep */
@@ -107,13 +110,18 @@ struct nm_ucx_iface {
 	struct nm_sink sink;
 	struct nm_transport *transports[NM_NR_CHANNELS]; /* by rank */
 	unsigned int nr_transports;
-	bool in_progress;	/* a transport delivers */
-	struct nm_reason lacks; /* the channels that could not be opened, and why */
+	bool in_progress;	  /* a transport delivers */
+	bool is_armed;		  /* the transports were asked to ring */
+	bool has_sources;	  /* or had some */
+	struct nm_ucx_wake *wake; /* NULL: UCX did not ask for its descriptor */
+	struct nm_reason lacks;	  /* the channels that could not be opened, and why */
 	uint32_t max_bcopy, max_short;
 	uint8_t *outgoing; /* max_bcopy bytes, in which UCX packs */
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
 	struct nm_list connecting, holding, lost; /* peers */
 	struct nm_list waiting;			  /* endpoints */
+	struct nm_list node;			  /* of those of this process */
+	bool has_copies;			  /* copy.c asked for it */
 	uint64_t sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
 	struct nm_peer *buckets[NM_UCX_NR_BUCKETS];
 };
@@ -138,6 +146,36 @@ extern struct uct_component nm_ucx_component;
 ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
 			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
 
+ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *address);
+/* The latest interface of WORKER, or NULL. */
+struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
+/* The peer of PARAMS if it is met. NULL: UCX gets the reason. */
+struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
+				  const uct_iface_is_reachable_params_t *params);
+
+/* ---- copy.c ---- */
+
+ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
+				    const uct_iface_params_t *params,
+				    const uct_iface_config_t *config, uct_iface_h *ret_iface);
+/* ---- remote.c ---- */
+
+/*
+ * Copy all of IOV from (IS_READ) or to the memory of PEER at REMOTE: at most NM_SPANS_MAX pieces and
+ * NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
+ * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
+ */
+ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
+			 uint64_t remote);
+
+/* ---- wake.c ---- */
+
+ucs_status_t nm_ucx_iface_event_fd_get(uct_iface_h iface, int *ret_fd);
+ucs_status_t nm_ucx_iface_event_arm(uct_iface_h iface, unsigned int events);
+/* After progress() of the transports while is_armed. HAS_COME: it was not in vain. */
+void nm_ucx_wake_up(struct nm_ucx_iface *iface, bool has_come);
+void nm_ucx_wake_free(struct nm_ucx_iface *iface);
+
 /* ---- peer.c ---- */
 
 /* Check LEN foreign bytes and copy them. False: they are no address of this face. */
@@ -152,6 +190,8 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
  * that was CONNECTING, which has endpoints, is lost. Not while in_progress.
  */
 int nm_ucx_peer_connect(struct nm_peer *peer);
+/* True if PARAMS has the address of PEER. */
+bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params);
 /* Begin to connect, without a wait; progress ends it. */
 void nm_ucx_peer_begin(struct nm_peer *peer);
 /* PEER is gone. ERR 0: it closed normally. */
@@ -159,8 +199,29 @@ void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why
 /* Report the end of PEER to its endpoints during the next progress. */
 void nm_ucx_peer_report(struct nm_peer *peer);
 /* Send one packet. UCS_OK; UCS_ERR_NO_RESOURCE: no room; UCS_ERR_CONNECTION_RESET: it is gone. */
-ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
-			      const void *payload);
+static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
+					    const void *payload)
+{
+	const struct iovec iov = {(void *)(uintptr_t)payload, packet->len};
+	struct nm_link *link = peer->link;
+
+	if (nm_unlikely(!link))
+		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
+							 UCS_ERR_NO_RESOURCE;
+	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
+	if (nm_unlikely(link->transport->ops->send(link, packet, &iov, 1)))
+		return UCS_ERR_NO_RESOURCE;
+	++*peer->sent;
+	return UCS_OK;
+}
+
+/* True if nm_ucx_peers_progress() or nm_ucx_eps_progress() has something to do. */
+static inline bool nm_ucx_has_work(const struct nm_ucx_iface *iface)
+{
+	return !nm_list_empty(&iface->connecting) || !nm_list_empty(&iface->holding) ||
+	       !nm_list_empty(&iface->lost) || !nm_list_empty(&iface->waiting);
+}
+
 /* What waits for the interface's peers: connects, held bytes, reports. Returns its amount. */
 unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface);
 /* Its lists, and the sink for its transports. */
@@ -173,6 +234,7 @@ ucs_status_t nm_ucx_ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep);
 void nm_ucx_ep_destroy(uct_ep_h ep);
 ucs_status_t nm_ucx_ep_am_short(uct_ep_h ep, uint8_t id, uint64_t header, const void *payload,
 				unsigned int len);
+ucs_status_t nm_ucx_ep_am_short_iov(uct_ep_h ep, uint8_t id, const uct_iov_t *iov, size_t nr);
 ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, void *arg,
 			   unsigned int flags);
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An interface of UCX: the transports of one identity, its abilities, its progress and its end. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +25,7 @@
 
 /* ---- Addresses ---- */
 
-static ucs_status_t iface_get_address(uct_iface_h base, uct_iface_addr_t *address)
+ucs_status_t nm_ucx_iface_get_address(uct_iface_h base, uct_iface_addr_t *address)
 {
 	const struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	const struct nm_ucx_address own = {
@@ -69,13 +70,12 @@ static bool is_met(struct nm_peer *peer)
 	return false;
 }
 
-static int iface_is_reachable_v2(const uct_iface_h base,
-				 const uct_iface_is_reachable_params_t *params)
+struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
+				  const uct_iface_is_reachable_params_t *params)
 {
 	size_t len = params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR_LENGTH ?
 			     params->iface_addr_length :
 			     sizeof(struct nm_ucx_address);
-	struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	struct nm_ucx_address address;
 	struct nm_reason why;
 	struct nm_peer *peer;
@@ -83,21 +83,26 @@ static int iface_is_reachable_v2(const uct_iface_h base,
 	if (!(params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR) ||
 	    !nm_ucx_address_parse(params->iface_addr, len, &address)) {
 		uct_iface_fill_info_str_buf(params, "the address is not one of this transport");
-		return 0;
+		return NULL;
 	}
 	if (!nm_ucx_address_fits(iface, &address, &why)) {
 		uct_iface_fill_info_str_buf(params, "%s", why.text);
-		return 0;
+		return NULL;
 	}
 	peer = nm_ucx_peer_get(iface, &address.who);
-	if (!peer) {
+	if (!peer)
 		uct_iface_fill_info_str_buf(params, "out of memory");
-		return 0;
-	}
-	if (is_met(peer))
-		return 1;
-	uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
-	return 0;
+	else if (is_met(peer))
+		return peer;
+	else
+		uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
+	return NULL;
+}
+
+static int iface_is_reachable_v2(const uct_iface_h base,
+				 const uct_iface_is_reachable_params_t *params)
+{
+	return nm_ucx_iface_meet(nm_ucx_iface_of(base), params) != NULL;
 }
 
 /* ---- Abilities ---- */
@@ -119,6 +124,8 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_PENDING |
 			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
 			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE;
+	attr->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_RECV |
+				UCT_IFACE_FLAG_EVENT_FD;
 	attr->cap.am.max_short = iface->max_short;
 	attr->cap.am.max_bcopy = iface->max_bcopy;
 	attr->cap.am.opt_zcopy_align = 1;
@@ -149,10 +156,33 @@ static unsigned int iface_progress(uct_iface_h base)
 			nr += t->ops->progress(t);
 	}
 	iface->in_progress = false;
-	return nr + nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
+	if (nm_unlikely(iface->is_armed))
+		nm_ucx_wake_up(iface, nr > 0);
+	if (nm_unlikely(nm_ucx_has_work(iface)))
+		nr += nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
+	return nr;
 }
 
 /* ---- Life ---- */
+
+/* Of this process. Each is used by one thread, but several threads may open some. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nm_list ifaces = {&ifaces, &ifaces};
+
+struct nm_ucx_iface *nm_ucx_iface_find(const void *worker)
+{
+	struct nm_ucx_iface *found = NULL;
+
+	pthread_mutex_lock(&lock);
+	nm_list_for_each(node, &ifaces) {
+		struct nm_ucx_iface *iface = nm_container_of(node, struct nm_ucx_iface, node);
+
+		if (iface->base.worker == worker)
+			found = iface;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
 
 /* What UCX gave away but found no room yet leaves first, within the time of a close. */
 static void drain(struct nm_ucx_iface *iface, uint64_t deadline)
@@ -174,6 +204,7 @@ static void say_closed(const struct nm_ucx_iface *iface)
 
 static void free_iface(struct nm_ucx_iface *iface)
 {
+	nm_ucx_wake_free(iface);
 	for (unsigned int i = 0; i < iface->nr_transports; i++)
 		iface->transports[i]->ops->destroy(iface->transports[i]);
 	nm_ucx_peers_free(iface);
@@ -187,6 +218,9 @@ static void iface_close(uct_iface_h base)
 	struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	uint64_t deadline = nm_clock_ns() + nm_params()->close_ms * NM_NS_PER_MS;
 
+	pthread_mutex_lock(&lock);
+	nm_list_remove(&iface->node);
+	pthread_mutex_unlock(&lock);
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
 	say_closed(iface);
@@ -251,8 +285,9 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	/* Beyond this the pool is faster, and a packet of any size needs no room in UCX. */
 	iface->max_short =
 		(uint32_t)nm_min_u64(nm_params()->inline_max + sizeof(uint64_t), iface->max_bcopy);
-	iface->outgoing = malloc(iface->max_bcopy);
-	iface->arrived = malloc(NM_UCX_MESSAGE_MAX);
+	/* Whole lines: base/copy.h has the trap of a copy between a page and a malloc(). */
+	iface->outgoing = aligned_alloc(NM_CACHE_LINE, iface->max_bcopy);
+	iface->arrived = aligned_alloc(NM_CACHE_LINE, NM_UCX_MESSAGE_MAX);
 	if (!iface->outgoing || !iface->arrived) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
@@ -262,7 +297,7 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 
 static uct_iface_ops_t iface_ops = {
 	.ep_am_short = nm_ucx_ep_am_short,
-	.ep_am_short_iov = uct_base_ep_am_short_iov,
+	.ep_am_short_iov = nm_ucx_ep_am_short_iov,
 	.ep_am_bcopy = nm_ucx_ep_am_bcopy,
 	.ep_pending_add = nm_ucx_ep_pending_add,
 	.ep_pending_purge = nm_ucx_ep_pending_purge,
@@ -276,10 +311,12 @@ static uct_iface_ops_t iface_ops = {
 	.iface_progress_enable = uct_base_iface_progress_enable,
 	.iface_progress_disable = uct_base_iface_progress_disable,
 	.iface_progress = iface_progress,
+	.iface_event_fd_get = nm_ucx_iface_event_fd_get,
+	.iface_event_arm = nm_ucx_iface_event_arm,
 	.iface_close = iface_close,
 	.iface_query = iface_query,
 	.iface_get_device_address = iface_get_device_address,
-	.iface_get_address = iface_get_address,
+	.iface_get_address = nm_ucx_iface_get_address,
 	.iface_is_reachable = uct_base_iface_is_reachable,
 };
 
@@ -322,6 +359,9 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 		free_iface(iface);
 		return status;
 	}
+	pthread_mutex_lock(&lock);
+	nm_list_append(&ifaces, &iface->node);
+	pthread_mutex_unlock(&lock);
 	*ret_iface = &iface->base.super;
 	return UCS_OK;
 }

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/copy.h"
+#include "base/copy_small.h"
 #include "base/log.h"
 #include "base/state.h"
 #include "transport/select.h"
@@ -12,7 +14,8 @@
 const uint32_t nm_ucx_peer_transitions[NM_UCX_NR_PEER_STATES] = {
 	[NM_UCX_PEER_KNOWN] = NM_STATE(NM_UCX_PEER_CONNECTING) | NM_STATE(NM_UCX_PEER_UP) |
 			      NM_STATE(NM_UCX_PEER_DOWN),
-	[NM_UCX_PEER_CONNECTING] = NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
+	[NM_UCX_PEER_CONNECTING] =
+		NM_STATE(NM_UCX_PEER_KNOWN) | NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
 	[NM_UCX_PEER_UP] = NM_STATE(NM_UCX_PEER_DOWN),
 };
 
@@ -71,6 +74,15 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
 	return peer;
 }
 
+bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params)
+{
+	struct nm_ucx_address address;
+
+	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
+	       nm_ucx_address_parse(params->iface_addr, sizeof(address), &address) &&
+	       nm_identity_equal(&address.who, &peer->who);
+}
+
 /* ---- Connecting ---- */
 
 static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
@@ -84,8 +96,10 @@ static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
 		return err;
 	nm_reason_add(&peer->why, "%s%s: %s", *peer->why.text ? "; " : "",
 		      nm_channel_name(transport->kind->channel), why.text);
-	if (!err)
+	if (!err) {
 		peer->link = link;
+		peer->sent = &peer->iface->sent[transport->kind->channel];
+	}
 	return err;
 }
 
@@ -122,6 +136,10 @@ int nm_ucx_peer_connect(struct nm_peer *peer)
 	if (!err) {
 		nm_list_remove(&peer->node);
 		set_state(peer, NM_UCX_PEER_UP);
+	} else if (peer->state == NM_UCX_PEER_CONNECTING && nm_list_empty(&peer->eps)) {
+		/* Nothing was promised to UCX. */
+		nm_list_remove(&peer->node);
+		set_state(peer, NM_UCX_PEER_KNOWN);
 	} else if (peer->state == NM_UCX_PEER_CONNECTING) {
 		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who),
 			 peer->why.text);
@@ -136,27 +154,6 @@ void nm_ucx_peer_begin(struct nm_peer *peer)
 		return;
 	set_state(peer, NM_UCX_PEER_CONNECTING);
 	nm_list_append(&peer->iface->connecting, &peer->node);
-}
-
-/* ---- Sending ---- */
-
-ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
-			      const void *payload)
-{
-	const struct iovec iov = {(void *)(uintptr_t)payload, packet->len};
-	struct nm_link *link = peer->link;
-	int err;
-
-	if (nm_unlikely(peer->state != NM_UCX_PEER_UP))
-		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
-							 UCS_ERR_NO_RESOURCE;
-	err = link->transport->ops->send(link, packet, &iov, 1);
-	if (nm_likely(!err)) {
-		peer->iface->sent[link->transport->kind->channel]++;
-		return UCS_OK;
-	}
-	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
-	return UCS_ERR_NO_RESOURCE;
 }
 
 /* ---- Arrivals, during progress() of a transport ---- */
@@ -175,6 +172,10 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 	if (!peer || peer->state == NM_UCX_PEER_DOWN)
 		return NULL;
 	peer->nr_sources++;
+	peer->iface->has_sources = true;
+	/* UCX may ask for direct copies while the first message is delivered: the link shows them. */
+	if (peer->iface->has_copies)
+		nm_ucx_peer_begin(peer);
 	return peer;
 }
 
@@ -230,10 +231,13 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 	}
 	if (packet->flags == NM_UCX_SHORT) {
 		memcpy(to, &packet->tag, sizeof(packet->tag));
-		memcpy(to + sizeof(packet->tag), payload, len);
+		if (len <= NM_COPY_SMALL_MAX)
+			nm_copy_small(to + sizeof(packet->tag), payload, len);
+		else
+			memcpy(to + sizeof(packet->tag), payload, len);
 		len += sizeof(packet->tag);
 	} else {
-		memcpy(to, payload, len);
+		nm_copy(to, payload, len);
 	}
 	iface->received[from->kind->channel]++;
 	handler = &iface->base.am[packet->op];
@@ -359,11 +363,11 @@ unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface)
 {
 	unsigned int nr = 0;
 
-	if (nm_unlikely(!nm_list_empty(&iface->connecting)))
+	if (!nm_list_empty(&iface->connecting))
 		nr += progress_connecting(iface);
-	if (nm_unlikely(!nm_list_empty(&iface->holding)))
+	if (!nm_list_empty(&iface->holding))
 		nr += progress_holding(iface);
-	while (nm_unlikely(!nm_list_empty(&iface->lost))) {
+	while (!nm_list_empty(&iface->lost)) {
 		struct nm_peer *peer = nm_list_first(&iface->lost, struct nm_peer, node);
 
 		nm_list_remove(&peer->node);

@@ -140,10 +140,10 @@ def test_structures_are_those_of_the_library() -> None:
 
 
 @contextmanager
-def server(rundir: Path, port: int, **more: str) -> Iterator[subprocess.Popen[str]]:
-    uct = ("-d", "memory", "-x", "nearmetal")
+def server(rundir: Path, port: int, *options: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    options = options or ("-d", "memory", "-x", "nearmetal")
     with subprocess.Popen(
-        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *uct],
+        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *options],
         env=os.environ | variables(str(rundir)) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -183,19 +183,89 @@ def test_messages_between_processes(tmp_path: Path, name: str) -> None:
         assert carried(output) >= 2000
 
 
-def test_peer_that_dies_is_reported(tmp_path: Path) -> None:
+COPIES = {"UCX_TLS": "nearmetal,nearcma", "UCX_PROTO_INFO": "y"}
+"""Direct copies, which UCX reports when it chooses them."""
+COPIED = re.compile(r"zero-copy.*\| nearcma/memory")
+ONE_COPY = {
+    "tag": ("-t", "tag_bw", "-s", "1048576", "-n", "200"),
+    "get": ("-t", "ucp_get", "-s", "300000", "-n", "200"),
+    "put": ("-t", "ucp_put_lat", "-s", "300000", "-n", "200"),
+}
+
+
+@pytest.mark.parametrize("name", ONE_COPY)
+def test_large_messages_are_copied_once(tmp_path: Path, name: str) -> None:
     port = free_port()
-    endless = ("-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
+    with server(tmp_path, port, **COPIES) as other:
+        with client(tmp_path, port, *ONE_COPY[name], **COPIES) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        there, _ = other.communicate(timeout=PATIENCE_S)
+    assert "ERROR" not in output
+    assert COPIED.search(output + there)
+
+
+def test_peer_without_direct_copies_gets_messages(tmp_path: Path) -> None:
+    """It forbids the proof, so UCX sends its large messages through memory."""
+    port = free_port()
+    with server(tmp_path, port, **COPIES, NEARMETAL_CMA="off") as other:
+        with client(tmp_path, port, *ONE_COPY["tag"], **COPIES) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        there, _ = other.communicate(timeout=PATIENCE_S)
+    assert not COPIED.search(output + there)
+    assert carried(output) > 2000
+
+
+SLEEP = ("-E", "sleep")
+"""ucp_worker_wait() between messages."""
+
+
+@pytest.mark.parametrize("name", ["tag-small", "tag-large"])
+def test_messages_between_processes_that_sleep(tmp_path: Path, name: str) -> None:
+    port = free_port()
+    with server(tmp_path, port, *SLEEP):
+        with client(tmp_path, port, *SLEEP, "-n", "2000", *TESTS[name]) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        assert "ERROR" not in output
+        assert carried(output) >= 2000
+
+
+@pytest.mark.parametrize("mode", [(), SLEEP])
+def test_peer_that_dies_is_reported(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    port = free_port()
+    endless = (*mode, "-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
     with (
-        server(tmp_path, port) as other,
+        server(tmp_path, port, *mode) as other,
         client(tmp_path, port, *endless) as process,
     ):
         time.sleep(1)
         assert process.poll() is None
+        names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+        assert "nm-waker\n" in names
         other.send_signal(signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert "died: its socket hung up" in output
     assert "error handler called with status -25 (Connection reset by remote peer)" in output
+
+
+def test_peer_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
+    """It is silent for longer than any time limit of a handshake or of a sleep."""
+    port = free_port()
+    many = (*SLEEP, "-e", "-n", "60000", "-t", "tag_lat", "-s", "8")
+    with (
+        server(tmp_path, port, *SLEEP) as other,
+        client(tmp_path, port, *many) as process,
+    ):
+        time.sleep(0.5)
+        other.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        assert process.poll() is None
+        other.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    assert "ERROR" not in output
 
 
 def test_process_of_another_rundir_is_not_reached(tmp_path: Path) -> None:
@@ -275,8 +345,9 @@ def up() -> Iterator[tuple[Site, str]]:
         place.assert_no_trace()
 
 
-def in_node(name: str, spec: str, *command: str) -> list[str]:
-    words = (f"{key}={value}" for key, value in variables("/run/nearmetal").items())
+def in_node(name: str, spec: str, *command: str, **more: str) -> list[str]:
+    values = variables("/run/nearmetal") | more
+    words = (f"{key}={value}" for key, value in values.items())
     return ["exec", spec, name, "--", "env", *words, *command]
 
 
@@ -297,6 +368,22 @@ def test_messages_between_nodes(up: tuple[Site, str], name: str) -> None:
     assert carried(output) >= 2000, output
 
 
+def test_one_copy_between_nodes(up: tuple[Site, str]) -> None:
+    """UCX's own cma refuses the other PID namespace."""
+    place, spec = up
+    with place.start(*in_node("n1", spec, PERFTEST, **COPIES)) as other:
+        try:
+            time.sleep(2)
+            options = (*ONE_COPY["tag"], "10.77.0.11")
+            done = place.run(*in_node("n2", spec, PERFTEST, *options, **COPIES))
+            other.communicate(timeout=PATIENCE_S)
+        finally:
+            other.kill()
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert COPIED.search(output), output
+
+
 MPI = Path("/usr/bin/mpirun.openmpi")
 TRAFFIC = ROOT / "build/programs/openmpi4/mpi_traffic"
 MCA = ("pml", "ucx"), ("osc", "^ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")
@@ -306,9 +393,17 @@ WALLS = ("unshare", "--pid", "--ipc", "--fork", "--mount-proc")
 """What UCX's own shared memory does not cross: no process sees another one's pid."""
 
 
-@pytest.mark.parametrize(("ranks", "walls"), [(2, ()), (4, ()), (2, WALLS)])
+@pytest.mark.parametrize(
+    ("ranks", "walls", "transports"),
+    [
+        (2, (), "nearmetal"),
+        (4, (), "nearmetal,nearcma"),
+        (2, WALLS, "nearmetal"),
+        (2, WALLS, "nearmetal,nearcma"),
+    ],
+)
 def test_open_mpi_keeps_content_and_order(
-    tmp_path: Path, ranks: int, walls: tuple[str, ...]
+    tmp_path: Path, ranks: int, walls: tuple[str, ...], transports: str
 ) -> None:
     """Debian's Open MPI loads its UCX by its name, so another one can take the place."""
     if walls:
@@ -317,7 +412,7 @@ def test_open_mpi_keeps_content_and_order(
         lacking("Debian's Open MPI or its programs are missing")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     shutil.copy(TRAFFIC, tmp_path)
-    values = variables(str(tmp_path))
+    values = variables(str(tmp_path)) | {"UCX_TLS": transports}
     options = [word for name, value in MCA for word in ("--mca", name, value)]
     options += [word for name in values for word in ("-x", name)]
     program = (*walls, str(tmp_path / "mpi_traffic"), "-n", "1500", "-b", "60M", "-s", "7")

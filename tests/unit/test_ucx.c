@@ -7,82 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport_fixture.h"
-#include "ucx/face.h"
-
-static struct node *peer;
-static struct nm_ucx_iface *face;
-static unsigned int nr_arrived, nr_lost;
-static size_t last_len;
-static uint8_t last[NM_UCX_MESSAGE_MAX];
-
-/* libuct's: it calls the error handler of the interface. */
-ucs_status_t uct_iface_handle_ep_err(uct_iface_h iface, uct_ep_h ep, ucs_status_t status)
-{
-	NM_CHECK(iface == &face->base.super && ep->iface == iface);
-	NM_CHECK_EQ(status, UCS_ERR_CONNECTION_RESET);
-	nr_lost++;
-	return UCS_OK;
-}
-
-static ucs_status_t take(void *arg, void *data, size_t len, unsigned int flags)
-{
-	NM_CHECK(arg == face && flags == 0);
-	nr_arrived++;
-	last_len = len;
-	memcpy(last, data, len);
-	return UCS_OK;
-}
-
-static void progress(void)
-{
-	struct nm_transport *t = face->transports[0];
-
-	face->in_progress = true;
-	t->ops->progress(t);
-	face->in_progress = false;
-	nm_ucx_peers_progress(face);
-	nm_ucx_eps_progress(face);
-}
-
-#define UNTIL(condition)                                                                           \
-	while (!(condition)) {                                                                     \
-		progress();                                                                        \
-		node_progress(peer);                                                               \
-	}
-
-static void start(void)
-{
-	struct nm_reason why;
-	struct nm_peer *named;
-
-	peer = node_create(&shm_fixture);
-	face = calloc(1, sizeof(*face));
-	nm_ucx_peers_init(face);
-	face->address.version = NM_ADDRESS_VERSION;
-	face->max_short = 216;
-	NM_CHECK_EQ(nm_identity_create(&face->address.who), 0);
-	NM_CHECK_EQ(nm_shm_kind.create(&face->sink, &face->address, &face->transports[0], &why), 0);
-	face->nr_transports = 1;
-	face->max_bcopy = face->transports[0]->max_payload;
-	face->outgoing = malloc(face->max_bcopy);
-	face->arrived = malloc(NM_UCX_MESSAGE_MAX);
-	for (unsigned int i = 0; i < UCT_AM_ID_MAX; i++)
-		face->base.am[i] = (uct_am_handler_t){take, face, 0};
-	named = (struct nm_peer *)peer;
-	NM_CHECK_EQ(node_reach(peer->transport, &face->address, named, &peer->link, &why), 0);
-}
-
-static void finish(void)
-{
-	face->transports[0]->ops->destroy(face->transports[0]);
-	nm_ucx_peers_free(face);
-	free(face->outgoing);
-	free(face->arrived);
-	free(face);
-	if (peer)
-		node_destroy(peer);
-}
+#include "ucx_fixture.h"
 
 static int send_raw(uint8_t op, uint8_t flags, uint64_t tag, uint64_t data, uint32_t len)
 {
@@ -92,32 +17,6 @@ static int send_raw(uint8_t op, uint8_t flags, uint64_t tag, uint64_t data, uint
 
 	fill_bytes(bytes, len, 5);
 	return peer->transport->ops->send(peer->link, &packet, &iov, 1);
-}
-
-static struct nm_peer *face_peer(void)
-{
-	return nm_ucx_peer_get(face, &peer->address.who);
-}
-
-static ucs_status_t create_ep(struct nm_identity who, uint32_t max_message, uct_ep_h *ret_ep)
-{
-	const struct nm_ucx_address address = {NM_UCX_ADDRESS_VERSION, 0, who, max_message};
-	const uct_ep_params_t params = {
-		.field_mask = UCT_EP_PARAM_FIELD_IFACE | UCT_EP_PARAM_FIELD_IFACE_ADDR,
-		.iface = &face->base.super,
-		.iface_addr = (const uct_iface_addr_t *)&address,
-	};
-
-	return nm_ucx_ep_create(&params, ret_ep);
-}
-
-static struct nm_ucx_ep *connect_ep(void)
-{
-	uct_ep_h ep;
-
-	NM_CHECK_EQ(create_ep(peer->address.who, face->max_bcopy, &ep), UCS_OK);
-	UNTIL(face_peer()->state == NM_UCX_PEER_UP && peer->nr_up);
-	return nm_ucx_ep_of(ep);
 }
 
 NM_TEST(addresses_are_checked)
@@ -223,6 +122,67 @@ NM_TEST(a_peer_that_cannot_be_reached_is_reported_to_each_endpoint)
 	NM_CHECK_EQ(nr_lost, 1);
 	NM_CHECK_EQ(nm_ucx_ep_am_short(early, 1, 0, "x", 1), UCS_ERR_CONNECTION_RESET);
 	nm_ucx_ep_destroy(early);
+	finish();
+}
+
+static struct nm_packet sent_packet;
+static uint8_t sent_bytes[NM_UCX_MESSAGE_MAX];
+
+static void keep_packet(struct node *node, const struct nm_packet *packet, const uint8_t *payload)
+{
+	(void)node;
+	sent_packet = *packet;
+	memcpy(sent_bytes, payload, packet->len);
+}
+
+/* The pieces have LENS bytes, which are the bytes of one message. */
+static void expect_pieces(struct nm_ucx_ep *ep, unsigned int nr, const size_t *lens)
+{
+	uint8_t bytes[256];
+	size_t total = 0, header;
+	uct_iov_t iov[4];
+
+	fill_bytes(bytes, sizeof(bytes), 3);
+	for (unsigned int i = 0; i < nr; i++) {
+		iov[i] = (uct_iov_t){bytes + total, lens[i], NULL, 0, 1};
+		total += lens[i];
+	}
+	peer->nr_packets = 0;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, nr), UCS_OK);
+	UNTIL(peer->nr_packets == 1);
+	header = total >= sizeof(uint64_t) ? sizeof(uint64_t) : 0;
+	NM_CHECK_EQ(sent_packet.op, 9);
+	NM_CHECK_EQ(sent_packet.flags, header ? NM_UCX_SHORT : NM_UCX_BCOPY);
+	NM_CHECK_EQ(sent_packet.len, total - header);
+	NM_CHECK(header ? !memcmp(&sent_packet.tag, bytes, header) : !sent_packet.tag);
+	NM_CHECK(!memcmp(sent_bytes, bytes + header, total - header));
+}
+
+NM_TEST(pieces_of_a_short_message_become_one_packet)
+{
+	static uint8_t bytes[117];
+	uct_iov_t iov[2] = {{bytes, 100, NULL, 0, 1}, {bytes, 117, NULL, 0, 1}};
+	struct nm_ucx_ep *ep;
+
+	start();
+	ep = connect_ep();
+	peer->check = keep_packet;
+	expect_pieces(ep, 2, (size_t[]){8, 40});
+	expect_pieces(ep, 2, (size_t[]){8, 0});
+	expect_pieces(ep, 1, (size_t[]){8});
+	expect_pieces(ep, 3, (size_t[]){5, 0, 100});
+	expect_pieces(ep, 4, (size_t[]){8, 16, 1, 191});
+	expect_pieces(ep, 1, (size_t[]){7});
+	expect_pieces(ep, 1, (size_t[]){0});
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	iov[0].length = 8;
+	iov[1].length = 209;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	iov[1].length = SIZE_MAX;
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, 9, iov, 2), UCS_ERR_INVALID_PARAM);
+	NM_CHECK_EQ(nm_ucx_ep_am_short_iov(&ep->super, UCT_AM_ID_MAX, iov, 1),
+		    UCS_ERR_INVALID_PARAM);
+	nm_ucx_ep_destroy(&ep->super);
 	finish();
 }
 
