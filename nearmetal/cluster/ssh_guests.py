@@ -38,10 +38,11 @@ _RECORD = "guests.json"
 _SEED = "etc/nearmetal/seed.json"
 _DELIVER_S = 600.0
 # Archives that follow each other are one. A seed may be of an earlier delivery.
-_UNPACK = (
+UNPACK = (
     "tar --directory / --extract --gzip --ignore-zeros --no-same-owner --file - && "
     "exec sh /usr/lib/nearmetal/become-node"
 )
+"""The command for root of a machine that takes a delivery and becomes a node."""
 
 
 class GuestNode(Model):
@@ -89,14 +90,19 @@ def guest_parts() -> bytes:
     return foreign_tar(parts_here()) + tar_of([agent])
 
 
+def delivery(seed: Seed, packed: bytes) -> bytes:
+    """Return what UNPACK reads: the compressed parts, and the seed of one machine."""
+    content = seed.secret_json().encode()
+    return packed + gzip.compress(tar_of([GuestFile(_SEED, stat.S_IFREG | 0o600, content)]))
+
+
 def deliver(nodes: Nodes, identity: str, seeds: Mapping[str, Seed], parts: bytes) -> None:
     """Bring unit, provider and seed to machines that root enters by a key, and start the unit."""
-    commands, packed = {}, gzip.compress(parts, 6)
-    for node, seed in seeds.items():
-        content = seed.secret_json().encode()
-        own = tar_of([GuestFile(_SEED, stat.S_IFREG | 0o600, content)])
-        login = nodes.first_login(node, identity)
-        commands[node] = Command(login.argv(_UNPACK), stdin=packed + gzip.compress(own))
+    packed = gzip.compress(parts, 6)
+    commands = {
+        node: Command(nodes.first_login(node, identity).argv(UNPACK), stdin=delivery(seed, packed))
+        for node, seed in seeds.items()
+    }
     nodes.run_all(commands, "cannot be prepared by ssh as root", timeout_s=_DELIVER_S)
     # As jobs do.
     last = {node: nodes.command(node, ["true"], root=True) for node in seeds}

@@ -102,6 +102,14 @@ def test_nodes_without_a_floating_address_are_reached_through_the_first_that_has
     assert not places_of(jobs_of(), world_of(status="SHUTOFF"))["n1"].runs
 
 
+def test_a_port_may_have_addresses_of_version_6() -> None:
+    world = world_of()
+    world.ports["n1", "mpi"].fixed_ips.insert(0, {"ip_address": "2001:db8::5", "subnet_id": "six"})
+    world.ports["n2", "mpi"].fixed_ips[:] = [{"ip_address": "2001:db8::6", "subnet_id": "six"}]
+    found = places_of(jobs_of(), world)
+    assert {name: place.address for name, place in found.items()} == {"n1": "10.77.0.11"}
+
+
 def test_the_first_boot_gets_addresses_and_no_secret(tmp_path: Path) -> None:
     guests = guests_of(tmp_path)
     ports = world_of().ports

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import RUNS, World
@@ -71,6 +73,15 @@ class GuestPlace:
     through: str = ""
 
 
+def ipv4_of(port: Any) -> Mapping[str, Any] | None:
+    """Return the first IPv4 address of a port, with its subnet; None for none. Pure."""
+    for one in (port.fixed_ips if port is not None else None) or ():
+        with suppress(ValueError):
+            ipaddress.IPv4Address(one["ip_address"])
+            return dict(one)
+    return None
+
+
 def places_of(spec: OpenstackSpec, world: World) -> dict[str, GuestPlace]:
     """Return the places of the nodes that have a server. Pure.
 
@@ -80,12 +91,13 @@ def places_of(spec: OpenstackSpec, world: World) -> dict[str, GuestPlace]:
     for _, node in spec.nodes:
         server = world.servers.get(node.name)
         port = world.ports.get((node.name, spec.networks[0].name))
-        fixed = [str(one["ip_address"]) for one in (port.fixed_ips if port else None) or ()]
-        if server is None or port is None or not fixed:
+        fixed = ipv4_of(port)
+        if server is None or port is None or fixed is None:
             continue
-        reach = floating_of(world, node.name) or fixed[0]
-        mac = str(port.mac_address).lower()
-        found[node.name] = GuestPlace(str(server.id), server.status in RUNS, mac, fixed[0], reach)
+        own = str(fixed["ip_address"])
+        reach = floating_of(world, node.name) or own
+        mac, runs = str(port.mac_address).lower(), server.status in RUNS
+        found[node.name] = GuestPlace(str(server.id), runs, mac, own, reach)
     gate = next((name for name, place in found.items() if place.reach != place.address), "")
     return {
         name: replace(place, through=gate) if place.reach == place.address else place
@@ -174,7 +186,8 @@ class Arrival:
     def _is_known(self, name: str, place: GuestPlace | None) -> bool:
         """Whether the key of a node is known, by its record or by its console."""
         if place is None or not place.runs:
-            self._reasons[name] = "its server does not run"
+            none = "it has no server with an IPv4 address in the first network"
+            self._reasons[name] = none if place is None else "its server does not run"
             return False
         text = self._consoles[name] = self._guests.console(place.server)
         key, record = console_key(text), self._guests.records().get(name)

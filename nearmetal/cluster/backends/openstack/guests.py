@@ -25,6 +25,7 @@ from nearmetal.cluster.backends.openstack.arrival import (
     GuestPlace,
     began_again,
     console_key,
+    ipv4_of,
     places_of,
 )
 from nearmetal.cluster.backends.openstack.session import CloudSession
@@ -57,7 +58,7 @@ def first_interfaces(catalog: Catalog, ports: Iterable[Any]) -> Iterator[SeedInt
     """Return the interfaces of a machine by its ports, with the first router that one of them has."""
     routed = False
     for port in ports:
-        mac, fixed = str(port.mac_address).lower(), (port.fixed_ips or [None])[0]
+        mac, fixed = str(port.mac_address).lower(), ipv4_of(port)
         if fixed is None:
             yield SeedInterface(mac=mac)
             continue
@@ -233,7 +234,9 @@ class ServerGuests:
         nodes = self._at(places)
         for first in range(0, len(lacking), AT_ONCE):
             some = lacking[first : first + AT_ONCE]
-            deliver(nodes, identity, {n: self._seed(places, n) for n in some}, self._parts)
+            with self._session.asking("reading the ports"):
+                seeds = {n: self._seed(places, n) for n in some}
+            deliver(nodes, identity, seeds, self._parts)
             known = self.records()
             made = {
                 node: GuestNode(

@@ -272,12 +272,13 @@ class CloudWork:
         """Return what a request says of the first boot: nothing, unless jobs enter the server."""
         if self._guests is None:
             return {}
-        data = self._guests.user_data(node, [*first_interfaces(self._catalog, ports)])
+        with self._session.asking(f"reading the ports of node {node}"):
+            data = self._guests.user_data(node, [*first_interfaces(self._catalog, ports)])
         return {"user_data": data, "config_drive": True}
 
     def _metadata(self, node: str, wanted: Server) -> dict[str, str]:
-        return {
-            ACCESS: wanted.access or "",
+        access = {} if wanted.access is None else {ACCESS: wanted.access}
+        return access | {
             MARK: self._mark.token,
             CLUSTER: self._spec.name,
             NODE: node,
