@@ -37,6 +37,10 @@ def build_options(parser: VerbParser) -> None:
         default=[],
         choices=EXTRAS,
     )
+    parser.option(
+        "--disk FILE",
+        "also write a disk that boots by itself, for clouds (raw, BIOS, virtio)",
+    )
 
 
 def remove_options(parser: VerbParser) -> None:
@@ -64,11 +68,18 @@ def _cache(args: argparse.Namespace) -> Cache:
 
 def on_build(args: argparse.Namespace, view: View) -> int:
     """Build the missing parts of the image, and print its files."""
-    from nearmetal.image import build_image, machine_mirror, named_mirror, parts_here
+    from nearmetal.image import (
+        DISK,
+        build_image,
+        machine_mirror,
+        named_mirror,
+        parts_here,
+        write_disk,
+    )
 
     cache, runner = _cache(args), LocalRunner()
     given = None if args.mirror is None else named_mirror(args.mirror)
-    parts = parts_here(sorted(set(args.extras)))
+    parts = parts_here(sorted({*args.extras, *([DISK] if args.disk else [])}))
 
     def mirror() -> Mirror:
         return given or machine_mirror(runner)
@@ -82,6 +93,9 @@ def on_build(args: argparse.Namespace, view: View) -> int:
         "root": str(image.root),
         "append": image.append,
     }
+    if args.disk is not None:
+        write_disk(args.disk, image)
+        data["disk"] = str(args.disk.absolute())
     view.result({"image": data}, [f"{name}: {value}" for name, value in data.items()])
     return ExitCode.DONE
 

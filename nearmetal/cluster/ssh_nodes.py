@@ -77,12 +77,20 @@ class Nodes:
         """The public keys of the nodes' sshd; no others are trusted."""
         return self.directory / "known_hosts"
 
-    def _login(self, node: str, user: str) -> Login:
+    def _to(self, node: str, user: str, identity: Path | str) -> tuple[Login, Login | None]:
         if node not in self.where:
             raise BackendError(f"the cluster has no node {node}")
         address, jump = self.where[node]
-        options = login_options(self.directory / "keys" / "client", self.known_hosts, node)
-        login = Login(address, user, config=NO_CONFIG, options=options)
+        options = login_options(identity, self.known_hosts, node)
+        return Login(address, user, config=NO_CONFIG, options=options), jump
+
+    def first_login(self, node: str, identity: Path | str) -> Login:
+        """Return a login as root with a key that the machine has before it is a node."""
+        login, jump = self._to(node, "root", identity)
+        return login if jump is None else login.through(jump)
+
+    def _login(self, node: str, user: str) -> Login:
+        login, jump = self._to(node, user, self.directory / "keys" / "client")
         control = self.directory / "m" / f"{node}.{user}"
         if len(str(control)) <= _SOCKET_MAX:
             login = login.kept(control, _KEPT_S)
@@ -119,7 +127,7 @@ class Nodes:
         try:
             return self.runner.check(command, timeout_s=timeout_s).text
         except CommandError as error:
-            raise _failure(node, what, error.hint or error.message) from error
+            raise entry_failure(node, what, error.hint or error.message) from error
 
     def run_all(
         self, commands: Mapping[str, Command], what: str, *, timeout_s: float = _STEP_S
@@ -136,7 +144,7 @@ class Nodes:
                 late = (
                     f"no end after {timeout_s:g} s" if done.timed_out else f"exit code {done.code}"
                 )
-                raise _failure(node, what, done.error_tail or late)
+                raise entry_failure(node, what, done.error_tail or late)
         return ends
 
     def outfit(self, nodes: Sequence[str]) -> None:
@@ -173,10 +181,17 @@ class Nodes:
             path.unlink(missing_ok=True)
 
 
-def _failure(node: str, what: str, reason: str) -> BackendError:
+NO_WAY = "this machine must reach the network of the cluster"
+"""The hint where packets do not arrive."""
+
+
+def entry_failure(node: str, what: str, reason: str) -> BackendError:
+    """Return the error of a machine that ssh could not enter, with the hint for the reason."""
     low, hint = reason.lower(), ""
     if "timed out" in low or "no route" in low or "unreachable" in low:
-        hint = "this machine must reach the network of the cluster"
+        hint = NO_WAY
+    elif "permission denied" in low:
+        hint = "its sshd must let root log in with the key that the machine got at its first boot"
     elif "host key" in low or "identification has changed" in low:
         sent = re.search("SHA256:[A-Za-z0-9+/]{43}", reason)
         reason = f"{OTHER_KEY}{f' ({sent[0]})' if sent else ''}"

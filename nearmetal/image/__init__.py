@@ -6,12 +6,22 @@ adds the guest unit and the provider in an initial RAM disk, which takes a momen
 each gives its key in the cache. docs/design/guest.md gives the reasons.
 """
 
+from nearmetal.image.bootdisk import write_disk
 from nearmetal.image.build import build_image, expected_key, find_image, load_image
 from nearmetal.image.cache import Cache, Image, cache_directory
-from nearmetal.image.parts import EXTRAS, GUEST_AGENT, GUEST_INFO, GUEST_PROVIDER, Parts, parts_here
+from nearmetal.image.parts import (
+    DISK,
+    EXTRAS,
+    GUEST_AGENT,
+    GUEST_INFO,
+    GUEST_PROVIDER,
+    Parts,
+    parts_here,
+)
 from nearmetal.image.system import Mirror, machine_mirror, named_mirror
 
 __all__ = [
+    "DISK",
     "EXTRAS",
     "GUEST_AGENT",
     "GUEST_INFO",
@@ -28,4 +38,5 @@ __all__ = [
     "machine_mirror",
     "named_mirror",
     "parts_here",
+    "write_disk",
 ]

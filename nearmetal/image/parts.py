@@ -29,6 +29,9 @@ GUEST_AGENT = "/usr/lib/nearmetal/agent"
 EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
 """Optional content of an image, each a list share/guest/packages-NAME.txt."""
 
+DISK = "disk"
+"""The list of what an image needs to boot from a disk of its own."""
+
 _BUILT_IMAGE_ONLY = (
     "etc/inittab",
     "usr/lib/nearmetal/init",
@@ -80,7 +83,7 @@ class Parts:
 
 
 def parts_here(extras: Iterable[str] = ()) -> Parts:
-    """Collect the parts from this installation; `extras`: names out of EXTRAS.
+    """Collect the parts from this installation; `extras`: names out of EXTRAS, or DISK.
 
     Raises ImageError or LaunchError that names a missing part.
     """

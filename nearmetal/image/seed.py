@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -22,6 +22,19 @@ FW_CFG_NAME = "opt/nearmetal/seed"
 READY_MARK = "nearmetal: ready"
 FAILED_MARK = "nearmetal: failed"
 """The beginnings of the guest unit's last line on the console; the node's name follows."""
+
+KEY_MARK = "nearmetal: key"
+"""The beginning of the line on the console of a machine that waits for its seed: the key of its sshd
+follows."""
+
+SAY_KEY = (
+    f"line=\"{KEY_MARK} $(cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub)\"; "
+    'for place in /dev/console /dev/ttyS0; do echo "$line" >$place; done; true'
+)
+"""The command by which cloud-init prints that line. The console of the machine may be a screen."""
+
+FIRST_PATH = "/etc/nearmetal/first.json"
+"""The file of user data that the built image looks for."""
 
 GUEST_USER = "mpi"
 """The user of the cluster in every guest, who runs the jobs and owns nothing else."""
@@ -216,6 +229,25 @@ class Seed(Model):
         return cls.model_validate_json(text)
 
 
+class FirstSsh(Model):
+    """Who may enter a machine that has no seed yet."""
+
+    authorized_keys: list[PublicKey] = Field(description="keys for logins as root")
+
+
+class FirstSeed(Model):
+    """All data for a machine that gets its seed by ssh later. None of it is secret.
+
+    The built image takes it from the user data; other images take what cloud-init gives them.
+    """
+
+    version: Literal[1] = 1
+    cluster: Name
+    name: Name
+    interfaces: Annotated[list[SeedInterface], Field(min_length=1, max_length=16)]
+    ssh: FirstSsh
+
+
 def ready_line(name: str) -> str:
     """Return the beginning of the console line of a node that is ready for jobs."""
     return f"{READY_MARK} {name}"
@@ -226,12 +258,18 @@ def failed_line(name: str) -> str:
     return f"{FAILED_MARK} {name}: "
 
 
-def cloud_config(authorized_keys: Sequence[str], script: str) -> bytes:
+def first_user_data(first: FirstSeed) -> bytes:
+    """Return the user data of a machine that gets its seed by ssh, for any image."""
+    file = {"path": FIRST_PATH, "permissions": "0644", "content": first.model_dump_json()}
+    return cloud_config(first.ssh.authorized_keys, SAY_KEY, file)
+
+
+def cloud_config(authorized_keys: Sequence[str], script: str, *files: Mapping[str, str]) -> bytes:
     """Return user data for cloud-init: root accepts these keys, and its last stage runs a script.
 
     JSON is YAML as well.
     """
-    data = {
+    data: dict[str, object] = {
         "disable_root": False,
         "ssh_pwauth": False,
         # A node gets its key from the seed; an RSA key takes an emulated processor a minute.
@@ -239,4 +277,6 @@ def cloud_config(authorized_keys: Sequence[str], script: str) -> bytes:
         "ssh_authorized_keys": list(authorized_keys),
         "runcmd": [["sh", "-c", script]],
     }
+    if files:
+        data["write_files"] = list(files)
     return b"#cloud-config\n" + json.dumps(data, indent=1).encode() + b"\n"

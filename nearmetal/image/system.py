@@ -31,6 +31,9 @@ ROOT = "root.squashfs"
 KERNEL = "vmlinux"
 EFI_KERNEL = "vmlinuz"
 BUSYBOX = "busybox"
+LOADER, LOADER_REST = "boot.img", "core.img"
+"""GRUB for disks: what its first sector holds, and what follows. Only systems with GRUB have it."""
+
 STEPS = ("Debian packages", "root file system", "kernel")
 
 _FORMAT = 2
@@ -61,6 +64,13 @@ _CAUSES = (
     "newuidmap",
 )
 """Words of the errors that explain the others, the most certain ones first."""
+
+_GRUB = "grub-pc-bin"
+_TAKE_LOADER = (
+    "grub-mkimage -O i386-pc -o /nearmetal-build/core.img -p '(hd0,msdos1)/'"
+    " biosdisk part_msdos tar linux normal && cp /usr/lib/grub/i386-pc/boot.img /nearmetal-build"
+)
+"""The first partition is an archive, so GRUB needs no file system."""
 
 _WITH_US = ("setpriv", "--pdeathsig", "TERM", "--")
 """Ends the program when this process is killed, so it writes nothing afterwards."""
@@ -168,6 +178,11 @@ def debootstrap(parts: Parts, mirror: Mirror, folder: Path, runner: Runner) -> N
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in parts.excludes),
         f"--customize-hook=upload {parts.system_setup} /nearmetal-setup",
         '--customize-hook=chroot "$1" sh /nearmetal-setup',
+        *(
+            [f'--customize-hook=chroot "$1" sh -c "{_TAKE_LOADER}"']
+            if _GRUB in parts.packages
+            else []
+        ),
         f"--customize-hook=copy-out /nearmetal-build {folder}",
         '--customize-hook=rm -rf "$1/nearmetal-setup" "$1/nearmetal-build"',
         SUITE,
@@ -232,6 +247,9 @@ def take_kernel(folder: Path, key: str, runner: Runner) -> SystemManifest:
     (folder / KERNEL).write_bytes(uncompressed_kernel(compressed, runner))
     (folder / BUSYBOX).write_bytes(_read(taken / "busybox"))
     names = [KERNEL, EFI_KERNEL, ROOT, BUSYBOX]
+    for name in (name for name in (LOADER, LOADER_REST) if (taken / name).exists()):
+        (folder / name).write_bytes(_read(taken / name))
+        names.append(name)
     for path in sorted((taken / "modules").iterdir()):
         if not _MODULE.fullmatch(path.name):
             raise ImageError(f"unexpected file name for a kernel module: {path.name!r}")

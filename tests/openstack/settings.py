@@ -44,6 +44,9 @@ DATABASES = (
     "heat",
 )
 
+MKISOFS = "mkisofs"
+"""The program by which Nova writes config drives, in its directory."""
+
 ETC = Path(sys.prefix) / "etc"
 """What the packages of the services bring for /etc."""
 
@@ -184,7 +187,11 @@ class Place:
         """Return what Nova needs for real machines, which QEMU emulates."""
         helper = f"{Path(sys.prefix) / 'bin' / 'privsep-helper'} --config-file"
         return {
-            "DEFAULT": {**default, "compute_driver": "libvirt.LibvirtDriver"},
+            "DEFAULT": {
+                **default,
+                "compute_driver": "libvirt.LibvirtDriver",
+                "mkisofs_cmd": self.state / "nova" / MKISOFS,
+            },
             "libvirt": {
                 "connection_uri": f"qemu+unix:///system?socket={socket_of(self.state)}",
                 "virt_type": "qemu",
@@ -267,6 +274,11 @@ def write_settings(place: Place) -> None:
     for directory in ("images", "staging", "tasks"):
         (place.state / "glance" / directory).mkdir(exist_ok=True)
     (place.state / "nova" / "instances").mkdir(exist_ok=True)
+    here = Path(__file__).parent
+    python, program = here.parents[1] / "build/venv/bin/python", here / "mkisofs.py"
+    script = place.state / "nova" / MKISOFS
+    script.write_text(f'#!/bin/sh\nexec {python} -I {program} "$@"\n')
+    script.chmod(0o700)
     # Neutron finds its mechanisms among installed packages.
     package = place.state / "packages" / "nearmetal_tests-0.dist-info"
     package.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from tests.python.parsers import verb_parsers
 
 LACKING = {
     ("error", "problems"),
+    ("image build", "disk"),
     ("status", "resources"),
     *(
         ("top", f"{way}_{what}_per_s")

@@ -324,6 +324,19 @@ def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
     site.ok("down", "--yes", path)
 
 
+def test_a_key_that_root_does_not_accept_is_refused_with_a_hint(site: Site) -> None:
+    key = site.folder / "keys" / "host"
+    access = f"ssh: {{identity: {key}, host_key: {public(key)}}}\n"
+    machine = f"machine: {{template: {TEMPLATE}}}\n"
+    path = site.write("denied", access, machine, NODES)
+    done = site.run("up", path)
+    assert done.returncode == 1
+    assert "cannot be entered by ssh as root" in done.stderr
+    assert "Permission denied" in done.stderr
+    assert "its sshd must let root log in with the key" in done.stderr
+    site.ok("down", "--yes", path)
+
+
 def public(key: Path) -> str:
     return " ".join(key.with_suffix(".pub").read_text().split()[:2])
 

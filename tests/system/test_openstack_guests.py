@@ -7,7 +7,6 @@ shows that Nova boots this content, and needs no kernel.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import struct
@@ -19,11 +18,8 @@ import pytest
 
 pytest.importorskip("openstack")
 
-from tests.system import hypervisors
-from tests.system.need import lacking
 from tests.system.openstack_cloud import (
     QUIET,
-    SERVICES,
     RealCloud,
     gone,
     objects,
@@ -32,6 +28,7 @@ from tests.system.openstack_cloud import (
     raised,
     running_cloud,
 )
+from tests.system.openstack_guests import console, guest_bridge, machine_of, ports_of
 
 pytestmark = [
     pytest.mark.system,
@@ -52,15 +49,8 @@ HOSTS = "hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]\n"
 
 @pytest.fixture(scope="module")
 def bridge() -> Iterator[str]:
-    hypervisors.need()
-    if not [*(SERVICES / "venv").glob("lib/python3*/site-packages/libvirt.py")]:
-        lacking("no libvirt for the services: run `make setup-vm setup-openstack`")
-    with hypervisors.bridge("10.82.0.1/24") as name:
-        try:
-            yield name
-        finally:
-            for port in ports_of(name):
-                hypervisors.ip("link", "del", port, check=False)
+    with guest_bridge("10.82.0.1/24") as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
@@ -71,27 +61,6 @@ def cloud(bridge: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rea
     ):
         patch.setenv("NEARMETAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield found
-
-
-def ports_of(bridge: str) -> list[str]:
-    return sorted(path.name for path in Path(f"/sys/class/net/{bridge}/brif").glob("*"))
-
-
-def machine_of(server: str) -> list[int]:
-    """Return the process IDs of the QEMU of a server."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit():
-                words = (entry / "cmdline").read_bytes()
-                if words.startswith(b"/usr/bin/qemu-system") and server.encode() in words:
-                    found.append(int(entry.name))
-    return found
-
-
-def console(cloud: RealCloud, server: Any) -> str:
-    said = cloud.connected().compute.get_server_console_output(server, length=100)
-    return str(said.get("output", said))
 
 
 def wait_for_words(cloud: RealCloud, server: Any) -> None:

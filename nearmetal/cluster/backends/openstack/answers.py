@@ -28,6 +28,7 @@ _FORMS: dict[str, dict[str, tuple[type, ...]]] = {
         "device_id": (str, _NONE),
         "device_owner": (str, _NONE),
         "fixed_ips": (list, _NONE),
+        "mac_address": (str, _NONE),
     },
     "floating": {"floating_network_id": (str,), "port_id": (str, _NONE)},
     "image": {

@@ -15,6 +15,8 @@ from dataclasses import replace
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.openstack.answers import checked, number
+from nearmetal.cluster.backends.openstack.arrival import floating_of
+from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.images import ImageFile, image_values
 from nearmetal.cluster.backends.openstack.marks import (
     CLUSTER,
@@ -75,7 +77,11 @@ class OpenstackBackend(SshBackend):
         self._session = CloudSession(spec.cloud)
         self._catalog = Catalog(self._session)
         self._world = World()
-        files = (ImageFile(path, runner or LocalRunner()) for path in spec.image_files)
+        runner = runner or LocalRunner()
+        self._guests: ServerGuests | None = None
+        if spec.ssh is not None:
+            self._guests = ServerGuests(spec, self._session, self._directory, runner)
+        files = (ImageFile(path, runner) for path in spec.image_files)
         self._files = {file.path: file for file in files}
         self._begun: dict[str, str] = {}
         """Nodes whose servers are made or started, by the IDs of the servers."""
@@ -86,7 +92,9 @@ class OpenstackBackend(SshBackend):
         return make_mark(self._directory, self._session.home)
 
     def _work(self) -> CloudWork:
-        return CloudWork(self._session, self.spec, self._mark(), self._world, self._catalog)
+        return CloudWork(
+            self._session, self.spec, self._mark(), self._world, self._catalog, guests=self._guests
+        )
 
     def _known_mark(self) -> ClusterMark | None:
         """Return the mark of the cluster, whose objects are where the cloud leads."""
@@ -147,6 +155,7 @@ class OpenstackBackend(SshBackend):
             parts.append(part_of(self.spec, Kind.NETWORK, ROUTER, router))
         for name, groups in world.groups.items():
             parts.append(part_of(self.spec, Kind.HOST, name, group_values(groups[0])))
+        lacking = self._lacking()
         for name, server in world.servers.items():
             server_now = server_values(self.spec, world, self._catalog, name)
             item = part_of(self.spec, Kind.NODE, name, server_now)
@@ -156,12 +165,16 @@ class OpenstackBackend(SshBackend):
             parts.append(item)
             if server.status == "ERROR":
                 halted[item.key] = "Nova reports ERROR for it"
-            elif reason := why_unfinished(server):
+            elif reason := why_unfinished(server) or lacking.get(name, ""):
                 unfinished[item.key] = reason
         # What an interruption left of nodes that the spec has no longer; others use it again.
         broken |= {Key(Kind.NODE, name) for name in world.left - self._desired_nodes()}
         there = tuple(self._with_ground(part) for part in parts)
         return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
+
+    def _lacking(self) -> dict[str, str]:
+        """Return the reason for each running server that is not prepared for jobs."""
+        return self._guests.lacking(self._world) if self._guests is not None else {}
 
     def _wanted_images(self) -> set[str]:
         """Return the images that are whole, and those of the files that `facts` has read.
@@ -271,6 +284,8 @@ class OpenstackBackend(SshBackend):
         """Remove one resource, or all of them with the record."""
         if key.kind is Kind.CLUSTER:
             mark = self._known_mark()
+            if self._guests is not None:
+                self._guests.close()
             if mark is not None:
                 self._world = self._read(mark)
                 self._work().remove_all()
@@ -284,26 +299,36 @@ class OpenstackBackend(SshBackend):
         elif key.kind is Kind.HOST:
             self._work().remove_group(key.name)
         elif key.kind is Kind.NODE:
+            if self._guests is not None:
+                self._guests.forget(key.name)
             self._work().remove_server(key.name)
 
     def finish(self) -> None:
-        """Wait until all servers that were made or started run."""
+        """Wait until all servers that were made or started run, and until jobs can enter them."""
         if self._begun:
             self._work().wait_for(self._begun)
+        if self._guests is not None:
+            self._guests.make_nodes(lambda: self._read(self._mark()))
 
     # State
 
     def status(self) -> list[NodeStatus]:
         """Return every node of the spec."""
         self.observe()
-        return [self._status(host.name, node) for host, node in self.spec.nodes]
+        lacking = self._lacking()
+        return [
+            self._status(host.name, node, lacking.get(node.name, ""))
+            for host, node in self.spec.nodes
+        ]
 
-    def _status(self, host: str, node: CloudNode) -> NodeStatus:
+    def _status(self, host: str, node: CloudNode, lacking: str) -> NodeStatus:
         server = self._world.servers.get(node.name)
         if server is None:
             health = "not there"
+        elif server.status in RUNS:
+            health = lacking or "running"
         else:
-            health = "running" if server.status in RUNS else str(server.status).lower()
+            health = str(server.status).lower()
         return NodeStatus(
             name=node.name,
             host=host,
@@ -321,24 +346,29 @@ class OpenstackBackend(SshBackend):
 
     def _address(self, node: CloudNode) -> str:
         """Return the floating address of a node, else that of its first port."""
-        for floating in self._world.floating.get(node.name, ()):
-            if floating.floating_ip_address and floating.port_id:
-                return str(floating.floating_ip_address)
+        if floating := floating_of(self._world, node.name):
+            return floating
         port = self._world.ports.get((node.name, self.spec.networks[0].name))
         addresses = [str(one["ip_address"]) for one in (port.fixed_ips if port else None) or ()]
         return addresses[0] if addresses else ""
 
     def incarnations(self) -> Mapping[str, str]:
-        """Return the ID of each server."""
+        """Return the ID of each server, with the start of one that keeps nothing."""
         self.observe()
-        return {node: str(server.id) for node, server in self._world.servers.items()}
+        found = {node: str(server.id) for node, server in self._world.servers.items()}
+        if self._guests is None:
+            return found
+        return {node: self._guests.incarnation(node, server) for node, server in found.items()}
 
     def nodes(self) -> Nodes:
-        """Refuse: nodes on OpenStack are made, and not entered."""
-        raise BackendError(
-            f"cluster {self.name}: jobs on OpenStack are not supported yet",
-            "log in to its servers with the key pair of the spec, and start jobs there",
-        )
+        """Return the nodes; raises BackendError if the spec does not let jobs enter them."""
+        if self._guests is None:
+            raise BackendError(
+                f"cluster {self.name}: its spec does not let jobs enter the servers",
+                "add `ssh: {}` and run `nearmetal up --replace`; nearmetal-spec(5), OPENSTACK, "
+                "`ssh`, has the needs of the image",
+            )
+        return self._guests.nodes()
 
 
 def open_backend(spec: OpenstackSpec, store: Store, runner: Runner) -> OpenstackBackend:

@@ -83,7 +83,11 @@ class Server(Values):
     group: str | None = None
     networks: Joined
     floating: YesNo
+    access: str | None = None
+    """The way of the first login; None: jobs do not enter it."""
 
+
+CONFIG_DRIVE = "config drive"
 
 IN_PLACE = frozenset({"host", "slots", "floating", "outside", "routes"})
 """Attributes that change without recreating a resource."""
@@ -127,6 +131,7 @@ def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode, facts: Fact
         group=spec.group_of(host),
         networks=tuple(port_text(n.name, n.kind, filtered=n.port_security) for n in spec.networks),
         floating=node.floating,
+        access=None if spec.ssh is None else CONFIG_DRIVE,
     )
 
 

@@ -119,6 +119,14 @@ class CloudHost(Host):
     nodes: Annotated[list[CloudNode], Field(min_length=1, max_length=MAX_SERVERS)]
 
 
+class CloudAccess(Model):
+    """How jobs enter the servers: by ssh, with keys that the cluster brings."""
+
+    timeout: Annotated[int, Field(ge=10, le=86400)] = Field(
+        default=900, description="seconds that the guests of servers have until they answer"
+    )
+
+
 class OpenstackSpec(ClusterSpec):
     """A cluster of servers on OpenStack."""
 
@@ -138,6 +146,9 @@ class OpenstackSpec(ClusterSpec):
     )
     key: CloudName | None = Field(
         default=None, description="name of the key pair for logins; default: none"
+    )
+    ssh: CloudAccess | None = Field(
+        default=None, description="jobs enter the servers by ssh; default: no jobs"
     )
     apart: bool = Field(
         default=False, description="whether each host is another hypervisor; one node per host then"
@@ -199,7 +210,7 @@ class OpenstackSpec(ClusterSpec):
 
     def findings(self) -> list[Finding]:
         """Return OpenStack's own rules that the spec breaks."""
-        return [*self._networks(), *self._places(), *self._images(), *self._post()]
+        return [*self._networks(), *self._places(), *self._images(), *self._access()]
 
     def _images(self) -> Iterator[Finding]:
         if self.image_properties and not self.image_files:
@@ -260,10 +271,14 @@ class OpenstackSpec(ClusterSpec):
                     ("hosts", i, "nodes"), f"host {host.name} with apart: true", why, hint
                 )
 
-    def _post(self) -> Iterator[Finding]:
-        if self.post:
-            why = "nodes on OpenStack are not entered yet"
-            yield Finding(("post", 0), "scripts in nodes", why, "remove post")
+    def _access(self) -> Iterator[Finding]:
+        if self.post and self.ssh is None:
+            why = "no way into the servers is given"
+            yield Finding(("post", 0), "scripts in nodes", why, "add ssh: {}, or remove post")
+        if self.ssh is not None and self.networks[0].kind != "normal":
+            why = "is the network of logins, and it is direct"
+            hint = "write a normal network first"
+            yield Finding(("networks", 0), "the first network", why, hint)
 
 
 def _keys_of(network: CloudNetwork, index: int) -> Iterator[Finding]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
+from nearmetal.cluster.backends.openstack.guests import ServerGuests, first_interfaces
 from nearmetal.cluster.backends.openstack.images import ImageFile, upload
 from nearmetal.cluster.backends.openstack.marks import (
+    ACCESS,
     CLUSTER,
     HOST,
     IMAGE,
@@ -59,8 +61,10 @@ class CloudWork:
         mark: ClusterMark,
         world: World,
         catalog: Catalog,
+        *,
+        guests: ServerGuests | None = None,
     ) -> None:
-        self._session, self._spec, self._mark = session, spec, mark
+        self._session, self._spec, self._mark, self._guests = session, spec, mark, guests
         self._world, self._catalog = world, catalog
 
     @property
@@ -258,13 +262,23 @@ class CloudWork:
                 flavor_id=flavor,
                 networks=[{"port": port.id} for port in ports],
                 metadata=self._metadata(node, wanted),
+                **self._first_boot(node, ports),
                 **hints,
             )
         self._world.servers[node] = made
         return str(made.id)
 
+    def _first_boot(self, node: str, ports: Sequence[Any]) -> dict[str, Any]:
+        """Return what a request says of the first boot: nothing, unless jobs enter the server."""
+        if self._guests is None:
+            return {}
+        with self._session.asking(f"reading the ports of node {node}"):
+            data = self._guests.user_data(node, [*first_interfaces(self._catalog, ports)])
+        return {"user_data": data, "config_drive": True}
+
     def _metadata(self, node: str, wanted: Server) -> dict[str, str]:
-        return {
+        access = {} if wanted.access is None else {ACCESS: wanted.access}
+        return access | {
             MARK: self._mark.token,
             CLUSTER: self._spec.name,
             NODE: node,

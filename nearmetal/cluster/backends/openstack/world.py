@@ -11,7 +11,7 @@ from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.images import is_whole
-from nearmetal.cluster.backends.openstack.marks import HOST, IMAGE, SLOTS, ClusterMark
+from nearmetal.cluster.backends.openstack.marks import ACCESS, HOST, IMAGE, SLOTS, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import (
     MadeNetwork,
     Router,
@@ -79,6 +79,11 @@ class Catalog:
             every = [one for one in sdk.compute.keypairs() if one.name == name]
             by_id = None
         return [checked(kind, one) for one in every or ([by_id] if by_id is not None else [])]
+
+    def subnet(self, identity: str) -> Any:
+        """Return a subnet, as it is now."""
+        with self._session.asking(f"reading subnet {identity}"):
+            return checked("subnet", self._session.sdk.network.get_subnet(identity))
 
     def several(self, kind: str, name: str) -> bool:
         """Whether a name is not enough to say what is meant."""
@@ -291,6 +296,7 @@ def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str
         group=world.group_of.get(server.id),
         networks=tuple(_ports(spec, world, catalog, node)),
         floating=_is_floating(spec, world, catalog, node),
+        access=str(metadata.get(ACCESS) or "") or None,
     )
 
 

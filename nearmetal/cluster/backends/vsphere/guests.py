@@ -14,12 +14,10 @@ the key that the first one brought. `guests.json` says which machine got what.
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import ipaddress
 import json
 import re
-import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,28 +26,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from nearmetal.cluster.backends.vsphere.machine import USER_DATA
 from nearmetal.cluster.backends.vsphere.marks import Found
 from nearmetal.cluster.backends.vsphere.settings import DHCP, HOST_KEY_PATTERN
 from nearmetal.cluster.backends.vsphere.spec import SshAccess, VsphereNode, VsphereSpec
 from nearmetal.cluster.keys import KeyRing, known_hosts
-from nearmetal.cluster.ssh_nodes import OTHER_KEY, Nodes, login_options, machine_agent
-from nearmetal.config.model import Model
+from nearmetal.cluster.ssh_guests import (
+    LOOK_S,
+    NEVER,
+    OTHER,
+    GuestNode,
+    GuestRecords,
+    deliver,
+    guest_parts,
+    until_entered,
+)
+from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.core.errors import BackendError
-from nearmetal.core.files import read_json, replace_file
+from nearmetal.core.files import replace_file
 from nearmetal.core.process import AT_ONCE, Command, Runner
-from nearmetal.core.ssh import NO_CONFIG, Login
 from nearmetal.host.vcenter.session import Properties
-from nearmetal.image import GUEST_AGENT, parts_here
-from nearmetal.image.parts import GuestFile, foreign_tar, tar_of
 from nearmetal.image.seed import Seed, SeedInterface, SeedNode, cloud_config
 
 BOOT_S = 900.0
 """Limit of the time until all guests have an address: the first boot of a large machine is slow."""
 
-LOOK_S = 1.0
 ADDRESSES = ("guest.ipAddress", "guest.net")
 """Properties that VMware Tools fill."""
 
@@ -60,20 +61,6 @@ PUBLISH = (
 )
 """The command by which a guest publishes the key of its sshd."""
 
-_RECORD = "guests.json"
-_SEED = "etc/nearmetal/seed.json"
-_DELIVER_S = 600.0
-_LOGIN_S = 60.0
-# Archives that follow each other are one. A seed may be of an earlier delivery.
-_UNPACK = (
-    "tar --directory / --extract --gzip --ignore-zeros --no-same-owner --file - && "
-    "exec sh /usr/lib/nearmetal/become-node"
-)
-_REFUSALS = ("Permission denied", OTHER_KEY)
-"""Answers that do not change by waiting."""
-
-_NEVER = "it is not prepared for jobs"
-_OTHER = "its provider, guest unit, keys or list of nodes have changed"
 _NO_ADDRESS = "VMware Tools report no IPv4 address, or not that of the spec"
 
 
@@ -88,14 +75,6 @@ class GuestAddress:
     def ip(self) -> str:
         """The address alone."""
         return self.interface.partition("/")[0]
-
-
-class GuestNode(Model):
-    """A machine that was prepared: its BIOS UUID, its address, a digest of what it got."""
-
-    machine: str
-    address: str
-    digest: str
 
 
 def address_of(found: Properties, wanted: str = "") -> GuestAddress | None:
@@ -150,6 +129,7 @@ class Guests:
     ) -> None:
         self._spec, self._access, self._directory, self._runner = spec, access, directory, runner
         self._keys = KeyRing(directory / "keys", runner)
+        self._records = GuestRecords(directory)
         self._wanted = spec.guest_addresses()
         self._lock = threading.Lock()
 
@@ -178,18 +158,6 @@ class Guests:
         machine = self._spec.machine_of
         return {n.name: (h.name, n) for h, n in self._spec.nodes if machine(n).power == "on"}
 
-    def records(self) -> dict[str, GuestNode]:
-        """Return the prepared machines by node."""
-        data = read_json(self._directory / _RECORD)
-        try:
-            return {str(name): GuestNode.model_validate(one) for name, one in data.items()}
-        except (AttributeError, ValidationError):
-            return {}
-
-    def _record(self, records: Mapping[str, GuestNode]) -> None:
-        text = json.dumps({name: one.model_dump() for name, one in records.items()}, indent=1)
-        replace_file(self._directory / _RECORD, text + "\n")
-
     def address(self, node: str, found: Properties) -> GuestAddress | None:
         """Return the address of a node as its tools report it."""
         return address_of(found, self._wanted.get(node, ""))
@@ -201,8 +169,7 @@ class Guests:
     @cached_property
     def _parts(self) -> bytes:
         """What every guest gets."""
-        agent = GuestFile(GUEST_AGENT[1:], stat.S_IFREG | 0o755, machine_agent())
-        return foreign_tar(parts_here()) + tar_of([agent])
+        return guest_parts()
 
     def _digest(self, ips: Mapping[str, str], own: GuestAddress) -> str:
         """Return a digest of what a guest gets. `ips`: the addresses of all nodes."""
@@ -216,7 +183,7 @@ class Guests:
 
     def lacking(self, found: Mapping[str, Found]) -> dict[str, str]:
         """Return the reason for each running machine that is not prepared for jobs as it is now."""
-        places, records = self._addresses(found), self.records()
+        places, records = self._addresses(found), self._records.read()
         # A guest that restarts has no address for a while: the others need not care.
         same = {
             n: r for n, r in records.items() if n in found and r.machine == found[n].incarnation
@@ -228,21 +195,21 @@ class Guests:
             if node not in places:
                 reasons[node] = _NO_ADDRESS
             elif node not in same:
-                reasons[node] = _NEVER
+                reasons[node] = NEVER
             elif same[node].digest != self._digest(ips, places[node]):
-                reasons[node] = _OTHER
+                reasons[node] = OTHER
         return reasons
 
     # Reaching in
 
     def nodes(self) -> Nodes:
         """Return the prepared nodes; raises BackendError unless all of the spec are prepared."""
-        records = self.records()
+        records = self._records.read()
         for _, node in self._spec.nodes:
             if node.name not in self._on:
                 raise BackendError(f"node {node.name} is off", "jobs need all nodes: power: on")
             if node.name not in records:
-                raise BackendError(f"node {node.name}: {_NEVER}", "run `nearmetal up` again")
+                raise BackendError(f"node {node.name}: {NEVER}", "run `nearmetal up` again")
         return self._reach({name: record.address for name, record in records.items()})
 
     def _reach(self, addresses: Mapping[str, str]) -> Nodes:
@@ -252,9 +219,7 @@ class Guests:
     def forget(self, node: str) -> None:
         """Forget a machine that is removed."""
         self.close(node)
-        records = self.records()
-        if records.pop(node, None) is not None:
-            self._record(records)
+        self._records.drop(node)
 
     def close(self, node: str = "*") -> None:
         """End kept connections to a guest that goes off, or to all."""
@@ -273,7 +238,7 @@ class Guests:
             return
         (self._directory / "m").mkdir(mode=0o700, exist_ok=True)
         # A job may run over a connection to a machine that is a node already.
-        known = {node: record.machine for node, record in self.records().items()}
+        known = {node: record.machine for node, record in self._records.read().items()}
         fresh = [node for node in lacking if known.get(node) != found[node].incarnation]
         for node in fresh:
             self.close(node)
@@ -308,7 +273,9 @@ class Guests:
                 )
                 for node in some
             }
-            self._record({n: r for n, r in self.records().items() if n in self._on} | made)
+            self._records.write(
+                {n: r for n, r in self._records.read().items() if n in self._on} | made
+            )
 
     def _key_of(self, found: Properties) -> str:
         return self._access.host_key or published_key(found)
@@ -337,7 +304,7 @@ class Guests:
             return "it is not there"
         if self.address(node, machine.properties) is None:
             return _NO_ADDRESS
-        record = self.records().get(node)
+        record = self._records.read().get(node)
         known = record is not None and record.machine == machine.incarnation
         if known or self._key_of(machine.properties):
             return ""
@@ -348,28 +315,11 @@ class Guests:
     ) -> None:
         """Bring unit, provider and seed, and start the unit."""
         identity = self._access.identity or str(self._directory / "keys" / "client")
-        logins = {
-            node: Login(
-                places[node].ip,
-                "root",
-                config=NO_CONFIG,
-                options=login_options(identity, nodes.known_hosts, node),
-            )
-            for node in some
-        }
+        logins = {node: nodes.first_login(node, identity) for node in some}
         # A guest publishes its key before its sshd starts.
         first = {node: Command(login.argv("true")) for node, login in logins.items()}
-        _until_entered(nodes, first, "cannot be entered by ssh as root")
-        commands, parts = {}, gzip.compress(self._parts, 6)
-        for node, login in logins.items():
-            seed = self._seed(places, node).secret_json().encode()
-            own = tar_of([GuestFile(_SEED, stat.S_IFREG | 0o600, seed)])
-            stdin = parts + gzip.compress(own)
-            commands[node] = Command(login.argv(_UNPACK), stdin=stdin)
-        nodes.run_all(commands, "cannot be prepared by ssh as root", timeout_s=_DELIVER_S)
-        # As jobs do.
-        last = {node: nodes.command(node, ["true"], root=True) for node in some}
-        _until_entered(nodes, last, "cannot be entered by ssh with the key of the cluster")
+        until_entered(nodes, first, "cannot be entered by ssh as root")
+        deliver(nodes, identity, {node: self._seed(places, node) for node in some}, self._parts)
 
     def _seed(self, places: Mapping[str, GuestAddress], node: str) -> Seed:
         keys, own = self._keys.host_keys(places), places[node]
@@ -390,17 +340,3 @@ class Guests:
             interfaces=[SeedInterface(mac=own.mac, address=own.interface, keep=True)],
             ssh=self._keys.seed_ssh(node),
         )
-
-
-def _until_entered(nodes: Nodes, logins: Mapping[str, Command], what: str) -> None:
-    """Log in to each; a sshd that starts refuses connections for a moment."""
-    deadline = time.monotonic() + _LOGIN_S
-    while True:
-        try:
-            nodes.run_all(logins, what)
-        except BackendError as error:
-            if any(word in error.message for word in _REFUSALS) or time.monotonic() > deadline:
-                raise
-            time.sleep(LOOK_S)
-        else:
-            return

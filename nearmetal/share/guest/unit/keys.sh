@@ -2,22 +2,32 @@
 # shellcheck shell=sh
 # Keys for sshd and ssh. All files are ours alone: nothing of the image's own is rewritten.
 
-keys_write() {
-	authorized= host_key= node_key= node_key_public=
+# keys_authorized: sets $authorized, who may enter as root.
+keys_authorized() {
+	authorized=
 	while IFS='=' read -r key value; do
 		case $key in
 		ssh.authorized_keys.*)
 			authorized="$authorized$value
 "
 			;;
+		esac
+	done <"$etc/seed.lines"
+	mkdir -p "$etc/authorized_keys"
+	printf '%s' "$authorized" | put "$etc/authorized_keys/root" 0644
+}
+
+keys_write() {
+	host_key= node_key= node_key_public=
+	while IFS='=' read -r key value; do
+		case $key in
 		ssh.host_key) host_key=$value ;;
 		ssh.node_key) node_key=$value ;;
 		ssh.node_key_public) node_key_public=$value ;;
 		esac
 	done <"$etc/seed.lines"
 	[ -n "$host_key" ] && [ -n "$node_key" ] || fail "the seed has no ssh keys"
-	mkdir -p "$etc/authorized_keys"
-	printf '%s' "$authorized" | put "$etc/authorized_keys/root" 0644
+	keys_authorized
 	printf '%s%s\n' "$authorized" "$node_key_public" | put "$etc/authorized_keys/$user" 0644
 	# The \n of the seed's lines become newlines: these texts hold no other backslash.
 	printf '%b' "$host_key" | put "$etc/ssh_host_key" 0600
@@ -29,11 +39,12 @@ keys_write() {
 		names="$names $name $address"
 	done <"$run/nodes"
 	printf '%s' "$known" | put "$etc/known_hosts" 0644
-	keys_configure
+	keys_client
+	keys_server
 }
 
-keys_configure() {
-	mkdir -p /etc/ssh/sshd_config.d /etc/ssh/ssh_config.d
+keys_client() {
+	mkdir -p /etc/ssh/ssh_config.d
 	put /etc/ssh/ssh_config.d/nearmetal.conf 0644 <<-CONFIG
 		Host$names
 		  User $user
@@ -42,6 +53,10 @@ keys_configure() {
 		  GlobalKnownHostsFile $etc/known_hosts
 		  StrictHostKeyChecking yes
 	CONFIG
+}
+
+keys_server() {
+	mkdir -p /etc/ssh/sshd_config.d
 	pam=
 	[ -d /run/systemd/system ] || pam='UsePAM no'
 	put /etc/ssh/sshd_config.d/10-nearmetal.conf 0600 <<-CONFIG

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=sh
+# A machine of a cloud before it is a node: the config drive has its addresses and the keys that may
+# enter it. It has no secret. The seed comes later, by ssh.
+
+first_path=/etc/nearmetal/first.json
+drive_label=config-2
+
+# cloud_load_drivers: of the adapters for disks and discs, where there is no device manager.
+cloud_load_drivers() {
+	[ ! -d /run/udev ] || return 0
+	aliases=
+	for device in /sys/bus/pci/devices/*; do
+		read -r class <"$device/class"
+		case $class in
+		0x0100* | 0x0101* | 0x0106*)
+			read -r alias <"$device/modalias"
+			aliases="$aliases $alias"
+			;;
+		esac
+	done
+	# shellcheck disable=SC2086 # one word per driver
+	real modprobe -qab $aliases sr_mod sd_mod isofs
+}
+
+# cloud_fetch: the file for the built image in the user data, which are also those of cloud-init.
+cloud_fetch() {
+	cloud_load_drivers
+	waited=0
+	until drive=$(real blkid -L "$drive_label"); do
+		[ "$waited" -lt 50 ] || return 1
+		sleep 0.1
+		waited=$((waited + 1))
+	done
+	mkdir -p "$run/drive"
+	mount -o ro "$drive" "$run/drive" || fail "cannot mount the config drive $drive"
+	tail -n +2 "$run/drive/openstack/latest/user_data" |
+		jq -r --arg path "$first_path" '.write_files[] | select(.path == $path) | .content' |
+		put "$etc/seed.first" 0600
+	umount "$run/drive" && rmdir "$run/drive"
+	[ -s "$etc/seed.first" ] || fail "the user data on the config drive are not those of nearmetal"
+	seed_split "$etc/seed.first" "$etc/seed.lines" ||
+		fail "the user data on the config drive are no JSON document"
+}
+
+# cloud_configure: addresses, and a sshd that root can enter with the key of the cluster.
+cloud_configure() {
+	cloud_fetch || fail "no seed: the host gave none by firmware (opt/nearmetal/seed), by disc" \
+		"or by config drive"
+	seed_read
+	printf '%s\n' "$node" >/proc/sys/kernel/hostname || fail "cannot set the host name"
+	network_load_drivers
+	own_address=
+	network_each network_set_one
+	keys_authorized
+	rm -f "$etc/ssh_host_key" "$etc/ssh_host_key.pub"
+	ssh-keygen -q -t ed25519 -N '' -C '' -f "$etc/ssh_host_key" || fail "cannot make a key for sshd"
+	keys_server
+	: >"$run/first"
+}
+
+# cloud_say_key: on the console, which the cluster reads, so that its first login knows the machine.
+cloud_say_key() {
+	read -r kind key _ <"$etc/ssh_host_key.pub" || fail "sshd has no public key"
+	say "nearmetal: key $kind $key"
+}
