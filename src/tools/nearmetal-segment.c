@@ -14,11 +14,13 @@
 static const char help_text[] =
 	"usage: nearmetal-segment create FILE --parts N --part-size SIZE [--token HEX] [--lead SIZE]\n"
 	"       nearmetal-segment show FILE [--json]\n"
+	"       nearmetal-segment find OWN ALL\n"
 	"       nearmetal-segment quiesce|freeze|run CONFIG\n"
 	"\n"
 	"create writes the file that the virtual machines of one host share, before they start: one\n"
 	"page of the host and one part for each machine. It refuses a file that exists.\n"
 	"show prints the content of a segment: a file of the host, or the device in a guest.\n"
+	"find prints, in a guest, which part of the device ALL the device OWN is, for the guest unit.\n"
 	"The last three set the state of the own part, in a guest whose machine is to be moved:\n"
 	"quiesce asks all endpoints to leave the segment, freeze confirms that they have (exit\n"
 	"status 4: not yet), and run takes both back. CONFIG is /run/nearmetal/segment.conf.\n"
@@ -128,9 +130,10 @@ static enum nm_vmseg_state state_of(const char *verb)
 int main(int argc, char **argv)
 {
 	static const char usage[] =
-		"give `create FILE`, `show FILE`, or `quiesce`, `freeze` or `run` with CONFIG";
+		"give `create FILE`, `show FILE`, `find OWN ALL`, or `quiesce`, `freeze` or `run` "
+		"with CONFIG";
 	struct segment_order order = {0};
-	bool json = false, create;
+	bool json = false, create, find;
 	enum nm_vmseg_state state;
 	const char *verb;
 	int status;
@@ -138,18 +141,21 @@ int main(int argc, char **argv)
 	status = take_options(argc, argv, &order, &json);
 	if (status >= 0)
 		return status;
-	if (argc - optind != 2)
+	find = optind < argc && !strcmp(argv[optind], "find");
+	if (argc - optind != (find ? 3 : 2))
 		return usage_error(usage);
 	verb = argv[optind];
 	order.path = argv[optind + 1];
 	create = !strcmp(verb, "create");
 	state = state_of(verb);
-	if (!create && !state && strcmp(verb, "show") != 0)
+	if (!create && !state && !find && strcmp(verb, "show") != 0)
 		return usage_error(usage);
 	if (!create && (order.nr_parts || order.part_size || order.token_text || order.lead))
 		return usage_error("only create has options other than --json");
-	if ((create || state) && json)
+	if ((create || state || find) && json)
 		return usage_error("only show has the option --json");
+	if (find)
+		return segment_find(argv[optind + 1], argv[optind + 2]);
 	if (state)
 		return segment_ask(order.path, state);
 	if (create && (!order.nr_parts || !order.part_size))

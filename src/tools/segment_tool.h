@@ -16,6 +16,8 @@ struct segment_order {
 };
 
 int segment_create(const struct segment_order *order);
+/* Print the seed's lines of a machine whose two devices these are. */
+int segment_find(const char *own_path, const char *all_path);
 int segment_show(const char *path, bool json);
 /* Set the state of the own part, as CONFIG_PATH describes it. 4: endpoints have not left yet. */
 int segment_ask(const char *config_path, enum nm_vmseg_state state);

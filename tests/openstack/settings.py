@@ -191,12 +191,16 @@ class Place:
                 **default,
                 "compute_driver": "libvirt.LibvirtDriver",
                 "mkisofs_cmd": self.state / "nova" / MKISOFS,
+                # The disks are sparse, in memory.
+                "disk_allocation_ratio": 8,
             },
             "libvirt": {
                 "connection_uri": f"qemu+unix:///system?socket={socket_of(self.state)}",
                 "virt_type": "qemu",
                 "cpu_mode": "none",
                 "hw_machine_type": "x86_64=q35",
+                # Two of them for the devices of a segment.
+                "num_pcie_ports": 10,
             },
             # As root it needs no sudo.
             "nova_sys_admin": {"helper_command": f"{helper} {self.state}/nova/{host}.conf"},

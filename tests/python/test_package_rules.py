@@ -65,6 +65,7 @@ def test_the_rpms_provide_what_they_hold_of_others(tmp_path: Path) -> None:
         "nearmetal": ["jinja2", "pydantic-core"],
         "libnearmetal-fi": [],
         "nearmetal-study": ["duckdb"],
+        "nearmetal-computed": [],
         "nearmetal-guest": [],
     }
 

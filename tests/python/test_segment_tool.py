@@ -297,3 +297,36 @@ def test_info_says_what_a_segment_offers(tmp_path: Path) -> None:
     segment = told()
     assert not segment["usable"]
     assert "No such file" in segment["reason"]
+
+
+def test_devices_of_two_segments_are_not_taken_for_one(tmp_path: Path) -> None:
+    create(tmp_path / "all")
+    (tmp_path / "own").write_bytes(bytes(2 * MIB))
+    done = run("find", tmp_path / "own", tmp_path / "all")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "appears in 0 parts of the whole" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "whole", "why"),
+    [
+        (bytes(4 * MIB), "all", "has 4194304 bytes, but a part has 2097152"),
+        (bytes(2 * MIB), "own", "segment"),
+        (bytes(2 * MIB), "none", "No such file or directory"),
+        (b"", "all", ""),
+    ],
+)
+def test_devices_of_another_form_are_named(
+    tmp_path: Path, own: bytes, whole: str, why: str
+) -> None:
+    create(tmp_path / "all")
+    (tmp_path / "own").write_bytes(own)
+    done = run("find", tmp_path / "own", tmp_path / whole)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert why in done.stderr
+    assert done.stderr.startswith("nearmetal-segment: ")
+
+
+def test_find_takes_two_files() -> None:
+    assert run("find", "/x").returncode == 2
+    assert run("find", "/x", "/y", "--json").returncode == 2

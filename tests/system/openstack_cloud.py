@@ -41,9 +41,10 @@ _WAIT_S = 300
 
 @dataclass(frozen=True)
 class RealCloud:
-    """A cloud that runs. `content`: the entries of its clouds.yaml."""
+    """A cloud that runs. `content`: the entries of its clouds.yaml; `pid`: in its namespaces."""
 
     content: Mapping[str, Any]
+    pid: int = 0
     _connections: dict[str, Any] = field(default_factory=dict)
 
     def connected(self, user: str = "member") -> Any:
@@ -115,13 +116,14 @@ def running_cloud(directory: Path, *, heat: bool = False, bridge: str = "") -> I
 
     `bridge`: guests are real, and their ports are on this bridge.
     """
-    with services(directory / "logs", heat=heat, bridge=bridge) as (_, said):
+    with services(directory / "logs", heat=heat, bridge=bridge) as (process, said):
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
-            yield RealCloud(said["clouds"])
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            yield RealCloud(said["clouds"], int(children.split()[0]))
 
 
 def opened(spec: OpenstackSpec, directory: Path) -> Cluster:

@@ -10,16 +10,25 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("openstack")
 
+from nearmetal.computed.domains import EXTRA_SPEC
+from nearmetal.computed.segment_files import PREFIX
+from nearmetal.computed.service import read_status
+from tests.openstack import hypervisor
 from tests.system.openstack_cloud import (
     QUIET,
+    ROOT,
     RealCloud,
     gone,
     objects,
@@ -105,3 +114,154 @@ def test_servers_of_an_uploaded_image_boot_are_started_again_and_leave_nothing(
     assert objects(cloud) == before
     assert ports_of(bridge) == []
     assert [machine_of(server.id) for server in servers.values()] == [[], []]
+
+
+# nearmetal-computed
+
+
+@dataclass
+class Segments:
+    """The service on the hypervisor of the cloud, in its namespace of mounts."""
+
+    cloud: RealCloud
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *words: str) -> list[str]:
+        return ["nsenter", f"--mount=/proc/{self.cloud.pid}/ns/mnt", *words]
+
+    def start(self) -> None:
+        clouds, settings = self.folder / "clouds.yaml", self.folder / "computed.yaml"
+        clouds.touch(0o600)
+        clouds.write_text(yaml.safe_dump({"clouds": {"c": self.cloud.content["admin"]}}))
+        socket = hypervisor.socket_of(Path("/run/nearmetal-openstack"))
+        uri = f"qemu+unix:///system?socket={socket}"
+        settings.write_text(f"version: 1\ncloud: c\nclouds: {clouds}\nparts: 2\nlibvirt: {uri}\n")
+        with (self.folder / "log").open("ab") as log:
+            words = ("computed", "serve", "--settings", str(settings), "--state", str(self.state))
+            argv = self.command(sys.executable, "-m", "nearmetal", *words)
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def states(self) -> dict[str, str]:
+        """Return the state of the part of each server, or why it has none."""
+        if not (self.state / "status.json").exists():
+            return {}
+        status = read_status(self.state)
+        held = {p["server"]: p["state"] for one in status["segments"] for p in one["parts"]}
+        return held | {one["server"]: one["why"] for one in status["refusals"]}
+
+    def until(self, wanted: dict[str, str]) -> None:
+        for _ in self.cloud.waiting(f"{wanted}: {self.folder / 'log'}"):
+            if self.states() == wanted:
+                return
+
+    def files(self) -> list[Path]:
+        return sorted(Path("/dev/shm").glob(PREFIX + "*"))
+
+    def mapped(self, server: str) -> dict[str, set[str]]:
+        """Return the segments that the QEMU of a server has mapped, each with the rights."""
+        (pid,) = machine_of(server)
+        found: dict[str, set[str]] = {}
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if PREFIX in line:
+                found.setdefault(line.split()[5], set()).add(line.split()[1])
+        return found
+
+
+@pytest.fixture
+def segments(cloud: RealCloud, tmp_path: Path) -> Iterator[Segments]:
+    made = Segments(cloud, tmp_path)
+    assert made.files() == []
+    try:
+        yield made
+    finally:
+        made.kill()
+        for path in made.files():
+            path.unlink()
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A project that starts servers of one image."""
+
+    sdk: Any
+    image: str
+
+    def server(self, name: str, flavor: str, group: str) -> Any:
+        return self.sdk.compute.create_server(
+            name=name,
+            image_id=self.image,
+            flavor_id=flavor,
+            networks="none",
+            scheduler_hints={"group": group},
+        )
+
+    def delete(self, server: Any) -> None:
+        self.sdk.compute.delete_server(server.id)
+        self.sdk.compute.wait_for_delete(server)
+
+    def group(self) -> str:
+        return str(self.sdk.compute.create_server_group(name="near", policy="affinity").id)
+
+
+def test_servers_of_one_group_share_a_segment_and_others_get_none(
+    cloud: RealCloud, segments: Segments
+) -> None:
+    admin, member = cloud.connected("admin"), cloud.connected()
+    image = admin.image.create_image(
+        "boots",
+        data=DISK + bytes(1 << 20),
+        container_format="bare",
+        disk_format="raw",
+        visibility="public",
+        wait=True,
+        # A user may say so of an image, which gives nothing.
+        properties={EXTRA_SPEC: "2 MiB", "hw_machine_type": "q35"},
+    )
+    flavors = {}
+    for name in ("shares", "plain"):
+        flavors[name] = admin.compute.create_flavor(name=name, ram=128, vcpus=1, disk=1).id
+    admin.compute.create_flavor_extra_specs(flavors["shares"], {EXTRA_SPEC: "2 MiB"})
+    red, blue = Tenant(member, image.id), Tenant(admin, image.id)
+    # Both projects have a group of one name.
+    near, far = red.group(), blue.group()
+    evil = f"</nova:name>{EXTRA_SPEC}<nova:name>"
+    one = red.server("one", flavors["shares"], near)
+    two = red.server(evil, flavors["shares"], near)
+    plain = red.server("plain", flavors["plain"], near)
+    other = blue.server("one", flavors["shares"], far)
+    for tenant, server in ((red, one), (red, two), (red, plain), (blue, other)):
+        tenant.sdk.compute.wait_for_server(server, wait=120)
+
+    segments.start()
+    segments.until({one.id: "given", two.id: "given", other.id: "given"})
+    # QEMU maps the own part for writing, and the whole for reading.
+    (shared,) = segments.mapped(one.id)
+    assert segments.mapped(one.id) == segments.mapped(two.id) == {shared: {"rw-s", "r--s"}}
+    (foreign,) = segments.mapped(other.id)
+    assert foreign != shared
+    assert segments.mapped(plain.id) == {}
+    assert sorted(map(str, segments.files())) == sorted([shared, foreign])
+    assert {Path(name).stat().st_mode & 0o777 for name in (shared, foreign)} == {0o600}
+
+    # The service is killed, and a server ends meanwhile.
+    segments.kill()
+    red.delete(one)
+    assert segments.mapped(two.id) == {shared: {"rw-s", "r--s"}}
+    segments.start()
+    segments.until({one.id: "resting", two.id: "given", other.id: "given"})
+    for tenant, server in ((red, two), (red, plain), (blue, other)):
+        tenant.delete(server)
+    segments.until({})
+    assert segments.files() == []
+    for tenant, group in ((red, near), (blue, far)):
+        tenant.sdk.compute.delete_server_group(group)

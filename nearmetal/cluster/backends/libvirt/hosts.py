@@ -192,16 +192,22 @@ def layout(shell: HostShell, record: ResourceRecord) -> Layout:
     text = shell.check(
         f"cannot read the segment {path}", [_tool(shell, directory), "show", path, "--json"]
     )
+    return read_layout(text, record.notes.size or 0, f"host {shell.name}")
+
+
+def read_layout(text: str, size: int, where: str) -> Layout:
+    """Return the layout in the output of `nearmetal-segment show --json`. Pure.
+
+    Raises BackendError, which begins with `where`.
+    """
     try:
         data: Any = json.loads(text)
         names = ("nr_parts", "part_size", "part_off", "lead")
         nr_parts, part_size, part_off, lead = (int(data[name]) for name in names)
         token = str(data["token"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BackendError(
-            f"host {shell.name}: the output of {TOOL} is not complete: {error}"
-        ) from error
-    return Layout(token, nr_parts, part_size, lead + part_off, record.notes.size or 0)
+        raise BackendError(f"{where}: the output of {TOOL} is not complete: {error}") from error
+    return Layout(token, nr_parts, part_size, lead + part_off, size)
 
 
 def delete(shell: HostShell, record: ResourceRecord) -> None:

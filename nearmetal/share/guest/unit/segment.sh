@@ -5,6 +5,11 @@
 segment_seed() {
 	seg_device= seg_token= seg_nr_parts= seg_part= seg_part_size= seg_size=
 	seg_own_pci= seg_all_pci= seg_numa=-1 seg_vcpu_numa=-1 seg_distances=
+	[ ! -e "$etc/seed.lines" ] || segment_values "$etc/seed.lines"
+}
+
+# segment_values FILE: the values of lines as those of the seed.
+segment_values() {
 	while IFS='=' read -r key value; do
 		[ "$value" != null ] || continue
 		case $key in
@@ -20,13 +25,20 @@ segment_seed() {
 		segment.vcpu_numa) seg_vcpu_numa=$value ;;
 		segment.distances.*) seg_distances="$seg_distances $value" ;;
 		esac
-	done <"$etc/seed.lines"
+	done <"$1"
 }
 
 segment_set() {
 	segment_seed
+	if [ -z "$seg_device" ]; then
+		segment_discover
+		return
+	fi
+	segment_take
+}
+
+segment_take() {
 	rm -f "$run/segment.conf" /dev/nearmetal/own /dev/nearmetal/all
-	[ -n "$seg_device" ] || return 0
 	case $seg_device in
 	ivshmem) segment_ivshmem ;;
 	dax) segment_dax ;;
@@ -38,25 +50,22 @@ segment_set() {
 
 # segment_bar DEVICE: sets $bar to the size of its third BAR.
 segment_bar() {
+	bar=0
 	{
 		read -r _ _ _
 		read -r _ _ _
 		read -r bar_start bar_end _
-	} <"$1/resource"
-	bar=0
+	} <"$1/resource" || return 0
 	[ "$bar_end" = 0x0000000000000000 ] || bar=$((bar_end - bar_start + 1))
 }
 
 # segment_ivshmem: among all ivshmem devices, mine are the two whose BARs have the seed's sizes.
 segment_ivshmem() {
 	own= all= found=
-	for device in /sys/bus/pci/devices/*; do
-		read -r vendor <"$device/vendor"
-		[ "$vendor" = 0x1af4 ] || continue
-		read -r id <"$device/device"
-		[ "$id" = 0x1110 ] || continue
+	segment_devices
+	for address in $devices; do
+		device=$pci/devices/$address
 		segment_bar "$device"
-		address=${device##*/}
 		found="$found $address ($bar bytes)"
 		if [ "$bar" = "$seg_size" ] && [ "${seg_all_pci:-$address}" = "$address" ]; then
 			[ -z "$all" ] || fail "segment: two devices show $seg_size bytes, and the seed names none"
@@ -71,6 +80,91 @@ segment_ivshmem() {
 	segment_offer "$own" own 0660
 	segment_offer "$all" all 0440
 	integrity=enforced
+}
+
+# segment_devices: sets $devices to the ivshmem devices.
+segment_devices() {
+	devices=
+	for device in "$pci"/devices/*; do
+		[ -e "$device/vendor" ] || continue
+		read -r vendor <"$device/vendor"
+		read -r id <"$device/device"
+		[ "$vendor $id" != '0x1af4 0x1110' ] || devices="$devices ${device##*/}"
+	done
+}
+
+# segment_none WORDS: devices that are no segment. They may serve another program.
+segment_none() {
+	rm -f "$run/segment.conf" "$run/segment.found" /dev/nearmetal/own /dev/nearmetal/all
+	warn "segment: $*"
+}
+
+# segment_discover: the seed names no segment, but the host may have plugged in its two devices.
+segment_discover() {
+	segment_devices
+	if [ -z "$devices" ]; then
+		rm -f "$run/segment.conf" "$run/segment.left" /dev/nearmetal/own /dev/nearmetal/all
+		return 0
+	fi
+	! segment_is_known || return 0
+	tries=0
+	# They come one after the other.
+	while set -- $devices && [ "$#" = 1 ] && [ "$tries" -lt 50 ]; do
+		sleep 0.1
+		tries=$((tries + 1))
+		segment_devices
+	done
+	[ "$#" = 2 ] || {
+		segment_none "not two ivshmem devices but $#:$devices"
+		return 0
+	}
+	for address; do
+		segment_room "$address" || return 0
+	done
+	segment_bar "$pci/devices/$1"
+	size=$bar
+	segment_bar "$pci/devices/$2"
+	[ "$size" -lt "$bar" ] || set -- "$2" "$1"
+	printf '1\n' >"$pci/devices/$1/enable" && printf '1\n' >"$pci/devices/$2/enable" &&
+		nearmetal-segment find "$pci/devices/$1/resource2" "$pci/devices/$2/resource2" \
+			>"$run/segment.found" 2>&1 || {
+		segment_none "$1 and $2: $(tr '\n' ' ' <"$run/segment.found")"
+		return 0
+	}
+	segment_values "$run/segment.found"
+	rm -f "$run/segment.found"
+	seg_own_pci=$1 seg_all_pci=$2
+	segment_take
+	rm -f "$run/segment.left"
+}
+
+# segment_is_known: whether the devices are those that $run/segment.conf, or segment.left, is about.
+segment_is_known() {
+	[ -e "$run/segment.conf" ] || [ -e "$run/segment.left" ] || return 1
+	[ -e /dev/nearmetal/own ] && [ -e /dev/nearmetal/all ] || return 1
+	words=$(nearmetal-segment show --json /dev/nearmetal/all 2>/dev/null) || return 1
+	seg_token=$(sed -n 's/^token = //p' "$run/segment.conf" "$run/segment.left" 2>/dev/null)
+	case $words in *"\"$seg_token\""*) [ -n "$seg_token" ] ;; *) return 1 ;; esac
+}
+
+# segment_room ADDRESS: the memory of a device that was plugged in may find no place, because the
+# firmware gave its port a small one. Without the port, the kernel plans both again.
+segment_room() {
+	segment_bar "$pci/devices/$1"
+	[ "$bar" = 0 ] || return 0
+	port=$(readlink -f "$pci/devices/$1")
+	port=${port%/*}
+	set -- "$1" "$port"/????:??:??.?/
+	case $#/${port##*/} in
+	2/????:*)
+		printf '1\n' >"$port/remove" && printf '1\n' >"$pci/rescan"
+		segment_bar "$pci/devices/$1"
+		;;
+	esac
+	[ "$bar" != 0 ] || {
+		segment_none "the kernel has no room for the memory of $1"
+		return 1
+	}
 }
 
 # segment_offer DEVICE NAME MODE: its memory under /dev/nearmetal, for the group and nobody else.
@@ -116,6 +210,10 @@ segment_verify() {
 # segment_endpoints: a rank for each slot; the layout of a part has at most 256 endpoints.
 segment_endpoints() {
 	endpoints=1
+	[ -e "$run/nodes" ] || {
+		endpoints=$(nproc)
+		return
+	}
 	while read -r name _ slots _; do
 		[ "$name" != "$node" ] || endpoints=$slots
 	done <"$run/nodes"

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which server is in which group: only Nova knows. Its answer is checked against the domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from openstack import exceptions as faults
+
+from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.computed.domains import is_id
+
+_VERSION = "2.71"
+"""The first version of Nova's API that names the group of a server."""
+
+
+@dataclass(frozen=True)
+class ServerMembership:
+    """What Nova says about a server. `group`: "" for none."""
+
+    project: str
+    group: str
+
+
+def read_membership(server: str, answer: Any) -> ServerMembership:
+    """Return the membership in an answer of Nova; raises ValueError for one of another form."""
+    found = answer["server"]
+    groups, project = found["server_groups"], found["tenant_id"]
+    if found["id"] != server or not isinstance(project, str) or not isinstance(groups, list):
+        raise ValueError("another server")
+    if len(groups) > 1 or not all(map(is_id, groups)):
+        raise ValueError("a group without an ID")
+    return ServerMembership(project, groups[0] if groups else "")
+
+
+class NovaGroups:
+    """Questions to Nova with the credentials of the service."""
+
+    def __init__(self, session: CloudSession) -> None:
+        self._session = session
+
+    def membership(self, server: str) -> ServerMembership:
+        """Return the project and group of a server; raises BackendError."""
+        with self._session.asking(f"reading server {server}"):
+            answer = self._session.sdk.compute.get(f"/servers/{server}", microversion=_VERSION)
+            faults.raise_from_response(answer)
+            return read_membership(server, answer.json())

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers of this hypervisor, by libvirt, and their devices, by QEMU's monitor."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.machine import SegmentView
+from nearmetal.computed.domains import ServerDomain, empty_ports, read_server
+from nearmetal.core.errors import BackendError
+from nearmetal.core.extras import ExtraError
+
+_RUNNING = (1, 2)
+"""libvirt's states `running` and `blocked`."""
+
+_DEVICES, _OBJECTS = "/machine/peripheral", "/objects"
+_KEEPALIVE_S, _KEEPALIVE_TRIES = 5, 3
+
+_Given = TypeVar("_Given")
+
+
+@dataclass(frozen=True)
+class SeenServer:
+    """A domain that exists. `domain`: None if it gets no segment; `fault`: why nothing is known."""
+
+    server: str
+    run: int
+    running: bool
+    domain: ServerDomain | None = None
+    fault: str = ""
+
+
+class Deadline:
+    """Calls that may never return, because a QEMU hangs: each has a thread and a time."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._busy: dict[str, threading.Thread] = {}
+
+    def call(self, key: str, what: str, work: Callable[[], _Given]) -> _Given:
+        """Return what `work` returns, or raise what it raises; BackendError after the time.
+
+        Until such a late call ends, no other call of the same key begins.
+        """
+        late = self._busy.get(key)
+        if late is not None and late.is_alive():
+            raise BackendError(f"{what} has not answered yet")
+        results: list[_Given] = []
+        faults: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(work())
+            except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
+                faults.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(self._limit_s)
+        if thread.is_alive():
+            self._busy[key] = thread
+            raise BackendError(f"{what} does not answer within {self._limit_s:g} s")
+        self._busy.pop(key, None)
+        if faults:
+            raise faults[0]
+        return results[0]
+
+
+class ServerHypervisor(Hypervisor):
+    """A connection to the libvirt of this hypervisor."""
+
+    def __init__(self, uri: str) -> None:
+        """Connect, ready for events; raises BackendError with a remedy."""
+        listen()
+        super().__init__(uri)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, in another thread, after each event of a domain, and when the link breaks."""
+
+        def on_event(*_: Any) -> None:
+            wake()
+
+        kinds = ("LIFECYCLE", "DEVICE_REMOVED", "METADATA_CHANGE")
+        with self._asking("cannot watch its domains"):
+            self._link.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_TRIES)
+            self._link.registerCloseCallback(on_event, None)
+            for kind in kinds:
+                number = getattr(self._api, f"VIR_DOMAIN_EVENT_ID_{kind}")
+                self._link.domainEventRegisterAny(None, number, on_event, None)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection still stands."""
+        with contextlib.suppress(self._api.libvirtError):
+            return bool(self._link.isAlive())
+        return False
+
+    def owner(self) -> tuple[int, int]:
+        """Return user and group of QEMU."""
+        found = re.fullmatch(r"\+?([0-9]+):\+?([0-9]+)", self.about().label)
+        if found is None:
+            raise BackendError(f"{self.uri}: libvirt names no user and group of QEMU by number")
+        return int(found[1]), int(found[2])
+
+    def servers(self) -> list[SeenServer]:
+        """Return all domains that exist."""
+        with self._asking("cannot list its domains"):
+            domains = self._link.listAllDomains(self._api.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        return list(self._seen(domains))
+
+    def _seen(self, domains: Sequence[Any]) -> Iterator[SeenServer]:
+        for domain in domains:
+            # A domain that has ended since then is left out.
+            with contextlib.suppress(self._api.libvirtError):
+                state, run = domain.state()[0], domain.ID()
+                seen = SeenServer(str(domain.UUIDString()), run, state in _RUNNING)
+                if run < 0:
+                    continue
+                try:
+                    found = read_server(domain.XMLDesc(0))
+                    if found is not None and found.server != seen.server:
+                        found, fault = None, "its XML has another UUID"
+                        yield replace(seen, fault=fault)
+                        continue
+                    yield replace(seen, domain=found)
+                except BackendError as error:
+                    yield replace(seen, fault=error.message)
+
+    def _find(self, server: str) -> Any:
+        with self._asking(f"cannot find server {server}"):
+            return self._link.lookupByUUIDString(server)
+
+    def has(self, server: str, views: Sequence[SegmentView]) -> bool:
+        """Whether the devices of all views are plugged in."""
+        names = self._named(self._find(server), _DEVICES)
+        return all(view.device["id"] in names for view in views)
+
+    def empty_ports(self, domain: ServerDomain) -> tuple[str, ...]:
+        """Return the ports of a server that have no device, the last first."""
+        return empty_ports(self._monitor(self._find(domain.server), "query-pci"), domain.ports)
+
+    def plug_in(self, server: str, views: Sequence[SegmentView], ports: Sequence[str]) -> None:
+        """Plug in each view that is missing, at the first of the ports."""
+        domain = self._find(server)
+        there = self._named(domain, _DEVICES)
+        missing = [view for view in views if view.device["id"] not in there]
+        if len(ports) < len(missing):
+            raise BackendError(
+                f"it has {len(ports)} empty PCIe root ports for {len(missing)} devices"
+            )
+        pairs = zip(missing, ports, strict=False)
+        moved = [SegmentView(view.memory, {**view.device, "bus": port}) for view, port in pairs]
+        self.plug(str(domain.name()), moved)
+
+    def ask_back(self, server: str, views: Sequence[SegmentView]) -> bool:
+        """Ask the guest to let the devices go; returns whether all have gone. Does not wait."""
+        domain = self._find(server)
+        devices, objects = self._named(domain, _DEVICES), self._named(domain, _OBJECTS)
+        gone = True
+        for view in views:
+            if view.device["id"] in devices:
+                gone = False
+                # The guest may be busy with the last request.
+                with contextlib.suppress(BackendError):
+                    self._monitor(domain, "device_del", id=view.device["id"])
+            elif view.memory["id"] in objects:
+                self._monitor(domain, "object-del", id=view.memory["id"])
+        return gone
+
+
+_listening = threading.Event()
+
+
+def listen() -> None:
+    """Start the thread that receives libvirt's events: before the first connection, and once."""
+    if _listening.is_set():
+        return
+    try:
+        import libvirt  # noqa: PLC0415 - only where the service runs
+    except ImportError as error:
+        raise ExtraError("libvirt", "nearmetal-computed", error) from error
+    _listening.set()
+    libvirt.virEventRegisterDefaultImpl()
+
+    def loop() -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+    threading.Thread(target=loop, daemon=True).start()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nearmetal-guest hotplug`: the real unit with a tree of devices made of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nearmetal.core.resources import share
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+OWN, ALL = "0000:06:00.0", "0000:07:00.0"
+TOOL = f"""#!/bin/sh
+echo "$@" >>"$0.calls"
+case $1 in
+find) [ ! -e "$0.foreign" ] || {{ echo 'nearmetal-segment: no segment' >&2; exit 1; }}
+	printf 'segment.device=ivshmem\\nsegment.token={TOKEN}\\nsegment.nr_parts=2\\n'
+	printf 'segment.part=1\\nsegment.part_size=4096\\nsegment.size=16384\\n' ;;
+show) [ -e "$3" ] && echo '{{"token": "{TOKEN}"}}' ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class PluggedGuest:
+    """The guest unit with all its places below one directory."""
+
+    folder: Path
+
+    def device(self, address: str, size: int, ids: str = "0x1af4 0x1110") -> Path:
+        """Plug in a device at a port of its own; `size` 0: its memory has no place."""
+        port = self.folder / "sys" / "ports" / f"0000:00:{address[5:7]}.0"
+        folder = port / address
+        folder.mkdir(parents=True)
+        (port / f"{port.name}:pcie001").mkdir()
+        vendor, device = ids.split()
+        end = hex(0x1000 + size - 1) if size else "0x" + "0" * 16
+        bars = ["0x0 0x0 0x0", "0x0 0x0 0x0", f"0x1000 {end} 0x0"]
+        for name, text in {"vendor": vendor, "device": device, "enable": "0"}.items():
+            (folder / name).write_text(text + "\n")
+        (folder / "resource").write_text("\n".join(bars) + "\n")
+        (folder / "resource2").touch()
+        (self.folder / "sys" / "devices" / address).symlink_to(folder)
+        return port
+
+    def unplug(self, *addresses: str) -> None:
+        for address in addresses:
+            (self.folder / "sys" / "devices" / address).unlink()
+
+    def run(self, verb: str = "hotplug") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", self.folder / "nearmetal-guest", verb],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def conf(self) -> set[str]:
+        path = self.folder / "run" / "segment.conf"
+        return set(path.read_text().splitlines()) if path.exists() else set()
+
+    def calls(self) -> list[str]:
+        path = self.folder / "bin" / "nearmetal-segment.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> PluggedGuest:
+    if os.geteuid() != 0:
+        pytest.skip("the unit gives files to a group, as root")
+    unit, programs, lib = share("guest", "unit"), tmp_path / "bin", tmp_path / "lib"
+    places = {
+        "lib=/usr/lib/nearmetal": f"lib={lib}",
+        "etc=/etc/nearmetal": f"etc={tmp_path}/etc",
+        "run=/run/nearmetal": f"run={tmp_path}/run",
+        "pci=/sys/bus/pci": f"pci={tmp_path}/sys",
+        "group=nearmetal": "group=root",
+        "PATH=/usr/sbin:": f"PATH={programs}:/usr/sbin:",
+        "/dev/console": f"{tmp_path}/console",
+        "/dev/ttyS0": f"{tmp_path}/serial",
+        "/dev/nearmetal": f"{tmp_path}/dev",
+    }
+    for folder in (lib, programs, tmp_path / "sys" / "devices"):
+        folder.mkdir(parents=True)
+    for path in unit.iterdir():
+        if path.suffix == ".sh" or path.name == "nearmetal-guest":
+            text = path.read_text()
+            for fixed, ours in places.items():
+                text = text.replace(fixed, ours)
+            (lib / path.name).write_text(text)
+    (lib / "nearmetal-guest").rename(tmp_path / "nearmetal-guest")
+    tool = programs / "nearmetal-segment"
+    tool.write_text(TOOL)
+    tool.chmod(0o755)
+    return PluggedGuest(tmp_path)
+
+
+def test_the_two_devices_are_found_in_any_order_and_once(guest: PluggedGuest) -> None:
+    guest.device(ALL, 16384)
+    guest.device(OWN, 4096)
+    done = guest.run()
+    assert done.returncode == 0, done.stderr
+    assert {"part = 1", f"token = {TOKEN}", "integrity = enforced"} < guest.conf()
+    assert f"endpoints = {len(os.sched_getaffinity(0))}" in guest.conf()
+    links = {name: str((guest.folder / "dev" / name).readlink()) for name in ("own", "all")}
+    assert OWN in links["own"]
+    assert ALL in links["all"]
+    assert guest.run().returncode == 0
+    # Processes may use the segment now: no word of it is written again.
+    assert [call.split()[0] for call in guest.calls()].count("find") == 1
+
+
+def test_without_devices_there_is_no_segment(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    guest.run()
+    guest.unplug(OWN, ALL)
+    done = guest.run()
+    assert (done.returncode, guest.conf()) == (0, set())
+    assert list((guest.folder / "dev").iterdir()) == []
+
+
+def test_a_machine_that_has_left_does_not_return_by_an_event(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    guest.run()
+    run = guest.folder / "run"
+    (run / "segment.conf").rename(run / "segment.left")
+    assert guest.run().returncode == 0
+    assert guest.conf() == set()
+    guest.unplug(OWN, ALL)
+    guest.run()
+    assert not (run / "segment.left").exists()
+
+
+@pytest.mark.parametrize("sizes", [(4096,), (4096, 8192, 16384), (4096, 16384)])
+def test_devices_that_are_no_segment_end_nothing(
+    guest: PluggedGuest, sizes: tuple[int, ...]
+) -> None:
+    (guest.folder / "bin" / "nearmetal-segment.foreign").touch()
+    for number, size in enumerate(sizes, 5):
+        guest.device(f"0000:{number:02x}:00.0", size)
+    done = guest.run()
+    assert (done.returncode, guest.conf()) == (0, set())
+    assert "nearmetal: warning" in done.stderr
+    assert not (guest.folder / "run" / "failed").exists()
+
+
+def test_other_devices_are_not_touched(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096, "0x1af4 0x1041")
+    guest.device(ALL, 16384, "0x8086 0x1110")
+    assert guest.run().returncode == 0
+    assert guest.calls() == []
+
+
+def test_a_device_without_memory_is_found_again_with_its_port(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    port = guest.device(ALL, 0)
+    done = guest.run()
+    # Here no kernel gives it memory.
+    assert f"the kernel has no room for the memory of {ALL}" in done.stderr
+    assert (port / "remove").read_text() == "1\n"
+    assert (guest.folder / "sys" / "rescan").read_text() == "1\n"
+    assert not (guest.folder / "sys" / "ports" / "0000:00:06.0" / "remove").exists()
+
+
+def test_a_port_with_another_device_is_not_removed(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    port = guest.device(ALL, 0)
+    (port / "0000:07:00.1").mkdir()
+    assert "no room" in guest.run().stderr
+    assert not (port / "remove").exists()
+
+
+def test_the_segment_of_a_seed_is_left_to_the_seed(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    etc = guest.folder / "etc"
+    etc.mkdir()
+    segment = {"device": "ivshmem", "token": TOKEN, "part": 0}
+    seed = {"version": 1, "name": "n1", "cluster": "c", "ssh": {}, "segment": segment, "nodes": []}
+    (etc / "seed.json").write_text(json.dumps(seed))
+    done = guest.run()
+    assert done.returncode == 0, done.stderr
+    assert guest.calls() == []
