@@ -26,6 +26,8 @@ struct pingpong {
 	struct samples samples;
 	char *out, *in;
 	int nr_samples;
+	bool writes; /* each message before it is sent */
+	int nr_written;
 	size_t inject;
 };
 
@@ -43,6 +45,8 @@ static bool post_send(struct pingpong *p, size_t size, uint64_t tag)
 		JOB_RETRY(job, &job->main, fi_tinject(job->main.ep, p->out, size, other(p), tag));
 		return false;
 	}
+	if (p->writes)
+		memset(p->out, p->nr_written++, size);
 	JOB_RETRY(job, &job->main, fi_tsend(job->main.ep, p->out, size, NULL, other(p), tag, NULL));
 	return true;
 }
@@ -258,12 +262,13 @@ static void pin(const struct pingpong *p)
 static void usage(FILE *to)
 {
 	fprintf(to,
-		"usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-x BYTES] "
+		"usage: fabric_pingpong [-r RANK -d DIR] [-p PROVIDER] [-t SAMPLES] [-b] [-f] [-x BYTES] "
 		"[-w SECONDS] [-T DIR] [-s BYTES]\n"
 		"  -r RANK -d DIR  be this rank of two that are started one by one\n"
 		"  -p PROVIDER     libfabric provider (default nearmetal)\n"
 		"  -t SAMPLES      per size (default 200)\n"
 		"  -b              pin the two to the first and second core that they may use\n"
+		"  -f              write each message before it is sent, within its time\n"
 		"  -x BYTES        largest message (default 4M)\n"
 		"  -T DIR          measure by turns, told by pipes in DIR\n"
 		"  -s BYTES        shift all that follows in the heap by about so much\n"
@@ -287,7 +292,7 @@ int main(int argc, char **argv)
 	const char *turns = NULL;
 	int option;
 
-	while ((option = getopt(argc, argv, JOB_OPTIONS "t:bx:T:s:h")) != -1) {
+	while ((option = getopt(argc, argv, JOB_OPTIONS "t:bfx:T:s:h")) != -1) {
 		if (job_option(&options, option, optarg))
 			continue;
 		if (option == 't')
@@ -296,6 +301,8 @@ int main(int argc, char **argv)
 			turns = optarg;
 		else if (option == 'b')
 			pinned = true;
+		else if (option == 'f')
+			p.writes = true;
 		else if ((option != 'x' || size_parse(optarg, &max)) &&
 			 (option != 's' || size_parse(optarg, &shift))) {
 			usage(option == 'h' ? stdout : stderr);

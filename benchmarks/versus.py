@@ -62,9 +62,17 @@ Times = dict[tuple[str, int], list[float]]
 class Pair:
     """Two ranks of one build that wait for their turns."""
 
-    def __init__(self, directory: Path, provider: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        provider: Path,
+        env: dict[str, str],
+        tests: tuple[str, ...] = TESTS,
+        options: tuple[str, ...] = (),
+    ) -> None:
         """Start both ranks, each on a core of its own."""
         self.directory = directory
+        self.tests = tests
         for name in ("turns", "rundir", "addresses"):
             (directory / name).mkdir(mode=0o700, parents=True)
         self.pipes = [self._pipe(f"order.{rank}") for rank in range(RANKS)]
@@ -82,6 +90,7 @@ class Pair:
                     *("-r", str(rank), "-d", str(directory / "addresses")),
                     *("-T", str(directory / "turns"), "-w", "7200"),
                     *("-s", str(random.randrange(MOST_PADDING))),  # noqa: S311 - no secret
+                    *options,
                 ],
                 env={**variables, "VERSUS_PADDING": "x" * random.randrange(MOST_PADDING)},  # noqa: S311
                 stdout=self.out if rank == 0 else subprocess.DEVNULL,
@@ -97,7 +106,7 @@ class Pair:
     def turn(self, number: int) -> None:
         """Give one turn, and wait for its end."""
         for pipe in self.pipes:
-            os.write(pipe, f"{number} {TURN_S} shared {','.join(TESTS)}\n".encode())
+            os.write(pipe, f"{number} {TURN_S} shared {','.join(self.tests)}\n".encode())
         if not select.select([self.answer], [], [], PATIENCE_S)[0]:
             sys.exit(f"turn {number} did not end in {PATIENCE_S:.0f} s")
         os.read(self.answer, 4096)

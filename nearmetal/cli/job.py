@@ -64,6 +64,10 @@ def run_options(parser: VerbParser) -> None:
         default="nearmetal",
     )
     parser.option(
+        "--heap",
+        "put large allocations of the ranks into memory that all other ranks on the host may read, so that large messages between containers are copied once; see HEAP in fi_nearmetal(7)",
+    )
+    parser.option(
         "--timeout SECONDS",
         "end the job after SECONDS (default: no limit)",
         type=float,
@@ -96,6 +100,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
         env=parse_environment(args.env),
         channels=None if args.channels is None else tuple(args.channels.split(",")),
         provider=Provider(args.provider),
+        heap=args.heap,
         timeout_s=args.timeout,
     )
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

@@ -22,8 +22,10 @@ REMEDY = (
 """What to do if a built file is missing."""
 
 PROVIDER = "libnearmetal-fi.so"
+HEAP = "libnearmetal-heap.so"
 _IN_BUILD = {
     PROVIDER: "build/c/src/provider",
+    HEAP: "build/c/src/heap",
     "nearmetal-info": "build/c/src/tools",
     "nearmetal-segment": "build/c/src/tools",
 }
@@ -83,6 +85,15 @@ def provider_library() -> Path:
         f"the provider is not built: looked for {places[0]} and below /usr/lib and /usr/local/lib",
         f"{REMEDY}, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
     )
+
+
+def heap_library(places: Sequence[Path] = ()) -> Path:
+    """Return the library for LD_PRELOAD whose memory neighbours read; raises LaunchError."""
+    places = places or built_places(HEAP)
+    for path in places:
+        if path.is_file():
+            return path.resolve()
+    raise LaunchError(f"{places[0]} is not there", f"{REMEDY}, or run without --heap")
 
 
 def find_tool(name: str) -> Path | None:

@@ -27,7 +27,7 @@ holds the names that its writer knows.
 
 RELATIONS = ("unknown", "self", "node", "host", "network")
 INTEGRITIES = ("-", "enforced", "by convention")
-PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves")
+PROTOCOLS = ("eager", "pool", "pool past cache", "pull", "both halves", "heap")
 """Protocols of large messages, named as in `nm_protocol_name`."""
 
 WAYS = ("direct", "cma", "served")

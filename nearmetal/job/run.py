@@ -14,7 +14,7 @@ from nearmetal.cluster.backend import Backend
 from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Runner
-from nearmetal.core.resources import provider_library
+from nearmetal.core.resources import heap_library, provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
 from nearmetal.job.copies import carried, guest_mpi, is_local
@@ -66,6 +66,8 @@ class JobRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     channels: tuple[str, ...] | None = None
     provider: Provider = Provider.NEARMETAL
+    heap: bool = False
+    """Large allocations of the ranks lie in memory that their neighbours read."""
     timeout_s: float | None = None
     idle_s: float | None = None
     """End the job after it has written nothing for this time."""
@@ -179,6 +181,24 @@ def _meets_in_memory(
     return len(used) == 1 and (channels is None or not {SELF, NETWORK}.issuperset(channels))
 
 
+def _preload(
+    backend: Backend, request: JobRequest, runner: Runner, node: str, others: str
+) -> dict[str, str]:
+    """Return the environment that gives the ranks a heap, before the OTHERS that they preload."""
+    if not request.heap:
+        return {}
+    if request.provider is not Provider.NEARMETAL:
+        raise UsageError("--heap serves nearmetal only", "leave out --heap or --provider stock")
+    if not backend.shares_files:
+        raise UsageError(
+            "--heap serves containers of one kernel, and these nodes are virtual machines",
+            "leave out --heap",
+        )
+    library = heap_library()
+    _check_visible(backend, runner, node, library, "library")
+    return {"LD_PRELOAD": ":".join(word for word in (str(library), others) if word)}
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """A job that can be started: all checks are done, nothing is made yet."""
@@ -249,7 +269,8 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     }
     env = {"PATH": "/usr/bin:/bin"} | settings.defaults
     env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
-    env |= settings.env | own | dict(request.env)
+    preload = _preload(backend, request, runner, first, request.env.get("LD_PRELOAD", ""))
+    env |= settings.env | own | dict(request.env) | preload
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
         # Its daemons start over ssh, which does not pass on the launcher's environment.
@@ -264,7 +285,10 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         replace(wanted, providers=settings.providers),
         env,
         tuple(argv),
-        {name: env[name] for name in (*settings.defaults, *settings.env, *own, *request.env)},
+        {
+            name: env[name]
+            for name in (*settings.defaults, *settings.env, *own, *request.env, *preload)
+        },
     )
 
 

@@ -434,6 +434,16 @@ int nm_params_load(struct nm_params *ret_params, char ret_message[256])
 	return 0;
 }
 
+bool nm_params_uint(const char *env, uint64_t *ret_value, char ret_message[256])
+{
+	const struct nm_param_info *info = param_infos;
+	const char *text = getenv(env);
+
+	while (strcmp(info->env, env) != 0)
+		info++;
+	return !load_uint(info, text && *text ? text : info->fallback, ret_value, ret_message);
+}
+
 void nm_param_format(const struct nm_params *params, size_t index, char *ret_text, size_t len)
 {
 	const char *place = (const char *)params + param_places[index].offset;

@@ -59,6 +59,10 @@
 	  "size of the bulk pool; use two to four times the private L2 cache")                     \
 	X(chunk_size, UINT, "NEARMETAL_CHUNK_SIZE", 32768, 4096, 65536, "bytes",                   \
 	  "chunk of the bulk pool; a power of two")                                                \
+	X(heap_size, UINT, "NEARMETAL_HEAP_SIZE", 1073741824, 1048576, 68719476736, "bytes",       \
+	  "size of the heap of libnearmetal-heap.so; memory is taken when it is touched")          \
+	X(heap_min, UINT, "NEARMETAL_HEAP_MIN", 65536, 4096, 1073741824, "bytes",                  \
+	  "allocations of at least this size go to that heap")                                     \
 	X(shm_eager_max, UINT, "NEARMETAL_SHM_EAGER_MAX", 16384, 256, 65536, "bytes",              \
 	  "largest message that memory channels send with its envelope")                           \
 	X(unexpected_max, UINT, "NEARMETAL_UNEXPECTED_MAX", 1073741824, 65536, 1099511627776,      \
@@ -107,6 +111,12 @@ int nm_params_load(struct nm_params *ret_params, char ret_message[256]);
 
 /* The parameters of the process, loaded once; NULL if the environment is wrong (logged once). */
 const struct nm_params *nm_params(void);
+
+/*
+ * The knob ENV alone, of kind UINT, for code that may neither allocate nor read the others. False,
+ * with the reason: its value is not allowed.
+ */
+bool nm_params_uint(const char *env, uint64_t *ret_value, char ret_message[256]);
 
 /* Parse a decimal number with an optional K, M or G (powers of 1024). False: it is not valid. */
 bool nm_params_parse_size(const char *text, uint64_t *ret_value);

@@ -140,8 +140,8 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
 	nm_handshake_show(sessions, call, NM_LANE_SHOWN, welcome.challenge);
 	nm_handshake_reach(sessions, call);
 	NM_FAULT("call-met-before");
-	err = nm_message_send_step(call->fd, NM_MESSAGE_MET, call->cma_reached,
-				   call->session->out.cma_why.text);
+	err = nm_handshake_send_step(sessions, call, NM_MESSAGE_MET, call->cma_reached,
+				     call->session->out.cma_why.text);
 	NM_FAULT("call-met-after");
 	if (err && !hung_up(err))
 		return nm_connect_failed(ret_reason, "cannot continue the handshake", err);
@@ -150,7 +150,7 @@ static int take_welcome(struct nm_sessions *sessions, struct nm_handshake *call,
 }
 
 static int take_ack(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
-		    size_t len, struct nm_reason *ret_reason)
+		    size_t len, int heap_fd, struct nm_reason *ret_reason)
 {
 	struct nm_direction *out = &call->session->out;
 	struct nm_step step;
@@ -176,6 +176,8 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *call, con
 	if (err)
 		return err;
 	out->cma = call->cma_reached && nm_handshake_hear(sessions, call, &step);
+	nm_handshake_take_heap(call, heap_fd);
+	out->reads_heap = call->session->heap.base;
 	NM_FAULT("call-go-before");
 	/* From here on the peer may read, so there is no way back: GO only says it sooner. */
 	nm_handshake_show(sessions, call, NM_LANE_AGREED, 0);
@@ -187,11 +189,11 @@ static int take_ack(struct nm_sessions *sessions, struct nm_handshake *call, con
 }
 
 int nm_call_handle(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
-		   size_t len, int window_fd, struct nm_reason *ret_reason)
+		   size_t len, int passed_fd, struct nm_reason *ret_reason)
 {
 	if (call->state == NM_HANDSHAKE_AWAIT_WELCOME)
-		return take_welcome(sessions, call, bytes, len, window_fd, ret_reason);
-	return take_ack(sessions, call, bytes, len, ret_reason);
+		return take_welcome(sessions, call, bytes, len, passed_fd, ret_reason);
+	return take_ack(sessions, call, bytes, len, passed_fd, ret_reason);
 }
 
 void nm_call_fail(struct nm_sessions *sessions, struct nm_handshake *call, int err,

@@ -171,7 +171,7 @@ static int take_in(struct nm_sessions *sessions, struct nm_handshake *handshake,
 }
 
 static int handle_met(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		      const struct nm_step *step, struct nm_reason *ret_reason)
+		      const struct nm_step *step, int heap_fd, struct nm_reason *ret_reason)
 {
 	int err;
 
@@ -185,9 +185,10 @@ static int handle_met(struct nm_sessions *sessions, struct nm_handshake *handsha
 		return err;
 	if (nm_handshake_hear(sessions, handshake, step))
 		nm_handshake_reach(sessions, handshake);
+	nm_handshake_take_heap(handshake, heap_fd);
 	NM_FAULT("serve-ack-before");
-	err = nm_message_send_step(handshake->fd, NM_MESSAGE_ACK, handshake->cma_reached,
-				   handshake->session->in.cma_why.text);
+	err = nm_handshake_send_step(sessions, handshake, NM_MESSAGE_ACK, handshake->cma_reached,
+				     handshake->session->in.cma_why.text);
 	NM_FAULT("serve-ack-after");
 	if (err)
 		nm_reason_set(ret_reason, "cannot acknowledge: %s", strerror(-err));
@@ -205,16 +206,16 @@ static bool may_still_go(struct nm_sessions *sessions, struct nm_handshake *hand
 }
 
 static int handle_message(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			  const uint8_t *bytes, size_t len, int window_fd,
+			  const uint8_t *bytes, size_t len, int passed_fd,
 			  struct nm_reason *ret_reason)
 {
 	struct nm_step step;
 	int kind;
 
 	if (handshake->state == NM_HANDSHAKE_AWAIT_HELLO)
-		return handle_hello(sessions, handshake, bytes, len, window_fd, ret_reason);
+		return handle_hello(sessions, handshake, bytes, len, passed_fd, ret_reason);
 	if (nm_handshake_is_call(handshake))
-		return nm_call_handle(sessions, handshake, bytes, len, window_fd, ret_reason);
+		return nm_call_handle(sessions, handshake, bytes, len, passed_fd, ret_reason);
 	kind = nm_message_parse(bytes, len, ret_reason);
 	if (kind < 0)
 		return kind;
@@ -225,7 +226,7 @@ static int handle_message(struct nm_sessions *sessions, struct nm_handshake *han
 		return 0; /* the hangup follows */
 	}
 	if (handshake->state == NM_HANDSHAKE_AWAIT_MET && kind == NM_MESSAGE_MET)
-		return handle_met(sessions, handshake, &step, ret_reason);
+		return handle_met(sessions, handshake, &step, passed_fd, ret_reason);
 	if (handshake->state == NM_HANDSHAKE_AWAIT_GO && kind == NM_MESSAGE_GO &&
 	    nm_handshake_step(sessions, handshake) == NM_LANE_AGREED) {
 		handshake->session->in.cma =
@@ -283,10 +284,10 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 	struct nm_handshake *handshake = nm_container_of(watch, struct nm_handshake, watch);
 	uint8_t bytes[NM_MESSAGE_MAX];
 	struct nm_reason why = {""};
-	int len, err, window_fd;
+	int len, err, passed_fd;
 
 	while (handshake->fd >= 0) {
-		len = nm_message_receive(handshake->fd, bytes, &window_fd);
+		len = nm_message_receive(handshake->fd, bytes, &passed_fd);
 		if (len == -EAGAIN)
 			return;
 		if (len == 0) {
@@ -301,10 +302,10 @@ void nm_handshake_ready(struct nm_sessions *sessions, struct nm_watch *watch)
 					      strerror(-len));
 			err = len;
 		} else {
-			err = handle_message(sessions, handshake, bytes, (size_t)len, window_fd,
+			err = handle_message(sessions, handshake, bytes, (size_t)len, passed_fd,
 					     &why);
-			if (window_fd >= 0)
-				close(window_fd);
+			if (passed_fd >= 0)
+				close(passed_fd);
 		}
 		if (!err || only_socket_ends(sessions, handshake))
 			continue;

@@ -122,11 +122,17 @@ const char *nm_message_send_error(int err)
 
 int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words)
 {
+	return nm_message_send_step_with(fd, kind, value, words, -1);
+}
+
+int nm_message_send_step_with(int fd, enum nm_message_kind kind, int value, const char *words,
+			      int pass_fd)
+{
 	struct nm_step step = {.value = value};
 
 	nm_message_init(&step.header, kind);
 	snprintf(step.words, sizeof(step.words), "%s", words);
-	return nm_message_send(fd, &step, sizeof(step), -1);
+	return nm_message_send(fd, &step, sizeof(step), pass_fd);
 }
 
 /* Take the received descriptors; a hostile peer may pass many. Returns their number. */

@@ -11,6 +11,8 @@
  * Another process may own the socket, so MET, ACK, GO and BYE only ask the receiver to look. What
  * they say counts if the lane in the sender's window shows it too (NM_LANE_ in shm/layout.h).
  *
+ * MET and ACK also carry the sender's heap (descriptor) if there is one (shm/heap.h).
+ *
  * Both sides also learn if they may copy from and to each other's memory (cma_proof.h). HELLO and
  * WELCOME offer it; MET, ACK and GO carry the result. A link does not depend on it.
  *
@@ -104,6 +106,9 @@ int nm_message_send(int fd, const void *message, size_t len, int pass_fd);
 const char *nm_message_send_error(int err);
 /* Send MET, ACK, GO or BYE. No error of BYE matters: the hangup follows. */
 int nm_message_send_step(int fd, enum nm_message_kind kind, int value, const char *words);
+/* The same with descriptor PASS_FD unless it is -1. */
+int nm_message_send_step_with(int fd, enum nm_message_kind kind, int value, const char *words,
+			      int pass_fd);
 /*
  * Receive one message into BYTES and its descriptor, if there is one (else -1; more than one is
  * closed and refused). Never blocks. Returns the length; 0: the other side hung up; -EAGAIN;

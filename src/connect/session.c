@@ -59,6 +59,7 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	for (handshake = sessions->handshakes; handshake; handshake = handshake->next)
 		nm_close_fd(&handshake->fd);
 	close_own_fds(sessions);
+	nm_own_heap_close(&sessions->heap);
 	sessions->wire->ops->forget(sessions);
 	sessions->cma.pad = NULL; /* the child does not have it, and may have other data there */
 	pthread_mutex_unlock(&sessions->lock);
@@ -126,6 +127,21 @@ static int open_descriptors(struct nm_sessions *sessions)
 	return nm_sessions_watch(sessions, sessions->waker, &sessions->waking);
 }
 
+/* Not for peers in other machines: they cannot map it. */
+static void find_heap(struct nm_sessions *sessions)
+{
+	struct nm_reason why;
+	int err;
+
+	sessions->heap.fd = -1;
+	if (sessions->config.segment)
+		return;
+	err = nm_own_heap_open(&sessions->heap, &why);
+	if (err && err != -ENOENT)
+		nm_log_once(NM_LOG_WARN, "large messages of this process are copied twice: %s",
+			    why.text);
+}
+
 static int start_thread(struct nm_sessions *sessions, struct nm_reason *ret_reason)
 {
 	int err = nm_thread_start(&sessions->thread, "nm-sessions", sessions->config.segment,
@@ -149,6 +165,7 @@ static void free_sessions(struct nm_sessions *sessions)
 	for (uint32_t i = 0; sessions->buckets && i < sessions->nr_buckets; i++)
 		for (session = sessions->buckets[i]; session; session = next_session) {
 			next_session = session->next_in_bucket;
+			nm_foreign_heap_detach(&session->heap);
 			nm_window_detach(&session->window);
 			free(session);
 		}
@@ -156,6 +173,7 @@ static void free_sessions(struct nm_sessions *sessions)
 		sessions->wire->ops->destroy(sessions);
 	close_own_fds(sessions);
 	nm_cma_place_fini(&sessions->cma);
+	nm_own_heap_close(&sessions->heap);
 	free(sessions->lanes[NM_ROLE_WRITER].free);
 	free(sessions->lanes[NM_ROLE_READER].free);
 	free(sessions->buckets);
@@ -194,6 +212,7 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 		/* Another kernel's numbers mean nothing: the first are the same in all. */
 		sessions->pid_ns_inode = sessions->pid_ns_device = 0;
 	}
+	find_heap(sessions);
 	err = init_tables(sessions);
 	if (!err)
 		err = open_descriptors(sessions);
@@ -298,6 +317,7 @@ void nm_session_put(struct nm_sessions *sessions, struct nm_session *session)
 {
 	if (session->in.handshake || session->out.handshake || session->nr_pending)
 		return;
+	nm_foreign_heap_detach(&session->heap);
 	nm_window_detach(&session->window);
 	/* What was asked concerned its directions. */
 	atomic_store_explicit(&session->is_asked, false, memory_order_relaxed);

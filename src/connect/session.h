@@ -30,6 +30,7 @@
 #include "connect/address.h"
 #include "connect/cma_proof.h"
 #include "connect/locality.h"
+#include "shm/heap.h"
 #include "shm/window.h"
 #include "vmseg/attach.h"
 
@@ -80,6 +81,8 @@ struct nm_direction {
 	bool cma; /* proven both ways: cma_target is valid until the session ends */
 	struct nm_cma_target cma_target; /* the peer's process */
 	struct nm_reason cma_why;	 /* the reason if it is not allowed */
+	/* Out: the peer got the own heap; the peer's heap is mapped. */
+	bool shows_heap, reads_heap;
 };
 
 enum nm_session_event {
@@ -108,6 +111,7 @@ struct nm_session {
 	_Atomic bool is_asked;
 	struct nm_vmseg_tie tie; /* in a segment: shows if the window still is this peer's */
 	struct nm_foreign_window window; /* mapped while there is a direction */
+	struct nm_foreign_heap heap;	 /* likewise, if the peer has shown one */
 	struct nm_direction in, out;
 	unsigned int nr_pending; /* callers that are not proven to be this peer, for the table */
 	/* In a segment, for the table: `out` is wanted once both machines stay (leave.h). */
@@ -155,6 +159,8 @@ int nm_sessions_connect(struct nm_sessions *sessions, const struct nm_identity *
 			struct nm_session **ret_session, struct nm_reason *ret_reason);
 /* The own identity, with the place of the window. */
 const struct nm_identity *nm_sessions_who(const struct nm_sessions *sessions);
+/* The own heap, which peers with `shows_heap` got. */
+const struct nm_own_heap *nm_sessions_heap(const struct nm_sessions *sessions);
 /* The session with WHO, in any state, or NULL. */
 struct nm_session *nm_sessions_find(struct nm_sessions *sessions, const struct nm_identity *who);
 /* The latest session that is not NEW. The older ones follow by `next`. */

@@ -104,6 +104,7 @@ struct nm_sessions {
 	uint64_t pid_ns_device, pid_ns_inode;
 	struct nm_peer_label label;
 	struct nm_cma_place cma;
+	struct nm_own_heap heap;
 	struct nm_session *first; /* for the endpoint's thread only; see nm_sessions_first() */
 	uint64_t grace_ns;	  /* likewise: for how long the next new call waits */
 
@@ -254,6 +255,15 @@ void nm_handshake_reach(const struct nm_sessions *sessions, struct nm_handshake 
 bool nm_handshake_hear(const struct nm_sessions *sessions, struct nm_handshake *handshake,
 		       const struct nm_step *step);
 
+/*
+ * handshake_heap.c: MET and ACK, to a peer that has proven itself, also carry the heap of their
+ * sender. Send such a step. 0 or -errno.
+ */
+int nm_handshake_send_step(struct nm_sessions *sessions, struct nm_handshake *handshake,
+			   enum nm_message_kind kind, int value, const char *words);
+/* Take the descriptor HEAP_FD (-1: none) that came with such a step, and which the caller owns. */
+void nm_handshake_take_heap(struct nm_handshake *handshake, int heap_fd);
+
 /* Set the first state of a NEW session. Only for the endpoint's thread. */
 void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
 		      enum nm_session_state state);
@@ -277,7 +287,7 @@ extern const char nm_no_descriptor[];
 int nm_connect_failed(struct nm_reason *ret_reason, const char *what, int err);
 /* A message was received for a call. 0 or -errno with a reason. */
 int nm_call_handle(struct nm_sessions *sessions, struct nm_handshake *call, const uint8_t *bytes,
-		   size_t len, int window_fd, struct nm_reason *ret_reason);
+		   size_t len, int passed_fd, struct nm_reason *ret_reason);
 /* A call ends without a direction; nm_sessions_connect() will report ERR and WHY. */
 void nm_call_fail(struct nm_sessions *sessions, struct nm_handshake *call, int err,
 		  const struct nm_reason *why);

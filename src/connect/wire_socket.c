@@ -328,7 +328,7 @@ static int check_same(const struct nm_foreign_window *known, int window_fd,
 {
 	struct stat st;
 
-	/* The seals first: see check_file() in shm/window.c. */
+	/* The seals first: see nm_memfd_check(). */
 	if (fcntl(window_fd, F_GET_SEALS) < 0 || fstat(window_fd, &st) < 0 ||
 	    st.st_dev != known->device || st.st_ino != known->inode) {
 		nm_reason_set(ret_reason, "it sent another window than before");

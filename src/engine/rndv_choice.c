@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/rndv_choice.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,10 +32,27 @@ static NM_COLD void explain(const struct nm_engine *engine, struct nm_rndv_choic
 			 bulk->facts.choice.text);
 }
 
-static bool reachable(const struct nm_request *r)
+static bool has_place(const struct nm_request *r)
 {
 	return r->nr_spans - 1 < NM_SPANS_MAX && r->peer->state == NM_PEER_CONNECTED &&
-	       r->peer->link->remote_copy && nm_user_is_host(r->iov, r->nr_iov);
+	       nm_user_is_host(r->iov, r->nr_iov);
+}
+
+static bool is_in_heap(const struct nm_request *r)
+{
+	return has_place(r) && r->spans[0].address & NM_SPAN_HEAP && r->peer->link->reads_heap;
+}
+
+static bool reachable(const struct nm_request *r)
+{
+	return has_place(r) && !(r->spans[0].address & NM_SPAN_HEAP) && r->peer->link->remote_copy;
+}
+
+static bool is_possible(const struct nm_request *r, enum nm_protocol protocol)
+{
+	if (protocol < NM_PROTOCOL_PULL)
+		return true;
+	return protocol == NM_PROTOCOL_HEAP ? is_in_heap(r) : reachable(r);
 }
 
 static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
@@ -44,6 +62,7 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 		.size = r->accepted,
 		.outstanding = stream,
 		.remote_copy = reachable(r),
+		.in_heap = is_in_heap(r),
 		.far = r->peer->state == NM_PEER_CONNECTED && r->peer->link->far,
 		.now_ns = now_ns,
 	};
@@ -100,7 +119,7 @@ void nm_rndv_choice_begin(const struct nm_engine *engine, struct nm_request *r)
 	else if (sample->bytes >= SAMPLE_BYTES || sample->nr >= SAMPLE_NR)
 		sample_begin(engine, bulk, r, true);
 	r->verdict = sample->verdict;
-	if (nm_unlikely(r->verdict.protocol >= NM_PROTOCOL_PULL && !reachable(r))) {
+	if (nm_unlikely(!is_possible(r, r->verdict.protocol))) {
 		r->verdict.protocol = NM_PROTOCOL_POOL;
 		sample->mixed = true;
 	}
@@ -141,9 +160,16 @@ void nm_rndv_choice_fell_back(struct nm_request *r, int err)
 	nm_reason_set(&bulk->facts.fallback, "%s of %llu bytes stopped at %llu: %s",
 		      nm_protocol_name(r->verdict.protocol), (unsigned long long)r->accepted,
 		      (unsigned long long)r->done,
-		      err ? strerror(-err) : "the peer could not write");
-	nm_log_once(NM_LOG_WARN, "the rest of a large message is sent in packets: %s",
-		    bulk->facts.fallback.text);
+		      err == -ENODATA ? "these pages of the heap were not touched, or swapped out" :
+		      err	      ? strerror(-err) :
+					"the peer could not write");
+	/* Pages of a heap that were never touched are nothing to worry about. */
+	if (err == -ENODATA)
+		nm_debug("the rest of a large message is sent in packets: %s",
+			 bulk->facts.fallback.text);
+	else
+		nm_log_once(NM_LOG_WARN, "the rest of a large message is sent in packets: %s",
+			    bulk->facts.fallback.text);
 }
 
 void nm_rndv_choice_access_fell_back(struct nm_peer *peer, bool is_read, int err)

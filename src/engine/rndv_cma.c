@@ -11,7 +11,8 @@
  *
  * The receiver alone decides what is requested and in which order; the sender follows
  * and knows that it is done by ACK, or by having sent what came with LAST. Addresses are the other
- * side's word: the kernel checks them, and a lie spoils only the liar's own message.
+ * side's word: the kernel checks them, and a lie spoils only the liar's own message. Spans of a heap
+ * that the receiver maps (shm/heap.h) are offsets: the receiver reads there itself, and nothing more.
  */
 #include <errno.h>
 #include <string.h>
@@ -83,6 +84,24 @@ bool nm_rndv_cma_take_share(struct nm_engine *engine, struct nm_request *r)
 	return true;
 }
 
+/* All of the message lies in the heap that the peer reads, or none of it is offered. */
+static NM_COLD unsigned int offer_heap(const struct nm_link *link, struct nm_request *r,
+				       struct nm_wire_span *ret_spans)
+{
+	struct nm_span span;
+	unsigned int nr = 0;
+
+	for (size_t i = 0; i < r->nr_iov; i++) {
+		if (r->iov[i].iov_len == 0)
+			continue;
+		if (!link->transport->copy->show_heap(link, &r->iov[i], &span))
+			return 0;
+		ret_spans[nr++] = (struct nm_wire_span){span.address, span.len};
+	}
+	r->offered = nr > 0;
+	return nr;
+}
+
 unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *r,
 			       struct nm_wire_span ret_spans[NM_SHARE_SPANS])
 {
@@ -90,7 +109,7 @@ unsigned int nm_rndv_cma_offer(const struct nm_peer *peer, struct nm_request *r,
 
 	/* Addresses go only to a peer that could read them anyway. */
 	if (!peer->link->remote_copy)
-		return 0;
+		return peer->link->shows_heap ? offer_heap(peer->link, r, ret_spans) : 0;
 	if (nm_unlikely(!nm_user_is_host(r->iov, r->nr_iov)))
 		return offer_share(r, ret_spans);
 	for (size_t i = 0; i < r->nr_iov; i++)
@@ -113,7 +132,7 @@ int nm_rndv_cma_spans(const void *wire, unsigned int nr, uint64_t len,
 	for (unsigned int i = 0; i < nr; i++) {
 		uint64_t end;
 
-		if (spans[i].len == 0 ||
+		if (spans[i].len == 0 || (spans[i].address ^ spans[0].address) & NM_SPAN_HEAP ||
 		    __builtin_add_overflow(spans[i].address, spans[i].len, &end) ||
 		    __builtin_add_overflow(total, spans[i].len, &total))
 			return -EBADMSG;
@@ -210,6 +229,7 @@ static ssize_t copy_step(struct nm_peer *peer, struct nm_request *r, uint64_t en
 {
 	const struct nm_copy_ops *ops = peer->link->transport->copy;
 	bool pull = r->state == NM_REQUEST_PULLING;
+	bool in_heap = pull && r->verdict.protocol == NM_PROTOCOL_HEAP;
 	uint64_t len = end - r->done < NM_REMOTE_COPY_STEP ? end - r->done : NM_REMOTE_COPY_STEP;
 	struct nm_cursor cursor = r->cursor;
 	struct iovec pieces[NM_IOV_MAX];
@@ -217,13 +237,18 @@ static ssize_t copy_step(struct nm_peer *peer, struct nm_request *r, uint64_t en
 	unsigned int nr_pieces, nr_spans;
 	ssize_t got;
 
-	if (!peer->link->remote_copy)
+	/* The heap's function looks itself whether it may. */
+	if (!peer->link->remote_copy && !in_heap)
 		return -EOPNOTSUPP;
 	nr_pieces = nm_cursor_take(&cursor, r->iov, r->nr_iov, len, pieces);
 	/* The sender knows the part that it writes, not the part before it. */
 	nr_spans = spans_at(r, pull ? r->done : r->done - r->split, len, spans);
-	got = (pull ? ops->read_remote : ops->write_remote)(peer->link, pieces, nr_pieces, spans,
-							    nr_spans);
+	if (in_heap)
+		got = ops->read_heap(peer->link, pieces, nr_pieces, spans, nr_spans);
+	else if (pull)
+		got = ops->read_remote(peer->link, pieces, nr_pieces, spans, nr_spans);
+	else
+		got = ops->write_remote(peer->link, pieces, nr_pieces, spans, nr_spans);
 	if (got <= 0 || (uint64_t)got > len)
 		return got < 0 ? got : -EIO;
 	if ((uint64_t)got < len) {

@@ -119,20 +119,30 @@ static uint64_t find_room(const char **ret_name)
 	return room;
 }
 
-int nm_budget_take(uint64_t bytes, struct nm_reason *ret_reason)
+static int take(uint64_t bytes, const char *what, unsigned int share, struct nm_reason *ret_reason)
 {
 	const char *name;
-	uint64_t room = find_room(&name), before = atomic_fetch_add(&taken, bytes);
+	uint64_t room = find_room(&name) / share, before = atomic_fetch_add(&taken, bytes);
 
 	if (bytes <= room && before <= room - bytes)
 		return 0;
 	atomic_fetch_sub(&taken, bytes);
 	nm_reason_set(ret_reason,
-		      "its window of %llu MiB is too much for this process, which maps %llu MiB of "
+		      "its %s of %llu MiB is too much for this process, which maps %llu MiB of "
 		      "windows already: %s allows %llu",
-		      (unsigned long long)(bytes >> 20), (unsigned long long)(before >> 20), name,
-		      (unsigned long long)(room >> 20));
+		      what, (unsigned long long)(bytes >> 20), (unsigned long long)(before >> 20),
+		      name, (unsigned long long)(room >> 20));
 	return -ENOSPC;
+}
+
+int nm_budget_take(uint64_t bytes, struct nm_reason *ret_reason)
+{
+	return take(bytes, "window", 1, ret_reason);
+}
+
+int nm_budget_take_spare(uint64_t bytes, struct nm_reason *ret_reason)
+{
+	return take(bytes, "heap", 2, ret_reason);
 }
 
 void nm_budget_return(uint64_t bytes)

@@ -20,6 +20,8 @@
 
 /* Take BYTES. 0, or -ENOSPC with a reason that names the limit. */
 int nm_budget_take(uint64_t bytes, struct nm_reason *ret_reason);
+/* The same for a heap (heap.h), which leaves half of the room to windows. */
+int nm_budget_take_spare(uint64_t bytes, struct nm_reason *ret_reason);
 void nm_budget_return(uint64_t bytes);
 /* The memory that this process can have: of the machine with swap, or of its control group. */
 uint64_t nm_budget_memory(void);

@@ -3,11 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "base/arith.h"
@@ -15,17 +13,10 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memfd.h"
 #include "shm/budget.h"
 #include "shm/foreign.h"
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
-
-#define WINDOW_SEALS (F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define PAGE UINT64_C(4096)
 /* Page tables of a neighbour's window are charged to this process, and filling them takes time. */
 #define WARM_FOREIGN_MAX (UINT64_C(64) << 20)
@@ -149,17 +140,6 @@ int nm_window_header_check(const struct nm_window_header *header, uint64_t file_
 		return refuse_header(ret_reason, "parts overlap, leave gaps or are outside");
 	*ret_geometry = *g;
 	return 0;
-}
-
-static int create_memfd(void)
-{
-	/* Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones require it. */
-	int fd =
-		memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC | MFD_NOEXEC_SEAL);
-
-	if (fd < 0 && errno == EINVAL)
-		fd = memfd_create("nearmetal-window", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	return fd;
 }
 
 static int reserve(int fd, uint64_t offset, uint64_t len)
@@ -301,16 +281,16 @@ int nm_window_create(const struct nm_geometry *geometry, const uint8_t id[6],
 	struct nm_window window = {.fd = -1, .geometry = *geometry};
 	int err;
 
-	window.fd = create_memfd();
+	window.fd = nm_memfd_create("nearmetal-window");
 	if (window.fd < 0)
-		return create_failed(ret_reason, "create a memfd", -errno);
+		return create_failed(ret_reason, "create a memfd", window.fd);
 	err = size_map_fill(&window, id, ret_reason);
 	if (err)
 		goto err_destroy;
 	NM_FAULT("window-seal");
-	if (fcntl(window.fd, F_ADD_SEALS, WINDOW_SEALS) < 0) {
-		err = create_failed(ret_reason, "seal a window (Linux 5.1 or newer is needed)",
-				    -errno);
+	err = nm_memfd_seal(window.fd);
+	if (err) {
+		create_failed(ret_reason, "seal a window (Linux 5.1 or newer is needed)", err);
 		goto err_destroy;
 	}
 	*ret_window = window;
@@ -365,38 +345,11 @@ int nm_window_reserve_ring(struct nm_window *window, uint32_t lane, struct nm_re
 static int check_file(int fd, uint64_t *ret_size, struct nm_foreign_window *ret_window,
 		      struct nm_reason *ret_reason)
 {
-	/* First, and only a memfd has seals: a file system that a hostile process serves answers
-	 * questions about its files when it likes. */
-	int seals = fcntl(fd, F_GET_SEALS);
-	struct statfs fs;
 	struct stat st;
+	int err = nm_memfd_check(fd, "window", &st, ret_reason);
 
-	if (seals < 0 && errno == EINVAL) {
-		nm_reason_set(ret_reason, "its window is not a memfd");
-		return -EPERM;
-	}
-	if (seals < 0 || fstat(fd, &st) < 0 || fstatfs(fd, &fs) < 0) {
-		nm_reason_set(ret_reason, "cannot examine its window: %s", strerror(errno));
-		return -errno;
-	}
-	/* Reading a huge page may fail; only memfds of tmpfs are safe. */
-	if (fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode)) {
-		nm_reason_set(ret_reason, "its window is not a memfd");
-		return -EPERM;
-	}
-	if ((seals & WINDOW_SEALS) != WINDOW_SEALS) {
-		nm_reason_set(
-			ret_reason,
-			"its window is not sealed (seals 0x%x): others could truncate or write it",
-			(unsigned int)seals);
-		return -EPERM;
-	}
-	/* The kernel shows the pages of a file only to its user (is_owned()). */
-	if (st.st_uid != geteuid()) {
-		nm_reason_set(ret_reason, "its window belongs to user %u, this process to user %u",
-			      st.st_uid, geteuid());
-		return -EPERM;
-	}
+	if (err)
+		return err;
 	if (st.st_size < (off_t)sizeof(struct nm_window_header)) {
 		nm_reason_set(ret_reason, "its window is truncated: %lld bytes",
 			      (long long)st.st_size);

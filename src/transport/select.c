@@ -19,6 +19,7 @@ const char *nm_protocol_name(enum nm_protocol protocol)
 		[NM_PROTOCOL_POOL_PAST] = "pool past cache",
 		[NM_PROTOCOL_PULL] = "pull",
 		[NM_PROTOCOL_BOTH] = "both halves",
+		[NM_PROTOCOL_HEAP] = "heap",
 	};
 
 	return protocol < NM_NR_PROTOCOLS ? names[protocol] : "?";
@@ -42,19 +43,27 @@ unsigned int nm_select_class(uint64_t size)
 const struct nm_select_params nm_select_defaults = {
 	.prior =
 		{
-			/*	 eager pool past pull both */
-			{{0, 13000, 11000, 10000, 12000}, {0, 28000, 15000, 9500, 12500}},
-			{{0, 15000, 13000, 12500, 18000}, {0, 30000, 15000, 10500, 17000}},
-			{{0, 28000, 15000, 12500, 20000}, {0, 29000, 15000, 11000, 18000}},
-			{{0, 28000, 15000, 12000, 20000}, {0, 27000, 15000, 10000, 19000}},
+			/*	 eager pool past pull both heap */
+			{{0, 13000, 11000, 10000, 12000, 16000},
+			 {0, 28000, 15000, 9500, 12500, 30000}},
+			{{0, 15000, 13000, 12500, 18000, 20000},
+			 {0, 30000, 15000, 10500, 17000, 32000}},
+			{{0, 28000, 15000, 12500, 20000, 30000},
+			 {0, 29000, 15000, 11000, 18000, 32000}},
+			{{0, 28000, 15000, 12000, 20000, 30000},
+			 {0, 27000, 15000, 10000, 19000, 30000}},
 		},
 	/* Two copies: as measured there (docs/design/bulk.md). One copy: no cache is shared. */
 	.prior_far =
 		{
-			{{0, 5000, 11000, 10000, 12000}, {0, 6000, 16000, 9500, 12500}},
-			{{0, 5000, 13000, 12500, 18000}, {0, 6000, 16000, 10500, 17000}},
-			{{0, 6000, 15000, 12500, 20000}, {0, 7000, 18000, 11000, 18000}},
-			{{0, 6000, 15000, 12000, 20000}, {0, 7000, 17000, 10000, 19000}},
+			{{0, 5000, 11000, 10000, 12000, 13000},
+			 {0, 6000, 16000, 9500, 12500, 18000}},
+			{{0, 5000, 13000, 12500, 18000, 18000},
+			 {0, 6000, 16000, 10500, 17000, 18000}},
+			{{0, 6000, 15000, 12500, 20000, 20000},
+			 {0, 7000, 18000, 11000, 18000, 20000}},
+			{{0, 6000, 15000, 12000, 20000, 20000},
+			 {0, 7000, 17000, 10000, 19000, 19000}},
 		},
 	.probe_ms = 10,
 	.probe_choices = 16,
@@ -64,6 +73,7 @@ const struct nm_select_params nm_select_defaults = {
 static bool possible(const struct nm_select_facts *facts, enum nm_protocol protocol)
 {
 	return protocol == NM_PROTOCOL_POOL || protocol == NM_PROTOCOL_POOL_PAST ||
+	       (facts->in_heap && protocol == NM_PROTOCOL_HEAP) ||
 	       (facts->remote_copy &&
 		(protocol == NM_PROTOCOL_PULL || protocol == NM_PROTOCOL_BOTH));
 }
@@ -193,10 +203,12 @@ void nm_select_explain(const struct nm_select_params *params, const struct nm_se
 	for (enum nm_protocol p = NM_PROTOCOL_EAGER; p < NM_NR_PROTOCOLS; p++)
 		rates[p] = possible(facts, p) ? rate_of(params, cell, v, p) : 0;
 	nm_reason_set(
-		ret_reason, "%s, %s%s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u%s",
+		ret_reason,
+		"%s, %s%s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u, heap %u%s",
 		nm_protocol_name(v->protocol), v->load == NM_SELECT_LONE ? "alone" : "in a stream",
 		v->far ? ", far" : "", v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "",
 		rates[NM_PROTOCOL_POOL], rates[NM_PROTOCOL_POOL_PAST], rates[NM_PROTOCOL_PULL],
-		rates[NM_PROTOCOL_BOTH],
-		facts->remote_copy ? "" : " (0: the peer's memory is out of reach)");
+		rates[NM_PROTOCOL_BOTH], rates[NM_PROTOCOL_HEAP],
+		facts->remote_copy || facts->in_heap ? "" :
+						       " (0: the peer's memory is out of reach)");
 }

@@ -27,10 +27,11 @@ enum nm_protocol {
 	NM_PROTOCOL_POOL_PAST, /* the same, copied in past the sender's cache */
 	NM_PROTOCOL_PULL,      /* one copy: the receiver reads the sender's memory */
 	NM_PROTOCOL_BOTH, /* one copy: the receiver reads one half, the sender writes the other */
+	NM_PROTOCOL_HEAP, /* one copy: the receiver reads the sender's heap, which it has mapped */
 	NM_NR_PROTOCOLS,
 };
 
-/* "eager", "pool", "pool past cache", "pull", "both halves" */
+/* "eager", "pool", "pool past cache", "pull", "both halves", "heap" */
 const char *nm_protocol_name(enum nm_protocol protocol);
 
 /* Facts about a peer before a channel is tried. */
@@ -104,6 +105,7 @@ struct nm_select_facts {
 	uint64_t size;
 	uint32_t outstanding; /* other transfers from this peer under way */
 	bool remote_copy;     /* either side may copy from and to the other's memory */
+	bool in_heap;	      /* the message is in memory of the sender that the receiver maps */
 	bool far;	      /* known to share no cache; false: unknown */
 	uint64_t now_ns;
 };

@@ -199,6 +199,11 @@ struct nm_link {
 	bool past_cache;
 	/* Set by the transport. True if the peer is known to share no cache with this endpoint. */
 	bool far;
+	/*
+	 * Set by the transport, like remote_copy. True if copy->show_heap() may find memory that the
+	 * peer reads, or copy->read_heap() works on this link.
+	 */
+	bool shows_heap, reads_heap;
 };
 
 /* What logs, statistics and nearmetal-info report about a link. */
@@ -289,6 +294,9 @@ struct nm_span {
 	uint64_t len;
 };
 
+/* In `address`: a place in the heap of the span's owner, not an address in its process. */
+#define NM_SPAN_HEAP (UINT64_C(1) << 63)
+
 /* Limits of one remote copy, which the caller keeps: spans on each side, and bytes. */
 #define NM_SPANS_MAX 4
 /* What an RTS may also hold: struct nm_device_share, as long as this many spans. */
@@ -310,6 +318,19 @@ struct nm_copy_ops {
 	ssize_t (*write_remote)(struct nm_link *link, const struct iovec *local,
 				unsigned int nr_local, const struct nm_span *remote,
 				unsigned int nr_remote);
+	/*
+	 * Where PIECE lies in the heap that the peer can read (shm/heap.h), as a span whose address
+	 * has NM_SPAN_HEAP. False: it does not lie there, or shows_heap is false.
+	 */
+	bool (*show_heap)(const struct nm_link *link, const struct iovec *piece,
+			  struct nm_span *ret_span);
+	/*
+	 * read_remote() for spans of the peer's heap, which have NM_SPAN_HEAP, if reads_heap is true.
+	 * -EFAULT: the first one is outside. -ENODATA: its owner never touched it, or it was
+	 * swapped out.
+	 */
+	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
+			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
 	 * Show a region of this endpoint to all peers until revoke(). Copies *REGION. Returns 0, or
 	 * -ENOSPC: no room.

@@ -12,11 +12,9 @@
 
 static const char *const class_names[NM_SELECT_NR_CLASSES] = {"64K", "256K", "1M", "more"};
 static const char *const load_names[NM_SELECT_NR_LOADS] = {"lone", "stream"};
-static const char *const protocol_names[NM_NR_PROTOCOLS] = {[NM_PROTOCOL_EAGER] = "",
-							    [NM_PROTOCOL_POOL] = "pool",
-							    [NM_PROTOCOL_POOL_PAST] = "past",
-							    [NM_PROTOCOL_PULL] = "pull",
-							    [NM_PROTOCOL_BOTH] = "both"};
+static const char *const protocol_names[NM_NR_PROTOCOLS] = {
+	[NM_PROTOCOL_EAGER] = "",    [NM_PROTOCOL_POOL] = "pool", [NM_PROTOCOL_POOL_PAST] = "past",
+	[NM_PROTOCOL_PULL] = "pull", [NM_PROTOCOL_BOTH] = "both", [NM_PROTOCOL_HEAP] = "heap"};
 
 /* A part of the text, not terminated. */
 struct word {

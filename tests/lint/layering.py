@@ -12,6 +12,7 @@ from tests.lint.tree import C_SUFFIXES, finding, lines
 LAYERS = ("base", "shm", "vmseg", "connect", "transport", "engine", "provider")
 MAY_USE = {layer: frozenset(LAYERS[:index]) for index, layer in enumerate(LAYERS)} | {
     "device": frozenset({"base"}),
+    "heap": frozenset({"base"}),
     "net": frozenset(LAYERS) - {"engine", "provider"},
     "provider": frozenset(LAYERS) | {"device", "net"},
     "tools": frozenset(LAYERS) - {"provider"} | {"device"},

@@ -155,7 +155,8 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
         names = set(wheel.namelist())
     assert [name for name in listed if name not in names] == []
     built = {name.rpartition("/")[2] for name in names if "/share/built/" in name}
-    assert built >= {"libnearmetal-fi.so", "nearmetal-info", "nearmetal-segment", "limits"}
+    libraries = {"libnearmetal-fi.so", "libnearmetal-heap.so"}
+    assert built >= {*libraries, "nearmetal-info", "nearmetal-segment", "limits"}
 
 
 def newest_glibc(path: Path) -> tuple[int, ...]:
@@ -203,6 +204,7 @@ def test_lintian_finds_no_error() -> None:
 def test_rpms_have_the_paths_of_rhel() -> None:
     library = output("rpm", "-qlp", only("libnearmetal-fi-*.rpm")).split()
     assert "/usr/lib64/libfabric/libnearmetal-fi.so" in library
+    assert "/usr/lib64/nearmetal/libnearmetal-heap.so" in library
     needs = output("rpm", "-qRp", only("nearmetal-[0-9]*.rpm")).split("\n")
     assert "python3.11" in needs
     listed = output("rpm", "-qlp", only("nearmetal-[0-9]*.rpm")).split()

@@ -18,7 +18,7 @@ from nearmetal.cluster.resource import Facts, Kind
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import CommandError, LaunchError, UsageError
 from nearmetal.core.process import Command, Completed
-from nearmetal.core.resources import PROVIDER, built_places, provider_library
+from nearmetal.core.resources import PROVIDER, built_places, heap_library, provider_library
 from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
 from nearmetal.job.mpi import MapBy, Mpi, Placement, Provider
@@ -193,6 +193,24 @@ def test_a_job_is_started_collected_and_cleared(
     assert list((backend.meeting / "h").iterdir()) == []
     # A host without a rank was not touched.
     assert list((backend.meeting / "far").iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "behind"), [({}, ""), ({"LD_PRELOAD": "/own.so"}, ":/own.so")])
+def test_a_heap_is_preloaded_before_other_libraries(
+    backend: FakeBackend, spec: ClusterSpec, given: dict[str, str], behind: str
+) -> None:
+    runner = FakeRunner(lambda _: 0)
+    result = run_job(backend, spec, mpich_job(heap=True, env=given), runner)
+    assert result.env["LD_PRELOAD"] == f"{heap_library()}{behind}"
+    assert runner.commands[0].env is not None
+    assert runner.commands[0].env["LD_PRELOAD"] == f"{heap_library()}{behind}"
+    assert "LD_PRELOAD" not in run_job(backend, spec, mpich_job(), runner).env
+
+
+def test_a_heap_needs_nearmetal(backend: FakeBackend, spec: ClusterSpec) -> None:
+    request = mpich_job(heap=True, provider=Provider.STOCK)
+    with pytest.raises(UsageError, match="serves nearmetal only"):
+        run_job(backend, spec, request, FakeRunner())
 
 
 @pytest.mark.parametrize(

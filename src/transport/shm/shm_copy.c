@@ -93,6 +93,8 @@ static void explain(int err, struct nm_reason *ret_why)
 void nm_shm_init_copies(struct shm_session *s)
 {
 	s->link.base.remote_copy = s->base.out.cma;
+	s->link.base.shows_heap = s->base.out.shows_heap;
+	s->link.base.reads_heap = s->base.out.reads_heap;
 	if (s->base.out.cma)
 		nm_reason_set(&s->base.out.cma_why, "each side found its challenge in the "
 						    "other's private memory (CMA)");
@@ -204,6 +206,8 @@ static bool shm_polls(struct nm_link *base, uint64_t now_ns)
 const struct nm_copy_ops nm_shm_copy_ops = {
 	.read_remote = shm_read_remote,
 	.write_remote = shm_write_remote,
+	.show_heap = nm_shm_show_heap,
+	.read_heap = nm_shm_read_heap,
 	.publish = shm_publish,
 	.revoke = shm_revoke,
 	.reach = shm_reach,

@@ -151,6 +151,11 @@ int nm_shm_init_checks(struct shm_transport *shm, struct nm_reason *ret_reason);
 /* shm_copy.c: set remote_copy of the link, and its reason, from the proof of the session. */
 void nm_shm_init_copies(struct shm_session *s);
 extern const struct nm_copy_ops nm_shm_copy_ops;
+/* shm_heap.c: the part of these with heaps. */
+bool nm_shm_show_heap(const struct nm_link *base, const struct iovec *piece,
+		      struct nm_span *ret_span);
+ssize_t nm_shm_read_heap(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
+			 const struct nm_span *remote, unsigned int nr_remote);
 
 /*
  * shm_copy.c: copy from and to the memory of a proven peer (connect/cma_proof.h), in one system

@@ -12,6 +12,7 @@ static void stop(struct shm_transport *shm, struct shm_session *s)
 	if (nm_shm_has_link(s)) {
 		nm_ring_writer_close(&s->link.writer);
 		s->link.base.remote_copy = false;
+		s->link.base.shows_heap = s->link.base.reads_heap = false;
 	}
 	/* A peer that hung up but still writes is read only up to this position. */
 	if (nm_shm_is_source(shm, s))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real MPIs between sealed nodes with libnearmetal-heap.so: one copy, right bytes, counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.system.local import ROOT
+from tests.system.mpi_jobs import MPIS, NEAR, Cluster, Job, program
+from tests.system.need import lacking
+from tests.system.test_mpi_programs import up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
+
+MISSING = [str(p) for m in MPIS for p in [program(m, "mpi_patterns")] if not p.exists()]
+if MISSING:
+    lacking(f"run make setup: no {', '.join(MISSING)}")
+
+
+LIBRARY = ROOT / "build/c/src/heap/libnearmetal-heap.so"
+POOL = """\
+import multiprocessing, os, sys
+
+large = bytearray(b"x") * (8 << 20)
+
+def look(data):
+    before = large[5], len(data), data.count(b"y")
+    large[:5] = b"child"
+    return before, data + b"z" * 300000
+
+if __name__ == "__main__":
+    assert "memfd:nearmetal-heap" in open("/proc/self/maps").read()
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        for seen, back in pool.map(look, [b"y" * 200000] * 6):
+            assert seen == (ord("x"), 200000, 200000), seen
+            assert len(back) == 500000 and back.count(b"z") == 300000
+    assert large == b"x" * (8 << 20)
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_keeps_its_meaning(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(POOL)
+    subprocess.run(
+        [sys.executable, script, how],
+        env=os.environ | {"LD_PRELOAD": str(LIBRARY)},
+        check=True,
+        timeout=100,
+    )
+
+
+@pytest.fixture(scope="module")
+def near() -> Iterator[Cluster]:
+    """Two nodes of one host."""
+    yield from up(NEAR)
+
+
+def by_protocol(job: Job, name: str) -> int:
+    """Bytes of large messages that the ranks got in one way."""
+    return sum(
+        int(peer["protocols"].get(name, 0))
+        for endpoint in job.answer["stats"]
+        for peer in endpoint["peers"]
+    )
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_messages_between_sealed_nodes_are_read_from_the_heap(near: Cluster, mpi: str) -> None:
+    # It checks the bytes of each pattern and size before it times it.
+    argv = (
+        program(mpi, "mpi_patterns"),
+        "-p",
+        "pingpong,uniband,alltoall",
+        "-m",
+        "64K",
+        "-M",
+        "1M",
+    )
+    job = near.ok(mpi, 2, *argv, by="node", timeout=180, options=("--heap",))
+    assert by_protocol(job, "heap") > 10 << 20, job.end_of_output()
+    assert by_protocol(job, "pull") == by_protocol(job, "both halves") == 0
+    assert set(job.sent) == {"shm"}
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_random_traffic_of_four_ranks(near: Cluster, mpi: str) -> None:
+    job = near.ok(mpi, 4, program(mpi, "mpi_traffic"), timeout=180, options=("--heap",))
+    assert "error" not in job.output.lower(), job.end_of_output()
+    assert set(job.sent) <= {"shm", "self"}
+
+
+def test_no_heap_without_the_option(near: Cluster) -> None:
+    argv = (program("mpich5", "mpi_patterns"), "-p", "pingpong", "-m", "64K", "-c")
+    job = near.ok("mpich5", 2, *argv, by="node", timeout=180)
+    assert by_protocol(job, "heap") == 0
