@@ -185,26 +185,6 @@ def test_nodes_are_checked(site: Site, spec: str) -> None:
     assert [f for f in found["findings"] if f["severity"] == "fault"] == []
 
 
-def test_a_job_is_watched_and_leaves_nothing_when_its_run_is_killed(site: Site, spec: str) -> None:
-    program = str(ROOT / "build" / "programs" / "openmpi5" / "mpi_traffic")
-    long = ("-n", "1000000", "-s", "7", "-b", "20K", "-w", "600")
-    with site.start("run", spec, "--map-by", "node", "-n", "2", "--", program, *long) as run:
-        try:
-            for _ in site.cloud.waiting("traffic between n1 and n2"):
-                top = site.json("top", spec, "--once", "--interval", "0.5")
-                peers = [peer for end in top["endpoints"] for peer in end["peers"]]
-                if {peer["channel"] for peer in peers} >= {"net"}:
-                    break
-                assert run.poll() is None, run.communicate()
-        finally:
-            run.kill()
-    look = ("sh", "-c", "pgrep -cx mpi_traffic; ls /run/nearmetal-cluster/jobs | grep -vc ^files")
-    for _ in site.cloud.waiting("the end of all ranks"):
-        left = [site.run("exec", spec, node, "--", *look).stdout for node in ("n1", "n2")]
-        if left == ["0\n0\n", "0\n0\n"]:
-            return
-
-
 def test_a_machine_that_starts_again_becomes_a_node_again(site: Site, spec: str) -> None:
     """The image keeps nothing: its next start has another key, and no seed."""
     server = site.servers()["n2"]
