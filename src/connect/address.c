@@ -84,29 +84,29 @@ bool nm_identity_has_file(const struct nm_identity *who, uint64_t inode, uint64_
 	return !memcmp(who->place, bytes, sizeof(bytes));
 }
 
-#define PART_BYTES (sizeof(((struct nm_identity *)0)->place) - NM_PLACE_FILE)
+_Static_assert(sizeof(((struct nm_identity *)0)->place) == NM_PLACE_FILE + NM_HOME_LEN, "both");
 
 /* The host chooses the token, so no machine can choose this value. */
-static void part_bytes(const uint8_t token[NM_VMSEG_TOKEN_LEN], uint32_t part,
-		       uint8_t ret_bytes[PART_BYTES])
+void nm_home_name(const uint8_t token[NM_VMSEG_TOKEN_LEN], uint32_t part,
+		  uint8_t ret_home[NM_HOME_LEN])
 {
 	uint64_t value = nm_siphash(token, &part, sizeof(part));
 
-	for (size_t i = 0; i < PART_BYTES; i++)
-		ret_bytes[i] = (uint8_t)(value >> 8 * i);
+	for (size_t i = 0; i < NM_HOME_LEN; i++)
+		ret_home[i] = (uint8_t)(value >> 8 * i);
 }
 
 void nm_identity_set_part(struct nm_identity *who, const uint8_t token[NM_VMSEG_TOKEN_LEN],
 			  uint32_t part)
 {
-	part_bytes(token, part, who->place + NM_PLACE_FILE);
+	nm_home_name(token, part, who->place + NM_PLACE_FILE);
 }
 
 bool nm_identity_has_part(const struct nm_identity *who, const uint8_t token[NM_VMSEG_TOKEN_LEN],
 			  uint32_t part)
 {
-	uint8_t bytes[PART_BYTES];
+	uint8_t bytes[NM_HOME_LEN];
 
-	part_bytes(token, part, bytes);
+	nm_home_name(token, part, bytes);
 	return !memcmp(who->place + NM_PLACE_FILE, bytes, sizeof(bytes));
 }

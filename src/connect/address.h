@@ -24,6 +24,7 @@
 #define NM_INNER_MAX 48 /* the longest known inner address is sockaddr_ib */
 
 #define NM_PLACE_FILE 5 /* bytes of a place that name the file of the window */
+#define NM_HOME_LEN 3	/* bytes that name a part of a segment: the rest of a place */
 
 /* Identity of an endpoint. A restarted process is another endpoint. */
 struct nm_identity {
@@ -62,6 +63,9 @@ bool nm_identity_has_file(const struct nm_identity *who, uint64_t inode, uint64_
 /* The part of the endpoint's machine in the segment with TOKEN. */
 void nm_identity_set_part(struct nm_identity *who, const uint8_t token[NM_VMSEG_TOKEN_LEN],
 			  uint32_t part);
+/* The name of a part for the endpoints of a job: the identity has it, or after a move HOME. */
+void nm_home_name(const uint8_t token[NM_VMSEG_TOKEN_LEN], uint32_t part,
+		  uint8_t ret_home[NM_HOME_LEN]);
 bool nm_identity_has_part(const struct nm_identity *who, const uint8_t token[NM_VMSEG_TOKEN_LEN],
 			  uint32_t part);
 

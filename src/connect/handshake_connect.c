@@ -418,6 +418,11 @@ static int connect_to(struct nm_sessions *sessions, const struct nm_identity *wh
 	uint64_t grace_ns;
 	int err;
 
+	/* Only this thread pauses. */
+	if (!sessions->wire) {
+		nm_reason_set(ret_reason, "this machine has left its segment, and has no other");
+		return -EHOSTUNREACH;
+	}
 	if (!sessions->grace_ns)
 		sessions->grace_ns = GRACE_NS;
 	grace_ns = nm_clock_ns() +

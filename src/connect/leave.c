@@ -51,6 +51,18 @@ void nm_leave_follow(struct nm_sessions *sessions)
 		nm_exchange_expire_resets(wire, UINT64_MAX);
 		nm_vmseg_leave(wire->claim);
 	}
+	atomic_store_explicit(&sessions->is_away, nm_leave_is_away(wire), memory_order_relaxed);
+}
+
+bool nm_leave_is_over(const struct nm_sessions *sessions)
+{
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+
+	for (const struct nm_handshake *handshake = sessions->handshakes; handshake;
+	     handshake = handshake->next)
+		if (handshake->state != NM_HANDSHAKE_LEFT)
+			return false;
+	return nm_leave_is_away(wire) && !wire->exchanges;
 }
 
 static void report(struct nm_sessions *sessions, struct nm_exchange *exchange, bool is_asked,
@@ -80,7 +92,7 @@ static bool may_call(const struct nm_vmseg_wire *wire, const struct nm_session *
 	/* The states of the machines first: the search reads all slots. */
 	if (now_ns < session->back_ns || nm_leave_check(wire, session->part, NULL))
 		return false;
-	err = nm_wire_vmseg_find(wire, &session->who, &peer, &why);
+	err = nm_wire_vmseg_find(wire, session, &peer, &why);
 	*ret_is_lost = err && err != -EHOSTUNREACH;
 	return err != -EHOSTUNREACH;
 }

@@ -26,6 +26,8 @@ bool nm_leave_is_away(const struct nm_vmseg_wire *wire);
  * that another process has set to FROZEN.
  */
 void nm_leave_follow(struct nm_sessions *sessions);
+/* True if this endpoint has left, and nothing stands that could bring it back. */
+bool nm_leave_is_over(const struct nm_sessions *sessions);
 /* Report the sessions whose peers can be called again to the endpoint. */
 void nm_leave_return(struct nm_sessions *sessions, uint64_t now_ns);
 /*

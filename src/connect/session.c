@@ -60,7 +60,8 @@ static void after_fork_child(struct nm_fork_watch *watch)
 		nm_close_fd(&handshake->fd);
 	close_own_fds(sessions);
 	nm_own_heap_close(&sessions->heap);
-	sessions->wire->ops->forget(sessions);
+	if (sessions->wire)
+		sessions->wire->ops->forget(sessions);
 	sessions->cma.pad = NULL; /* the child does not have it, and may have other data there */
 	pthread_mutex_unlock(&sessions->lock);
 }
@@ -93,6 +94,26 @@ static int init_lanes(struct nm_lane_list *list, uint32_t nr_lanes)
 	return 0;
 }
 
+int nm_sessions_init_lanes(struct nm_sessions *sessions)
+{
+	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes;
+
+	sessions->stream_starts = calloc(nr_lanes, sizeof(*sessions->stream_starts));
+	if (!sessions->stream_starts)
+		return -ENOMEM;
+	return init_lanes(&sessions->lanes[NM_ROLE_WRITER], nr_lanes) ?:
+		       init_lanes(&sessions->lanes[NM_ROLE_READER], nr_lanes);
+}
+
+void nm_sessions_free_lanes(struct nm_sessions *sessions)
+{
+	free(sessions->lanes[NM_ROLE_WRITER].free);
+	free(sessions->lanes[NM_ROLE_READER].free);
+	free(sessions->stream_starts);
+	memset(sessions->lanes, 0, sizeof(sessions->lanes));
+	sessions->stream_starts = NULL;
+}
+
 static int init_tables(struct nm_sessions *sessions)
 {
 	uint32_t nr_lanes = sessions->config.window->geometry.nr_lanes;
@@ -101,11 +122,7 @@ static int init_tables(struct nm_sessions *sessions)
 	for (sessions->nr_buckets = 1; sessions->nr_buckets < 2 * nr_lanes;)
 		sessions->nr_buckets *= 2;
 	sessions->buckets = calloc(sessions->nr_buckets, sizeof(*sessions->buckets));
-	sessions->stream_starts = calloc(nr_lanes, sizeof(*sessions->stream_starts));
-	if (!sessions->buckets || !sessions->stream_starts)
-		return -ENOMEM;
-	return init_lanes(&sessions->lanes[NM_ROLE_WRITER], nr_lanes) ?:
-		       init_lanes(&sessions->lanes[NM_ROLE_READER], nr_lanes);
+	return sessions->buckets ? nm_sessions_init_lanes(sessions) : -ENOMEM;
 }
 
 static void woken(struct nm_sessions *sessions, struct nm_watch *watch)
@@ -174,12 +191,37 @@ static void free_sessions(struct nm_sessions *sessions)
 	close_own_fds(sessions);
 	nm_cma_place_fini(&sessions->cma);
 	nm_own_heap_close(&sessions->heap);
-	free(sessions->lanes[NM_ROLE_WRITER].free);
-	free(sessions->lanes[NM_ROLE_READER].free);
+	nm_sessions_free_lanes(sessions);
 	free(sessions->buckets);
-	free(sessions->stream_starts);
 	pthread_mutex_destroy(&sessions->lock);
 	free(sessions);
+}
+
+int nm_sessions_open(struct nm_sessions *sessions, const struct nm_sessions_config *config,
+		     struct nm_reason *ret_reason)
+{
+	int err;
+
+	err = config->segment ? nm_wire_vmseg_create(config, &sessions->wire, ret_reason) :
+				nm_wire_socket_create(config, &sessions->config.who,
+						      &sessions->wire, ret_reason);
+	if (err)
+		return err;
+	nm_window_set_state(config->window, NM_WINDOW_RUN);
+	err = sessions->wire->ops->open(sessions, ret_reason);
+	if (!err) {
+		NM_FAULT("sessions-listening");
+		nm_fork_watch(&sessions->fork_watch);
+		err = start_thread(sessions, ret_reason);
+		if (err)
+			nm_fork_unwatch(&sessions->fork_watch);
+	}
+	if (err) {
+		sessions->wire->ops->hide(sessions);
+		sessions->wire->ops->destroy(sessions);
+		sessions->wire = NULL;
+	}
+	return err;
 }
 
 int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessions **ret_sessions,
@@ -221,32 +263,17 @@ int nm_sessions_create(const struct nm_sessions_config *config, struct nm_sessio
 			      strerror(-err));
 		goto err_free;
 	}
-	err = config->segment ? nm_wire_vmseg_create(config, &sessions->wire, ret_reason) :
-				nm_wire_socket_create(config, &sessions->config.who,
-						      &sessions->wire, ret_reason);
-	if (err)
-		goto err_free;
-	nm_window_set_state(config->window, NM_WINDOW_RUN);
-	err = sessions->wire->ops->open(sessions, ret_reason);
-	if (err)
-		goto err_hide;
-	NM_FAULT("sessions-listening");
 	sessions->fork_watch = (struct nm_fork_watch){
 		.before = before_fork,
 		.in_parent = after_fork_parent,
 		.in_child = after_fork_child,
 	};
-	nm_fork_watch(&sessions->fork_watch);
-	err = start_thread(sessions, ret_reason);
+	err = nm_sessions_open(sessions, config, ret_reason);
 	if (err)
-		goto err_leave;
+		goto err_free;
 	*ret_sessions = sessions;
 	return 0;
 
-err_leave:
-	nm_fork_unwatch(&sessions->fork_watch);
-err_hide:
-	sessions->wire->ops->hide(sessions);
 err_free:
 	free_sessions(sessions);
 	return err;
@@ -258,7 +285,8 @@ void nm_sessions_destroy(struct nm_sessions *sessions)
 
 	if (!sessions)
 		return;
-	if (sessions->creator != getpid()) {
+	/* Paused: all that others see was given up. */
+	if (sessions->creator != getpid() || !sessions->wire) {
 		free_sessions(sessions);
 		return;
 	}

@@ -116,8 +116,10 @@ struct nm_session {
 	unsigned int nr_pending; /* callers that are not proven to be this peer, for the table */
 	/* In a segment, for the table: `out` is wanted once both machines stay (leave.h). */
 	struct nm_list back_node;
-	uint64_t back_ns; /* not before */
-	uint32_t part;	  /* of the peer */
+	uint64_t back_ns;	   /* not before */
+	uint32_t part;		   /* of the peer */
+	uint8_t home[NM_HOME_LEN]; /* the part that it said over the network, if it has moved */
+	bool has_home;
 	/* The endpoint may know it, also in state NEW. Written under the lock, read without. */
 	_Atomic bool is_kept;
 	/* The reason of the end, valid from CLOSING on. 0: normal end, all packets are there. */
@@ -191,6 +193,26 @@ void nm_sessions_end(struct nm_sessions *sessions, struct nm_session *session,
  */
 int nm_sessions_call(struct nm_sessions *sessions, const struct nm_identity *who,
 		     struct nm_session **ret_session, struct nm_reason *ret_reason);
+/*
+ * In a segment: WHO has moved, and its part is the one that HOME names. Its identity keeps the name
+ * of the first one. Also while paused.
+ */
+void nm_sessions_set_home(struct nm_sessions *sessions, const struct nm_identity *who,
+			  const uint8_t home[NM_HOME_LEN]);
+/* In a segment: true while this endpoint has left it, so nm_sessions_pause() may succeed; one load. */
+bool nm_sessions_is_away(const struct nm_sessions *sessions);
+/*
+ * Stop the service thread, and forget segment, claim and window, which the caller then destroys. All
+ * sessions stay as they are; no direction begins until nm_sessions_resume(). False: this endpoint
+ * has not left the segment, or has come back, and nothing changes.
+ */
+bool nm_sessions_pause(struct nm_sessions *sessions);
+/*
+ * Serve again, with the segment, the claim and the window of CONFIG, and its dir; nothing else of it
+ * is read. 0, or -errno with a reason, and still paused.
+ */
+int nm_sessions_resume(struct nm_sessions *sessions, const struct nm_sessions_config *config,
+		       struct nm_reason *ret_reason);
 /* Report ASKED again. */
 void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session);
 /* Close only `in`, after the event SOURCE, and report the refusal to the peer. */

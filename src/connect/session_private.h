@@ -93,7 +93,7 @@ struct nm_lane_list {
 struct nm_sessions {
 	struct nm_fork_watch fork_watch;
 	struct nm_sessions_config config;
-	struct nm_wire *wire;
+	struct nm_wire *wire; /* NULL: paused */
 	pid_t creator;
 	int epoll, waker;
 	struct nm_watch waking;
@@ -119,6 +119,7 @@ struct nm_sessions {
 	struct nm_list events;	      /* sessions with events, oldest first */
 	struct nm_list awaited;	      /* sessions whose `out` is wanted later (leave.h) */
 
+	_Atomic bool is_away;		 /* likewise; see nm_sessions_is_away() */
 	_Atomic uint32_t has_events;	 /* written under the lock, read without */
 	_Atomic uint32_t event_doorbell; /* rung after an event was added */
 };
@@ -267,6 +268,13 @@ void nm_handshake_take_heap(struct nm_handshake *handshake, int heap_fd);
 /* Set the first state of a NEW session. Only for the endpoint's thread. */
 void nm_session_begin(struct nm_sessions *sessions, struct nm_session *session,
 		      enum nm_session_state state);
+
+/* session.c, for pause.c: lanes for the window of the configuration. 0 or -ENOMEM. */
+int nm_sessions_init_lanes(struct nm_sessions *sessions);
+void nm_sessions_free_lanes(struct nm_sessions *sessions);
+/* Let newcomers find this endpoint, and start the service thread. 0 or -errno; no trace. */
+int nm_sessions_open(struct nm_sessions *sessions, const struct nm_sessions_config *config,
+		     struct nm_reason *ret_reason);
 
 /* listener.c */
 void *nm_sessions_serve(void *sessions);

@@ -40,10 +40,20 @@ static struct nm_vmseg_wire *wire_of(const struct nm_sessions *sessions)
 	return nm_vmseg_wire_of(sessions);
 }
 
-/* Only the machine of the part that WHO's address names can write there. */
-static bool is_home(const struct nm_vmseg_wire *wire, const struct nm_identity *who, uint32_t part)
+/*
+ * Only the machine of that part can write there. The address names it, and after a move the peer
+ * itself, on the network.
+ */
+static bool is_home(const struct nm_vmseg_wire *wire, const struct nm_session *session,
+		    uint32_t part)
 {
-	return nm_identity_has_part(who, nm_vmseg_facts(wire->segment)->token, part);
+	const uint8_t *token = nm_vmseg_facts(wire->segment)->token;
+	uint8_t home[NM_HOME_LEN];
+
+	if (!session->has_home)
+		return nm_identity_has_part(&session->who, token, part);
+	nm_home_name(token, part, home);
+	return !memcmp(home, session->home, sizeof(home));
 }
 
 static int segment_open(struct nm_sessions *sessions, struct nm_reason *ret_reason)
@@ -102,7 +112,7 @@ static bool find_address(const struct nm_vmseg_wire *wire, const struct nm_vmseg
 	return false;
 }
 
-int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_identity *who,
+int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_session *session,
 		       struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason)
 {
 	unsigned int nr_seen = 0, nr_liars = 0, nr_leaving = 0;
@@ -113,9 +123,9 @@ int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_identit
 		if (ret_peer->state == NM_VMSEG_GONE)
 			continue;
 		nr_seen++;
-		if (memcmp(ret_peer->id, who->id, sizeof(who->id)) != 0)
+		if (memcmp(ret_peer->id, session->who.id, sizeof(session->who.id)) != 0)
 			continue;
-		if (!is_home(wire, who, ret_peer->address.part))
+		if (!is_home(wire, session, ret_peer->address.part))
 			nr_liars++;
 		else if (ret_peer->state == NM_VMSEG_RUN)
 			return nm_leave_check(wire, ret_peer->address.part, ret_reason);
@@ -157,7 +167,8 @@ static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *ha
 	struct nm_exchange *exchange;
 	int err, ends[2];
 
-	err = nm_wire_vmseg_find(wire, who, &peer, ret_reason);
+	(void)who;
+	err = nm_wire_vmseg_find(wire, handshake->session, &peer, ret_reason);
 	if (err == -EHOSTUNREACH)
 		nm_session_await(sessions, handshake->session, peer.address.part, 0);
 	/* Its machine stays after all. */
@@ -245,7 +256,8 @@ static int segment_map(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (err)
 		return err;
 	if (memcmp(window.id, greeting->who.id, sizeof(window.id)) != 0 ||
-	    !is_home(wire, &greeting->who, exchange->peer.address.part))
+	    !nm_identity_equal(&greeting->who, &session->who) ||
+	    !is_home(wire, session, exchange->peer.address.part))
 		err = -EBADMSG;
 	NM_FAULT("talk-window-seen");
 	if (!err)

@@ -40,6 +40,7 @@ int nm_engine_create(const struct nm_engine_config *config, struct nm_engine **r
 		.has_devices = config->has_devices,
 		.known = nm_sink_known,
 		.asked = nm_sink_asked,
+		.homed = nm_sink_homed,
 	};
 	nm_list_init(&e->active);
 	nm_list_init(&e->claimed);

@@ -106,7 +106,7 @@ void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
 	if (!move)
 		return;
 	nm_move_end_back(peer);
-	move->is_asked = move->is_pending = move->is_answer_due = false;
+	move->is_asked = move->is_pending = move->is_answer_due = move->is_home_due = false;
 	move->await_ns = 0;
 	if (move->left)
 		move->left->transport->move->leave(move->left);
@@ -126,8 +126,8 @@ bool nm_move_is_due(const struct nm_peer *peer)
 	if (!move || move->is_answer_due)
 		return move;
 	/* What waits for the way keeps a closing engine busy by itself. */
-	return !peer->engine->closing &&
-	       (move->is_asked || move->is_pending || move->left || move->memory);
+	return !peer->engine->closing && (move->is_asked || move->is_pending || move->left ||
+					  move->memory || move->is_home_due);
 }
 
 /* Words that a thread has left on the network are on their way only while it polls. */
@@ -417,6 +417,8 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 		take_pending(engine, peer);
 	if (move->is_answer_due)
 		nr += answer(engine, peer);
+	if (move->is_home_due)
+		nr += nm_move_say_home(engine, peer);
 	if (move->memory)
 		nr += nm_move_push_back(engine, peer);
 	if (move->is_asked)

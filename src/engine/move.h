@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/compiler.h"
+#include "connect/address.h"
 
 enum nm_way {
 	NM_WAY_NETWORK,
@@ -109,6 +110,11 @@ bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int
 bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
 void nm_move_on_move(const struct nm_incoming *in);
 void nm_move_on_moved(const struct nm_incoming *in);
+/* move_home.c: the sink's function, and HOME. */
+void nm_sink_homed(struct nm_transport *from, const uint8_t home[NM_HOME_LEN]);
+void nm_move_on_home(const struct nm_incoming *in);
+/* PEER uses the network: it may have to know that this endpoint has moved. */
+void nm_move_introduce(struct nm_engine *engine, struct nm_peer *peer);
 /* Send what is due, and go on. Returns the number of packets sent. For a peer with a move. */
 unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;
 /* True while nm_move_push() has something to do, or awaits the peer. */

@@ -50,7 +50,7 @@ void nm_move_want_back(struct nm_engine *engine, struct nm_peer *peer, struct nm
 	nm_peer_activate(engine, peer);
 }
 
-/* Call the peer in memory, until it answers. 0: move->met is set. */
+/* Call the peer in memory, once it knows where this endpoint is, until it answers. 0: move->met is set. */
 static int meet(struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;
@@ -59,7 +59,7 @@ static int meet(struct nm_peer *peer)
 	int err;
 
 	/* A move from memory ends first. */
-	if (peer->state == NM_PEER_MOVING || now < move->again_ns)
+	if (peer->state == NM_PEER_MOVING || move->is_home_due || now < move->again_ns)
 		return -EAGAIN;
 	move->again_ns = now + AGAIN_NS;
 	if (peer->state != NM_PEER_CONNECTED)
@@ -109,6 +109,8 @@ unsigned int nm_move_push_back(struct nm_engine *engine, struct nm_peer *peer)
 static void arrive(struct nm_peer *peer, const struct nm_transport *from)
 {
 	peer->move->is_marked = true;
+	/* The window may be another one, and a device pins it again. */
+	peer->places = NM_PLACES_UNKNOWN;
 	nm_peer_receives_on(peer, from->kind->channel);
 	if (nm_move_may_log(peer))
 		nm_info("peer " NM_WHO_FORMAT " (%.60s): it came back to the memory channel %s",

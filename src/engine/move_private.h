@@ -32,6 +32,12 @@ struct nm_move {
 	struct nm_transport
 		*suspended; /* its source waits for MOVE on the network; NULL: none does */
 	bool is_marked;	    /* MOVE came in session in_number, too */
+	/* homes (move_home.c) */
+	uint32_t opening;	   /* number of the peer's last move; 0: it said none */
+	uint8_t home[NM_HOME_LEN]; /* since then */
+	uint32_t told;		   /* number of the own move that the peer knows */
+	bool is_home_due;
+	uint64_t home_ns; /* before this time no new home of the peer is looked for */
 };
 
 /* The move of PEER, made at first use. NULL: the peer is down for lack of memory. */
@@ -47,6 +53,8 @@ static inline bool nm_move_is_transient(int err)
 	return err == -EAGAIN || err == -EPIPE;
 }
 
+/* move_home.c: the own home is due. Returns the number of packets sent. */
+unsigned int nm_move_say_home(struct nm_engine *engine, struct nm_peer *peer);
 /* move_back.c: MOVE with NM_MOVE_TO_MEMORY came, on the network or in memory. */
 void nm_move_on_return(const struct nm_incoming *in);
 /* The transport FROM may reach PEER, which uses the network, in memory again. */

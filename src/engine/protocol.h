@@ -85,6 +85,11 @@ enum nm_op {
 	/* The sender has left the reader's end of a session. tag: the position up to which it took
 	 * packets; data: number of the session. */
 	NM_OP_MOVED = 15,
+	/*
+	 * On the network: the sender has moved, and its memory is elsewhere (move_home.c). tag: the
+	 * name of its part, NM_HOME_LEN bytes; data: number of the move, from 1 on.
+	 */
+	NM_OP_HOME = 16,
 	NM_NR_OPS
 };
 

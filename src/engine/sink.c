@@ -101,6 +101,8 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 	peer->was_known |= !nm_peer_is_unlisted(peer);
 	if (nm_peer_is_unlisted(peer))
 		engine->nr_unresolved++;
+	if (engine->opening)
+		nm_move_introduce(engine, peer);
 	return peer;
 }
 
@@ -187,6 +189,7 @@ static NM_SLOW_HALF void deliver_any(const struct nm_incoming *in)
 		[NM_OP_PACE] = nm_unexpected_on_pace,
 		[NM_OP_MOVE] = nm_move_on_move,
 		[NM_OP_MOVED] = nm_move_on_moved,
+		[NM_OP_HOME] = nm_move_on_home,
 	};
 	uint8_t op = in->pkt->op;
 

@@ -58,6 +58,12 @@ enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel 
 	return stages ? stages->places[channel] : NM_PLACES_UNKNOWN;
 }
 
+void nm_stages_forget_places(struct nm_stages *stages, enum nm_channel channel)
+{
+	if (stages)
+		stages->places[channel] = NM_PLACES_UNKNOWN;
+}
+
 const struct nm_device_ops *nm_stages_device(const struct nm_stages *stages)
 {
 	return stages ? stages->ops : NULL;

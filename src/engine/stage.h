@@ -28,6 +28,8 @@ struct nm_stages;
 const struct nm_device_ops *nm_stages_device(const struct nm_stages *stages);
 /* Whether a device writes into the places of CHANNEL. STAGES may be NULL. */
 enum nm_places nm_stages_places(const struct nm_stages *stages, enum nm_channel channel);
+/* The places of CHANNEL are other ones from now on. STAGES may be NULL. */
+void nm_stages_forget_places(struct nm_stages *stages, enum nm_channel channel);
 
 /* NULL-safe. */
 void nm_stages_destroy(struct nm_stages *stages);

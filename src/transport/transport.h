@@ -180,6 +180,12 @@ struct nm_sink {
 	 */
 	void (*gpudirect_done)(struct nm_transport *from, struct nm_peer *peer, uint64_t request,
 			       int err);
+	/*
+	 * This endpoint, which had left its memory, has such memory again, maybe another one: HOME names
+	 * the place. The transport knows none of the homes of peers. Called from within progress().
+	 * NULL: no peer has to know.
+	 */
+	void (*homed)(struct nm_transport *from, const uint8_t home[NM_HOME_LEN]);
 	bool has_devices; /* the engine's user may pass memory of devices */
 };
 
@@ -501,6 +507,12 @@ struct nm_move_ops {
 	 * call.
 	 */
 	bool (*listen)(struct nm_transport *transport, struct nm_doorbells *doorbells);
+	/*
+	 * WHO has said on the network that its memory is at HOME now, and no more where its identity
+	 * names it. False: this transport has no such memory.
+	 */
+	bool (*home)(struct nm_transport *transport, const struct nm_identity *who,
+		     const uint8_t home[NM_HOME_LEN]);
 };
 
 /* ---- Kinds and instances ---- */

@@ -27,7 +27,7 @@ static void path_of(char path[PATH_ROOM], const char *dir, const char *name, uin
 
 void machines_remove(const char *dir)
 {
-	static const char *const names[] = {"segment", "lock", "conf"};
+	static const char *const names[] = {"segment", "lock", "conf", "left"};
 	char path[PATH_ROOM];
 
 	for (uint32_t i = 0; i < NR_MACHINES; i++)
@@ -106,6 +106,15 @@ static const char *look_at(struct nm_vmseg *segment)
 	return NULL;
 }
 
+bool machines_hide(const char *dir, uint32_t part, bool is_hidden)
+{
+	char shown[PATH_ROOM], hidden[PATH_ROOM];
+
+	path_of(shown, dir, "conf", part);
+	path_of(hidden, dir, "left", part);
+	return rename(is_hidden ? shown : hidden, is_hidden ? hidden : shown) == 0;
+}
+
 static struct nm_vmseg *attach(const char *dir, uint32_t part)
 {
 	struct nm_vmseg_config config;
@@ -114,6 +123,9 @@ static struct nm_vmseg *attach(const char *dir, uint32_t part)
 	struct nm_reason why;
 
 	path_of(path, dir, "conf", part);
+	/* The endpoint that gave the segment up has died. */
+	if (access(path, F_OK))
+		(void)machines_hide(dir, part, false);
 	if (nm_vmseg_config_load(path, &config, &why) || nm_vmseg_attach(&config, &segment, &why))
 		return NULL;
 	return segment;
@@ -127,6 +139,19 @@ int machines_ask(const char *dir, uint32_t part, enum nm_vmseg_state state)
 
 	nm_vmseg_detach(segment);
 	return err;
+}
+
+bool machines_are_mapped(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	bool is_mapped = !maps;
+	char line[512];
+
+	while (maps && !is_mapped && fgets(line, sizeof(line), maps))
+		is_mapped = strstr(line, "/segment0") != NULL;
+	if (maps)
+		fclose(maps);
+	return is_mapped;
 }
 
 bool machines_stay(const char *dir, uint32_t part)

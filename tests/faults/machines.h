@@ -26,6 +26,10 @@ const char *machines_remains(const char *dir);
 bool machines_leave_and_return(const char *dir, uint32_t part, const uint8_t id[6]);
 /* Ask machine PART for STATE once. -EBUSY: it has not left yet; other errors: it cannot. */
 int machines_ask(const char *dir, uint32_t part, enum nm_vmseg_state state);
+/* The guest unit takes the description of machine PART away, or puts it back. */
+bool machines_hide(const char *dir, uint32_t part, bool is_hidden);
+/* True if this process has the segment in its memory. */
+bool machines_are_mapped(void);
 /* What the guest unit says after a request that was never completed. False: it cannot. */
 bool machines_stay(const char *dir, uint32_t part);
 /* Remove every file of it. */

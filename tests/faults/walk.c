@@ -175,7 +175,23 @@ static enum talk_end move(struct run *run, enum nm_vmseg_state state, enum nm_ch
 	return err ? TALK_LOST : TALK_GOOD;
 }
 
-/* Away and back, with a conversation each time. */
+/* Its segment is given up, and described again. */
+static enum talk_end give_up_and_find(struct run *run)
+{
+	uint64_t deadline = nm_clock_ns() + MOVE_NS;
+
+	if (!machines_hide(dir_path, machine_of[VICTIM], true))
+		return TALK_LOST;
+	while (machines_are_mapped() && nm_clock_ns() < deadline) {
+		nm_engine_progress(run->talkers[VICTIM].engine);
+		nap(NM_NS_PER_MS / 4);
+	}
+	if (machines_are_mapped() || !machines_hide(dir_path, machine_of[VICTIM], false))
+		return TALK_LOST;
+	return TALK_GOOD;
+}
+
+/* Away, without a segment, and back, with a conversation each time. */
 static enum talk_end move_there_and_back(struct run *run)
 {
 	uint64_t deadline = nm_clock_ns() + MOVE_NS;
@@ -190,6 +206,8 @@ static enum talk_end move_there_and_back(struct run *run)
 		end = TALK_LOST;
 	if (end == TALK_GOOD)
 		end = converse(run, VICTIM, SURVIVOR, 1);
+	if (end == TALK_GOOD)
+		end = give_up_and_find(run);
 	if (end == TALK_GOOD)
 		end = move(run, NM_VMSEG_RUN, NM_CHANNEL_VMSEG);
 	return end == TALK_GOOD ? converse(run, VICTIM, SURVIVOR, 2) : end;

@@ -215,12 +215,14 @@ def test_a_move_is_shown_first_and_refused_with_reasons(lab: Lab) -> None:
     lab.is_whole(n1="h1", n2="h1")
 
 
-def test_a_job_over_the_network_goes_on_while_its_machine_moves(
-    lab: Lab, record_property: Callable[[str, object], None]
+@pytest.mark.parametrize("channels", [OVER_NETWORK, ()], ids=["network", "segment"])
+def test_a_job_goes_on_while_its_machine_moves(
+    lab: Lab, channels: tuple[str, ...], record_property: Callable[[str, object], None]
 ) -> None:
     """The program checks each byte, the number and the order of all messages itself."""
     words: list[str | Path] = ["run", lab.spec, "--mpi", "openmpi5", "-n", "2", "--map-by", "node"]
-    words += [*OVER_NETWORK, "--timeout", "240", "--", lab.folder / "openmpi5", "60", "7"]
+    words += [*channels, "--json", "--timeout", "240"]
+    words += ["--", lab.folder / "openmpi5", "90" if not channels else "60", "7"]
     with lab.start(*words) as job:
         try:
             time.sleep(10)
@@ -233,6 +235,13 @@ def test_a_job_over_the_network_goes_on_while_its_machine_moves(
     assert job.returncode == 0, out + err
     found = re.search(r"moved OK: (\d+) rounds .* none wrong; longest gaps: (.*)", out + err)
     assert found, out + err
+    peers = [peer for endpoint in json.loads(out)["stats"] for peer in endpoint["peers"]]
+    used = {name for peer in peers for name in peer["channels"]}
+    assert used >= ({"net"} if channels else {"net", "segment"}), peers
+    # Near, far and near again, in both directions.
+    assert channels or {peer["channel"] for peer in peers if peer["moves"] >= 2} == {"segment"}, (
+        peers
+    )
     record_property("longest gaps", found[2])
     record_property("actions", json.dumps([move["actions"] for move in moves]))
     lab.is_whole(n1="h1", n2="h1")

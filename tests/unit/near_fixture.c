@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/peer.h"
+#include "engine/internal.h"
 #include "harness.h"
-#include "transport/transport.h"
+#include "transport/vmseg/home.h"
 #include "vmseg_nodes.h"
 
 #define NODES_MAX 24
@@ -198,6 +198,22 @@ static void add_machine(struct near_node *node, uint32_t part)
 		nm_test_fail(__FILE__, __LINE__, "segment: %s", why.text);
 	NM_CHECK_EQ(nm_engine_add_transport(node->engine, segment), 0);
 	nm_engine_set_identity(node->engine, &node->address.who);
+	near_describe(node, part);
+}
+
+void near_describe(struct near_node *node, uint32_t part)
+{
+	struct shm_home *home = nm_shm_of(node->engine->transports[NM_CHANNEL_VMSEG])->home;
+	struct nm_vmseg_config config = segment_config(part);
+	char name[32];
+
+	snprintf(name, sizeof(name), "node%u.conf", index_of(node));
+	snprintf(home->path, sizeof(home->path), "%s", segment_describe(&config, name));
+}
+
+void near_hide_description(const struct near_node *node)
+{
+	NM_CHECK_EQ(unlink(nm_shm_of(node->engine->transports[NM_CHANNEL_VMSEG])->home->path), 0);
 }
 
 static void add_net(struct near_node *node)

@@ -25,6 +25,10 @@ struct near_node {
 struct near_node *near_create(bool has_net);
 /* On machine PART of the segment of vmseg_fixture.h, without windows of the kernel. */
 struct near_node *near_create_on(uint32_t part, bool has_net);
+/* The guest unit of NODE describes PART of the segment in use, in a file of its own. */
+void near_describe(struct near_node *node, uint32_t part);
+/* It takes its file away. */
+void near_hide_description(const struct near_node *node);
 /* Only with a network. */
 struct near_node *near_create_far(void);
 void near_destroy(struct near_node *node);

@@ -12,13 +12,23 @@
 
 #include "harness.h"
 
-static const uint8_t token[NM_VMSEG_TOKEN_LEN] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2};
+static uint8_t token[NM_VMSEG_TOKEN_LEN] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2};
+
+static unsigned int number_in_use;
+
+void segment_use(unsigned int number)
+{
+	number_in_use = number;
+	token[15] = (uint8_t)(2 + number);
+}
 
 static const char *path(void)
 {
 	static char text[NM_VMSEG_PATH_MAX];
 
 	snprintf(text, sizeof(text), "%s/segment", nm_test_dir());
+	if (number_in_use)
+		snprintf(text, sizeof(text), "%s/segment-%u", nm_test_dir(), number_in_use);
 	return text;
 }
 
@@ -43,7 +53,8 @@ struct nm_vmseg_config segment_config(uint32_t part)
 		.device = NM_VMSEG_DAX, .part = part, .numa = -1, .vcpu_numa = -1};
 
 	snprintf(config.all, sizeof(config.all), "%s", path());
-	snprintf(config.lock, sizeof(config.lock), "%s/lock%u", nm_test_dir(), part);
+	snprintf(config.lock, sizeof(config.lock), "%s/lock%u-%u", nm_test_dir(), number_in_use,
+		 part);
 	memcpy(config.token, token, sizeof(token));
 	return config;
 }
@@ -118,21 +129,22 @@ void segment_tell_endpoints(uint32_t nr)
 	told_endpoints = nr;
 }
 
-static void write_config(uint32_t part)
+const char *segment_describe(const struct nm_vmseg_config *config, const char *name)
 {
-	char file[NM_VMSEG_PATH_MAX], fresh[NM_VMSEG_PATH_MAX + 8];
-	struct nm_vmseg_config config = segment_config(part);
+	static char file[NM_VMSEG_PATH_MAX];
+	char fresh[NM_VMSEG_PATH_MAX + 8];
+	uint32_t part = config->part;
 	FILE *out;
 
-	snprintf(file, sizeof(file), "%s/segment.conf", nm_test_dir());
+	snprintf(file, sizeof(file), "%s/%s", nm_test_dir(), name);
 	snprintf(fresh, sizeof(fresh), "%s.new", file);
 	out = fopen(fresh, "w");
 	NM_CHECK(out != NULL);
 	fprintf(out,
-		"version = 1\ndevice = dax\nall = %s\nlock = %s\npart = %u\ntoken = ", config.all,
-		config.lock, part);
-	for (size_t i = 0; i < sizeof(config.token); i++)
-		fprintf(out, "%02x", config.token[i]);
+		"version = 1\ndevice = dax\nall = %s\nlock = %s\npart = %u\ntoken = ", config->all,
+		config->lock, part);
+	for (size_t i = 0; i < sizeof(config->token); i++)
+		fprintf(out, "%02x", config->token[i]);
 	fprintf(out, "\nnuma = %u\nvcpu_numa = %u\ndistances =", part, part);
 	for (uint32_t i = 0; i < MACHINES; i++)
 		fprintf(out, " %d", i == part ? 10 : 21);
@@ -142,7 +154,14 @@ static void write_config(uint32_t part)
 	NM_CHECK_EQ(fclose(out), 0);
 	NM_CHECK_EQ(chmod(fresh, 0600), 0);
 	NM_CHECK_EQ(rename(fresh, file), 0);
-	setenv("NEARMETAL_SEGMENT", file, 1);
+	return file;
+}
+
+static void write_config(uint32_t part)
+{
+	struct nm_vmseg_config config = segment_config(part);
+
+	setenv("NEARMETAL_SEGMENT", segment_describe(&config, "segment.conf"), 1);
 }
 
 int segment_enter_machine(uint32_t part)

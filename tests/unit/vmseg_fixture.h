@@ -9,6 +9,8 @@
 
 /* Make the file of a segment in the case's directory; its path. */
 const char *segment_file(uint32_t nr_parts, uint64_t part_size);
+/* The segment that all functions here mean from now on; 0 at first. Each has its own token. */
+void segment_use(unsigned int number);
 /* What the guest unit of the machine PART would say, with a lock file of its own. */
 struct nm_vmseg_config segment_config(uint32_t part);
 /* Attached as machine PART, or the case fails. */
@@ -34,6 +36,8 @@ uint64_t segment_part_offset(uint32_t part, uint64_t part_size);
  * are read once, so other processes wait at the door until the returned descriptor is closed.
  */
 int segment_enter_machine(uint32_t part);
+/* The guest unit writes CONFIG into FILE of the case's directory. Its path, until the next call. */
+const char *segment_describe(const struct nm_vmseg_config *config, const char *file);
 /* The endpoints that this file names; 0, as in every new case: none. */
 void segment_tell_endpoints(uint32_t nr);
 /* Likewise on the one after that of whoever called this last, in this process or another. */

@@ -63,6 +63,15 @@ void nm_shm_open_link(struct shm_transport *shm, struct shm_session *s, struct n
 		nm_sessions_remind(shm->sessions, &s->base);
 }
 
+NM_COLD void nm_shm_note_cookie(struct shm_transport *shm, const struct nm_identity *who,
+				struct nm_peer *cookie)
+{
+	struct nm_session *session = nm_sessions_find(shm->sessions, who);
+
+	if (session && atomic_load_explicit(&session->is_kept, memory_order_relaxed))
+		nm_shm_from(session)->cookie = cookie;
+}
+
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason)
 {
@@ -73,10 +82,7 @@ int nm_shm_connect(struct nm_transport *transport, const struct nm_address *addr
 
 	err = nm_sessions_connect(shm->sessions, &address->who, &session, ret_reason);
 	if (err) {
-		/* A session without a direction is there if the peer may be reached later. */
-		session = nm_sessions_find(shm->sessions, &address->who);
-		if (session && atomic_load_explicit(&session->is_kept, memory_order_relaxed))
-			nm_shm_from(session)->cookie = cookie;
+		nm_shm_note_cookie(shm, &address->who, cookie);
 		return err;
 	}
 	s = nm_shm_from(session);

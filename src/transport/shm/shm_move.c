@@ -55,8 +55,10 @@ static NM_COLD int enter(struct nm_transport *transport, const struct nm_address
 	int err;
 
 	err = nm_sessions_call(shm->sessions, &address->who, &session, ret_reason);
-	if (err)
+	if (err) {
+		nm_shm_note_cookie(shm, &address->who, cookie);
 		return err;
+	}
 	s = nm_shm_from(session);
 	nm_shm_open_link(shm, s, cookie);
 	*ret_link = &s->link.base;
@@ -220,7 +222,19 @@ static NM_COLD bool listen(struct nm_transport *transport, struct nm_doorbells *
 	return is_added;
 }
 
+static NM_COLD bool home(struct nm_transport *transport, const struct nm_identity *who,
+			 const uint8_t name[NM_HOME_LEN])
+{
+	struct shm_transport *shm = nm_shm_of(transport);
+
+	if (!shm->segment)
+		return false;
+	nm_sessions_set_home(shm->sessions, who, name);
+	return true;
+}
+
 const struct nm_move_ops nm_shm_move_ops = {
+	.home = home,
 	.enter = enter,
 	.suspend = suspend,
 	.hold = hold,

@@ -10,25 +10,37 @@
 #include "connect/rundir.h"
 #include "transport/shm/shm_private.h"
 
+int nm_shm_furnish_window(struct shm_transport *shm, struct nm_reason *ret_reason)
+{
+	const struct nm_geometry *geometry = &shm->window.geometry;
+	int err = -ENOMEM;
+
+	free(shm->sources);
+	free(shm->readers);
+	shm->sources = calloc(geometry->nr_lanes, sizeof(*shm->sources));
+	shm->readers = aligned_alloc(NM_CACHE_LINE, geometry->nr_lanes * sizeof(*shm->readers));
+	if (shm->sources && shm->readers)
+		err = nm_pool_init(&shm->pool, shm->window.pool, geometry->chunk_size,
+				   geometry->nr_chunks);
+	if (err)
+		nm_reason_set(ret_reason, "out of memory");
+	return err;
+}
+
 int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 		   struct nm_reason *ret_reason)
 {
-	const struct nm_geometry *geometry = &shm->window.geometry;
 	const struct nm_params *params = nm_params();
 	int err;
 
 	shm->bounce = malloc(NM_RING_INLINE_LIMIT);
-	shm->sources = calloc(geometry->nr_lanes, sizeof(*shm->sources));
-	shm->readers = aligned_alloc(NM_CACHE_LINE, geometry->nr_lanes * sizeof(*shm->readers));
-	if (!shm->bounce || !shm->sources || !shm->readers) {
+	if (!shm->bounce) {
 		nm_reason_set(ret_reason, "out of memory");
 		return -ENOMEM;
 	}
-	err = nm_pool_init(&shm->pool, shm->window.pool, geometry->chunk_size, geometry->nr_chunks);
-	if (err) {
-		nm_reason_set(ret_reason, "out of memory");
+	err = nm_shm_furnish_window(shm, ret_reason);
+	if (err)
 		return err;
-	}
 	config->window = &shm->window;
 	config->session_size = sizeof(struct shm_session);
 	config->connect_ms = (uint32_t)params->connect_ms;
@@ -54,6 +66,7 @@ void nm_shm_destroy(struct nm_transport *transport)
 	nm_window_destroy(&shm->window);
 	nm_vmseg_release(shm->claim);
 	nm_vmseg_detach(shm->segment);
+	free(shm->home);
 	free(shm->bounce);
 	free(shm->checked);
 	free(shm->sources);

@@ -63,9 +63,11 @@ struct shm_transport {
 	struct nm_pool pool;
 	struct nm_sessions *sessions;
 	struct nm_window window;
-	/* the place of the window if that is a segment between machines; else NULL */
+	/* The place of the window if that is a segment between machines. NULL: there is none, or it
+	 * was given up: then there are neither directions of sessions nor a window. */
 	struct nm_vmseg *segment;
 	struct nm_vmseg_claim *claim;
+	struct shm_home *home; /* of the channel between machines (vmseg/home.h) */
 };
 
 static inline struct shm_transport *nm_shm_of(struct nm_transport *transport)
@@ -105,6 +107,9 @@ static inline bool nm_shm_has_link(const struct shm_session *s)
 
 /* shm.c: S has a new direction `out`: it is the link of COOKIE. */
 void nm_shm_open_link(struct shm_transport *shm, struct shm_session *s, struct nm_peer *cookie);
+/* shm.c: connecting failed. A session without a direction is there if WHO may be reached later. */
+void nm_shm_note_cookie(struct shm_transport *shm, const struct nm_identity *who,
+			struct nm_peer *cookie);
 /* shm.c: slots of the contract that all flavors share. */
 int nm_shm_connect(struct nm_transport *transport, const struct nm_address *address,
 		   struct nm_peer *cookie, struct nm_link **ret_link, struct nm_reason *ret_reason);
@@ -187,6 +192,8 @@ int nm_shm_create(const struct shm_flavor *flavor, const void *arg, const struct
 /* Set up the rest after the window, also the table of sessions. 0 or -errno. */
 int nm_shm_furnish(struct shm_transport *shm, struct nm_sessions_config *config,
 		   struct nm_reason *ret_reason);
+/* For the window: readers, sources and the pool. Those of an earlier window go. 0 or -errno. */
+int nm_shm_furnish_window(struct shm_transport *shm, struct nm_reason *ret_reason);
 /* Also destroys half-open transports. */
 void nm_shm_destroy(struct nm_transport *transport);
 

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,20 +16,20 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "transport/shm/shm_private.h"
+#include "transport/vmseg/home.h"
 
 /* Calls of progress to skip while there is no source. */
 #define PAUSE_WITHOUT_SOURCES 64
-
-/* Endpoints that a part has room for if nothing says more. */
-#define USUAL_ENDPOINTS 8
 
 static unsigned int segment_progress(struct nm_transport *transport)
 {
 	unsigned int done = nm_shm_progress(transport);
 
-	if (!nm_shm_of(transport)->nr_sources)
+	if (!nm_shm_of(transport)->nr_sources) {
 		transport->pause = PAUSE_WITHOUT_SOURCES;
+		if (nm_unlikely(nm_sessions_is_away(nm_shm_of(transport)->sessions)))
+			nm_home_look(nm_shm_of(transport));
+	}
 	return done;
 }
 
@@ -109,32 +110,6 @@ static void segment_destroy(struct nm_transport *transport)
 	nm_shm_destroy(transport);
 }
 
-/* How many endpoints share the part: the knob, or the guest unit's number, which is never small. */
-static uint32_t nr_endpoints(const struct nm_vmseg_config *segment)
-{
-	uint32_t nr = (uint32_t)nm_params()->segment_endpoints;
-
-	return nr ? nr : (uint32_t)nm_max_u64(segment->endpoints, USUAL_ENDPOINTS);
-}
-
-/* The own slot with its window, which neighbours may find from now on. */
-static int open_window(struct shm_transport *shm, const struct nm_vmseg_config *segment,
-		       const struct nm_identity *who, struct nm_reason *ret_reason)
-{
-	const struct nm_params *params = nm_params();
-	struct nm_geometry geometry;
-	int err;
-
-	err = nm_vmseg_geometry(shm->segment, nr_endpoints(segment),
-				(uint32_t)params->segment_lanes, (uint32_t)params->ring_slots,
-				(uint32_t)params->chunk_size, params->pool_size, &geometry,
-				ret_reason);
-	if (err)
-		return err;
-	err = nm_vmseg_claim(shm->segment, who->id, geometry.size, &shm->claim, ret_reason);
-	return err ? err : nm_vmseg_open(shm->claim, &geometry, &shm->window, ret_reason);
-}
-
 static int open_segment(struct shm_transport *shm, struct nm_identity *who, const void *arg,
 			struct nm_reason *ret_reason)
 {
@@ -146,9 +121,13 @@ static int open_segment(struct shm_transport *shm, struct nm_identity *who, cons
 	};
 	int err;
 
-	err = nm_vmseg_attach(segment, &shm->segment, ret_reason);
-	if (!err)
-		err = open_window(shm, segment, who, ret_reason);
+	shm->home = calloc(1, sizeof(*shm->home));
+	if (!shm->home) {
+		nm_reason_set(ret_reason, "out of memory");
+		return -ENOMEM;
+	}
+	snprintf(shm->home->path, sizeof(shm->home->path), "%s", nm_params()->segment);
+	err = nm_home_open(shm, segment, who->id, ret_reason);
 	if (err)
 		return err;
 	nm_identity_set_part(who, segment->token, segment->part);

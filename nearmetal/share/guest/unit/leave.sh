@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
 # A machine that is moved to another host: its endpoints leave the segment, and return to one.
-# Between the two, segment.left is in the place of segment.conf, so no process finds a segment.
+# Between the two, segment.left is in the place of segment.conf, so no process finds a segment, and
+# endpoints of running jobs give theirs up.
 
 leave_limit=60
 
@@ -28,37 +29,44 @@ leave_segment() {
 		printf 'segment: none\n'
 		return 0
 	fi
-	leave_mapped
-	[ -z "$mapped" ] || leave_refuse 4 "leave: $mapped_words: $mapped"
 	words=$(nearmetal-segment quiesce "$run/segment.conf" 2>&1) || leave_refuse 1 "leave: $words"
 	read -r began _ </proc/uptime
 	while :; do
 		words=$(nearmetal-segment freeze "$run/segment.conf" 2>&1) && break
 		[ "$?" = 4 ] || leave_give_up 1 "$words"
-		read -r now _ </proc/uptime
-		[ "$((${now%.*} - ${began%.*}))" -lt "$limit" ] || leave_give_up 4 "after $limit s: $words"
+		leave_has_time || leave_give_up 4 "after $limit s: $words"
 		sleep 0.2
 	done
-	leave_mapped
-	[ -z "$mapped" ] || leave_give_up 4 "$mapped_words: $mapped"
 	mv -f "$run/segment.conf" "$run/segment.left" || leave_give_up 1 "cannot write in $run"
+	while leave_mapped; do
+		leave_has_time ||
+			leave_give_up 4 "after $limit s: processes still have the segment in their memory: $mapped"
+		sleep 0.2
+	done
 	printf 'segment: left\n'
 }
 
-# leave_mapped: sets $mapped to the processes that have the segment in their memory, also after
-# they have left it. The kernel keeps such memory when the device goes, so it may show the next one.
+leave_has_time() {
+	read -r now _ </proc/uptime
+	[ "$((${now%.*} - ${began%.*}))" -lt "$limit" ]
+}
+
+# leave_mapped: sets $mapped to the processes that have the segment in their memory; false: none
+# has. The kernel keeps such memory when the device goes, so it may show the next one.
 leave_mapped() {
-	mapped_words='processes keep the segment in their memory until their end' mapped=
+	mapped=
 	set --
 	while read -r key _ file _; do
 		case $key in own | all) ;; *) continue ;; esac
 		file=$(readlink -f "$file") && set -- "$@" -e " $file"
-	done <"$run/segment.conf"
+	done <"$run/segment.left"
 	[ "$#" = 0 ] ||
 		mapped=$(grep -lF "$@" /proc/[0-9]*/maps 2>/dev/null | cut -d/ -f3 | tr '\n' ' ')
+	[ -n "$mapped" ]
 }
 
 leave_give_up() {
+	[ ! -s "$run/segment.left" ] || mv -f "$run/segment.left" "$run/segment.conf"
 	nearmetal-segment run "$run/segment.conf" >/dev/null 2>&1
 	leave_refuse "$1" "leave: $2"
 }
