@@ -22,7 +22,7 @@ from nearmetal.cluster.backend import (
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command, Completed, Runner
-from nearmetal.core.ssh import NO_CONFIG, Login, own_keys
+from nearmetal.core.ssh import NO_CONFIG, NO_CONNECTION, Login, own_keys
 from nearmetal.image import GUEST_AGENT
 from nearmetal.image.seed import GUEST_USER
 
@@ -45,6 +45,10 @@ A connection to a lost machine ends within half a minute, and `down` ends all of
 
 _SOCKET_MAX = 90
 """The path of a Unix socket has at most 108 bytes, and ssh adds some of them."""
+
+
+class NodeSilentError(BackendError):
+    """A node could not be asked: ssh has no connection to it, so it has refused nothing."""
 
 
 def machine_agent() -> bytes:
@@ -122,12 +126,16 @@ class Nodes:
         *,
         timeout_s: float = _STEP_S,
     ) -> str:
-        """Run as root to the end; the BackendError of a failure says `what`."""
+        """Run as root to the end; the BackendError of a failure says `what`.
+
+        It is a NodeSilentError if there was no connection.
+        """
         command = self.command(node, argv, root=True, stdin=stdin)
         try:
             return self.runner.check(command, timeout_s=timeout_s).text
         except CommandError as error:
-            raise entry_failure(node, what, error.hint or error.message) from error
+            kind = NodeSilentError if error.code == NO_CONNECTION else BackendError
+            raise entry_failure(node, what, error.hint or error.message, kind) from error
 
     def run_all(
         self, commands: Mapping[str, Command], what: str, *, timeout_s: float = _STEP_S
@@ -185,7 +193,9 @@ NO_WAY = "this machine must reach the network of the cluster"
 """The hint where packets do not arrive."""
 
 
-def entry_failure(node: str, what: str, reason: str) -> BackendError:
+def entry_failure(
+    node: str, what: str, reason: str, kind: type[BackendError] = BackendError
+) -> BackendError:
     """Return the error of a machine that ssh could not enter, with the hint for the reason."""
     low, hint = reason.lower(), ""
     if "timed out" in low or "no route" in low or "unreachable" in low:
@@ -196,7 +206,7 @@ def entry_failure(node: str, what: str, reason: str) -> BackendError:
         sent = re.search("SHA256:[A-Za-z0-9+/]{43}", reason)
         reason = f"{OTHER_KEY}{f' ({sent[0]})' if sent else ''}"
         hint = "another machine answers at its address, or its sshd has another key"
-    return BackendError(f"node {node}: {what}: {reason}", hint)
+    return kind(f"node {node}: {what}: {reason}", hint)
 
 
 class SshBackend(Backend):

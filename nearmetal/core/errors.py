@@ -98,6 +98,11 @@ class NoVfError(HostError):
 class CommandError(NearmetalError):
     """A program that nearmetal started failed, timed out, or is not installed."""
 
+    def __init__(self, message: str, hint: str = "", *, code: int | None = None) -> None:
+        """Keep the exit code; None for a program that did not end by itself."""
+        super().__init__(message, hint)
+        self.code = code
+
 
 class LaunchError(NearmetalError):
     """An MPI job could not be started."""

@@ -486,7 +486,9 @@ class LocalRunner:
         if completed.timed_out:
             raise CommandError(f"no end after {timeout_s:g} s: {command}", completed.error_tail)
         if completed.code != 0:
-            raise CommandError(f"exit code {completed.code}: {command}", completed.error_tail)
+            raise CommandError(
+                f"exit code {completed.code}: {command}", completed.error_tail, code=completed.code
+            )
         return completed
 
     def attach(

@@ -193,6 +193,9 @@ class Rack:
     def act(self, action: MoveAction, move: Move) -> str:
         raise AssertionError((action, move))
 
+    def halt(self) -> None:
+        raise AssertionError("nothing moves")
+
     def settle(self, move: Move) -> Settlement:
         raise AssertionError(move)
 

@@ -23,9 +23,9 @@ from nearmetal.cluster.move.site import MoveOptions
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind, Observed
 from nearmetal.cluster.spec import parse_spec
-from nearmetal.cluster.ssh_nodes import Nodes
+from nearmetal.cluster.ssh_nodes import Nodes, NodeSilentError
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError, Interrupted
+from nearmetal.core.errors import BackendError, CommandError, Interrupted
 from nearmetal.core.process import Command, Completed, LocalRunner
 from tests.python.one_link import DOMAIN, OneLink
 from tests.python.test_libvirt_machine import spec_of
@@ -196,17 +196,26 @@ class Endless:
         self.aborted.set()
 
 
-def migrate(domain: Endless, limit_s: float) -> None:
+def migrate(domain: Endless, limit_s: float, halt: threading.Event | None = None) -> None:
     link = object.__new__(Hypervisor)
     link.uri, link._api = "test:///x", Api()
     link._link = SimpleNamespace(lookupByName=lambda _: domain)
-    link.migrate(NAME, link, "<domain/>", "tcp://h2", tls=False, limit_s=limit_s)
+    halt = halt or threading.Event()
+    link.migrate(NAME, link, "<domain/>", "tcp://h2", tls=False, limit_s=limit_s, halt=halt)
 
 
 def test_a_migration_that_is_late_is_aborted_as_soon_as_that_is_possible() -> None:
     domain = Endless()
     with pytest.raises(BackendError, match=r"did not end in 0\.01 s"):
         migrate(domain, 0.01)
+    assert domain.aborted.is_set()
+
+
+def test_a_migration_is_cancelled_from_another_thread() -> None:
+    domain, halt = Endless(), threading.Event()
+    threading.Timer(0.1, halt.set).start()
+    with pytest.raises(BackendError, match=r"cannot migrate .*: aborted by the client"):
+        migrate(domain, 600, halt)
     assert domain.aborted.is_set()
 
 
@@ -225,3 +234,44 @@ def test_an_interrupted_migration_is_aborted_and_not_waited_for() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert domain.aborted.is_set()
+
+
+# Guests that cannot be asked
+
+
+@pytest.mark.parametrize(
+    ("code", "asked_for"),
+    [(255, ["near"]), (1, ["near", "bare"])],
+    ids=["no connection", "refused by the guest"],
+)
+def test_only_a_guest_that_refuses_the_segment_goes_without_it(
+    tmp_path: Path, code: int, asked_for: list[str]
+) -> None:
+    """A lost connection says nothing about the segment: the action fails, and is repeated."""
+    spec = spec_of("hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]")
+    seeds: list[str] = []
+
+    class Runner:
+        def check(self, command: Command, *, timeout_s: float) -> Completed:
+            del timeout_s
+            seeds.append(command.stdin.decode())
+            if seeds[-1] == "near":
+                raise CommandError(f"exit code {code}: ssh", "why", code=code)
+            return cast("Completed", SimpleNamespace(text=""))
+
+    (item,) = (r for r in there(spec).resources if r.key == Key(Kind.NODE, "n1"))
+    nodes = Nodes(tmp_path, {"n1": ("10.0.0.1", None)}, cast("Any", Runner()))
+    moves = site(spec, Observed(), nodes=lambda: nodes)
+    moves._seed = lambda move, *_: "near" if move.near else "bare"  # type: ignore[method-assign]
+    if code == 255:
+        with pytest.raises(NodeSilentError, match="n1: its processes do not return: why"):
+            moves._back(MOVE, item, "h1")
+    else:
+        assert "n1 has no segment on host h1" in moves._back(MOVE, item, "h1")
+    assert seeds == asked_for
+
+
+def test_the_exit_code_of_a_program_is_in_its_error() -> None:
+    with pytest.raises(CommandError) as failed:
+        LocalRunner().check(Command(("sh", "-c", "exit 255")), timeout_s=10)
+    assert failed.value.code == 255

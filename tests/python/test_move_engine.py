@@ -7,7 +7,11 @@ hosts, with its devices and its processes in the segment, and nothing is left of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +27,7 @@ from nearmetal.cluster.move.phases import (
     Settlement,
 )
 from nearmetal.cluster.move.record import Move, MoveRecords
-from nearmetal.core.errors import BackendError, StateError
+from nearmetal.core.errors import BackendError, Interrupted, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +72,9 @@ class World:
 
     def check(self, moves: Sequence[Move]) -> None:
         del moves
+
+    def halt(self) -> None:
+        raise AssertionError("only moves at the same time are halted")
 
     def step(self) -> None:
         self.steps += 1
@@ -180,6 +187,10 @@ class World:
         assert self.records.all() == []
 
 
+def mover(world: World, clock: Callable[[], float] = time.monotonic) -> Mover:
+    return Mover(world, clock=clock, pause_s=0)
+
+
 @pytest.fixture
 def records(tmp_path: Path) -> MoveRecords:
     return MoveRecords(tmp_path)
@@ -187,13 +198,13 @@ def records(tmp_path: Path) -> MoveRecords:
 
 def nr_steps(records: MoveRecords) -> int:
     world = World(records)
-    assert Mover(world).move(MOVE).moved
+    assert mover(world).move(MOVE).moved
     world.is_whole()
     return world.steps
 
 
 def test_a_move_names_its_actions_and_their_times(records: MoveRecords) -> None:
-    report = Mover(World(records), clock=iter(range(99)).__next__).move(MOVE)
+    report = mover(World(records), clock=iter(range(99)).__next__).move(MOVE)
     assert report.moved
     assert [action for action, _ in report.times] == list(MoveAction)[:7]
     assert {took for _, took in report.times} == {1}
@@ -204,7 +215,7 @@ def test_a_failure_at_each_step(records: MoveRecords) -> None:
     ends = []
     for at in range(nr_steps(records)):
         world = World(records, at)
-        report = Mover(world).move(MOVE)
+        report = mover(world).move(MOVE)
         world.is_whole()
         assert report.moved == (world.machine["h2"] is RUNNING), at
         assert report.moved or report.reason == f"step {at}"
@@ -220,15 +231,15 @@ def test_a_kill_at_each_step_and_again_at_each_later_step(records: MoveRecords) 
         while True:
             world = World(records, first, Killed)
             with pytest.raises(Killed):
-                Mover(world).move(MOVE)
+                mover(world).move(MOVE)
             world.at, world.steps = second, 0
             try:
-                Mover(world).complete()
+                mover(world).complete()
                 ended = True
             except Killed:
                 ended = False
                 world.at = -1
-                Mover(world).complete()
+                mover(world).complete()
             world.is_whole()
             seen.add(next(host for host, state in world.machine.items() if state is RUNNING))
             if ended:
@@ -243,13 +254,13 @@ def test_a_kill_and_then_a_failure_at_each_step(records: MoveRecords) -> None:
         while reached:
             world = World(records, first, Killed)
             with pytest.raises(Killed):
-                Mover(world).move(MOVE)
+                mover(world).move(MOVE)
             world.at, world.steps, world.how = second, 0, BackendError
             try:
-                Mover(world).complete()
+                mover(world).complete()
             except BackendError:
                 # While the two hypervisors were asked: the record stays.
-                Mover(world).complete()
+                mover(world).complete()
             world.is_whole()
             reached, second = world.steps > second, second + 1
 
@@ -259,7 +270,7 @@ def test_an_action_that_is_not_possible_leaves_the_machine_at_its_source(
     records: MoveRecords, action: MoveAction
 ) -> None:
     world = World(records, stuck=action)
-    report = Mover(world).move(MOVE)
+    report = mover(world).move(MOVE)
     assert report.reason == f"{action.value} is not possible"
     assert world.machine["h1"] is RUNNING
     world.is_whole()
@@ -267,7 +278,7 @@ def test_an_action_that_is_not_possible_leaves_the_machine_at_its_source(
 
 def test_a_machine_without_its_devices_has_moved_and_says_so(records: MoveRecords) -> None:
     world = World(records, stuck=MoveAction.ATTACH)
-    report = Mover(world).move(MOVE)
+    report = mover(world).move(MOVE)
     assert report.moved
     assert report.notes == [f"{MoveAction.ATTACH.value} is not possible"]
     assert not world.near
@@ -278,12 +289,20 @@ def test_a_machine_without_its_devices_has_moved_and_says_so(records: MoveRecord
 def test_an_action_without_another_way_is_tried_and_then_named(
     records: MoveRecords, action: MoveAction
 ) -> None:
-    world = World(records, stuck=action)
+    world, pauses = World(records, stuck=action), list[float]()
+
+    class Watch(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0)
+            return False
+
     with pytest.raises(StateError, match=f"{action.value} is not possible"):
-        Mover(world).move(MOVE)
+        Mover(world, pause_s=7, _halted=Watch()).move(MOVE)
+    assert pauses[-3:] == [0, 7, 7]
+    assert not any(pauses[:-2])
     assert [move.node for move in records.all()] == ["n1"]
     world.stuck = None
-    (report,) = Mover(world).complete()
+    (report,) = mover(world).complete()
     assert report.moved
     world.is_whole()
 
@@ -291,10 +310,10 @@ def test_an_action_without_another_way_is_tried_and_then_named(
 def test_a_machine_that_runs_nowhere_is_named_and_leaves_no_record(records: MoveRecords) -> None:
     world = World(records, 9, Killed)
     with pytest.raises(Killed):
-        Mover(world).move(MOVE)
+        mover(world).move(MOVE)
     world.machine = {"h1": ABSENT, "h2": PAUSED}
     with pytest.raises(StateError, match="runs on neither host"):
-        Mover(world).complete()
+        mover(world).complete()
     assert records.all() == []
     assert world.machine["h2"] is ABSENT
     assert world.files["h2"] == set()
@@ -305,7 +324,7 @@ def test_a_machine_that_runs_twice_is_left_alone(records: MoveRecords) -> None:
     records.write(MOVE.at(MovePhase.DETACHED))
     world.machine = {"h1": RUNNING, "h2": RUNNING}
     with pytest.raises(StateError, match="runs on both hosts"):
-        Mover(world).complete()
+        mover(world).complete()
     assert world.machine == {"h1": RUNNING, "h2": RUNNING}
     assert len(records.all()) == 1
 
@@ -313,8 +332,63 @@ def test_a_machine_that_runs_twice_is_left_alone(records: MoveRecords) -> None:
 def test_a_wave_that_is_not_complete_is_the_last(records: MoveRecords) -> None:
     world = World(records, stuck=MoveAction.QUIESCE)
     other = MOVE.model_copy(update={"node": "n2"})
-    reports = Mover(world).waves([[MOVE], [other]])
+    reports = mover(world).waves([[MOVE], [other]])
     assert [report.node for report in reports] == ["n1"]
+
+
+@contextmanager
+def interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """The handler of signals that the command line sets."""
+
+    def interrupt(signum: int, _: object) -> None:
+        raise Interrupted(signum)
+
+    before = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@dataclass
+class SlowWorlds(World):
+    """A machine per node; Ctrl-C comes when all migrate, and only `halt` ends these migrations."""
+
+    nodes: dict[str, World] = field(default_factory=dict)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    migrating: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
+
+    def act(self, action: MoveAction, move: Move) -> str:
+        if action is MoveAction.MIGRATE and not self.cancelled.is_set():
+            if self.migrating.wait(5) == 0:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            if self.cancelled.wait(5):
+                raise BackendError("the migration was cancelled")
+        return self.nodes[move.node].act(action, move)
+
+    def halt(self) -> None:
+        self.cancelled.set()
+
+    def settle(self, move: Move) -> Settlement:
+        return self.nodes[move.node].settle(move)
+
+
+def test_an_interruption_cancels_the_migrations_at_the_same_time(records: MoveRecords) -> None:
+    moves = [MOVE, MOVE.model_copy(update={"node": "n2"})]
+    worlds = SlowWorlds(records, nodes={move.node: World(records) for move in moves})
+    with interrupted_by(signal.SIGUSR1), pytest.raises(Interrupted):
+        mover(worlds).waves([moves])
+    # Nothing began after the end of these migrations: the devices are still unplugged.
+    assert {move.node: move.phase for move in records.all()} == {
+        "n1": MovePhase.STAYED,
+        "n2": MovePhase.STAYED,
+    }
+    for world in worlds.nodes.values():
+        assert world.machine == {"h1": RUNNING, "h2": ABSENT}
+        assert not world.plugged
+    assert [report.moved for report in mover(worlds).complete()] == [False, False]
+    for world in worlds.nodes.values():
+        world.is_whole()
 
 
 @pytest.mark.parametrize(

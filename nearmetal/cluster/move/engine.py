@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,10 @@ class Mover:
     journal: Journal | None = None
     progress: Progress = field(default_factory=Silent)
     clock: Callable[[], float] = time.monotonic
+    pause_s: float = 2.0
+    """Time between two tries: a network that has just lost a machine may need a moment."""
+    _halted: threading.Event = field(default_factory=threading.Event)
+    """No action begins any more."""
 
     def move(self, move: Move) -> MoveReport:
         """Move a machine, or leave it where it is. StateError if no end is reached.
@@ -65,6 +70,11 @@ class Mover:
         while move.phase not in ENDS:
             self.site.records.write(move)
             before = move.phase
+            if self._halted.wait(self.pause_s if tries else 0):
+                raise StateError(
+                    f"the move of node {move.node} was interrupted after '{before.value}'",
+                    "run `nearmetal migrate` for this cluster to complete it",
+                )
             move = self._next(move, report)
             tries = tries + 1 if move.phase is before else 0
             if tries == _MAX_TRIES:
@@ -137,8 +147,17 @@ class Mover:
             if len(wave) == 1:
                 reports.append(self.move(wave[0]))
             else:
-                with ThreadPoolExecutor(len(wave)) as pool:
-                    reports += pool.map(self.move, wave)
+                reports += self._together(wave)
             if not all(report.moved for report in reports):
                 break
         return reports
+
+    def _together(self, wave: Sequence[Move]) -> list[MoveReport]:
+        with ThreadPoolExecutor(len(wave)) as pool:
+            try:
+                return list(pool.map(self.move, wave))
+            except Interrupted:
+                # Only this thread gets signals. The pool waits for the others.
+                self._halted.set()
+                self.site.halt()
+                raise

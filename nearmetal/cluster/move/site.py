@@ -49,6 +49,9 @@ class MoveSite(Protocol):
     def act(self, action: MoveAction, move: Move) -> str:
         """Do it; return a remark for the user, "" for none. A second call does the rest."""
 
+    def halt(self) -> None:
+        """Cancel the migrations that run; called while other threads are in `act`."""
+
     def settle(self, move: Move) -> Settlement:
         """Let the two hypervisors agree where the machine is, and return it."""
 

@@ -345,9 +345,20 @@ class Hypervisor:
             return OwnerMark.read(domain.XMLDesc(0))
 
     def migrate(
-        self, name: str, target: Hypervisor, document: str, uri: str, *, tls: bool, limit_s: float
+        self,
+        name: str,
+        target: Hypervisor,
+        document: str,
+        uri: str,
+        *,
+        tls: bool,
+        limit_s: float,
+        halt: threading.Event,
     ) -> None:
-        """Move a running domain. `uri`: where the target takes the memory of machines."""
+        """Move a running domain. `uri`: where the target takes the memory of machines.
+
+        `halt`: cancels it from another thread.
+        """
         api = self._api
         flags = (
             api.VIR_MIGRATE_LIVE | api.VIR_MIGRATE_AUTO_CONVERGE | api.VIR_MIGRATE_ABORT_ON_ERROR
@@ -377,7 +388,9 @@ class Hypervisor:
         threading.Thread(target=copy, daemon=True).start()
         late = False
         try:
-            late = not over.wait(limit_s)
+            end = time.monotonic() + limit_s
+            while not (over.wait(_PAUSE_S) or halt.is_set() or late):
+                late = time.monotonic() >= end
         finally:
             abort()
         try:

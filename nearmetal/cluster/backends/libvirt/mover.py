@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,7 +33,7 @@ from nearmetal.cluster.move.phases import SETTLEMENTS, MoveAction, Settlement
 from nearmetal.cluster.move.record import Move, MoveRecords
 from nearmetal.cluster.move.site import MoveOptions
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
-from nearmetal.cluster.ssh_nodes import Nodes
+from nearmetal.cluster.ssh_nodes import Nodes, NodeSilentError
 from nearmetal.core.errors import BackendError
 from nearmetal.image.seed import Seed
 
@@ -72,6 +73,7 @@ class LibvirtMoves:
     parts: MoveParts
     options: MoveOptions
     _arriving: dict[str, Resource] = field(default_factory=dict)
+    _halted: threading.Event = field(default_factory=threading.Event)
 
     @property
     def records(self) -> MoveRecords:
@@ -378,7 +380,12 @@ class LibvirtMoves:
             self._uri(target),
             tls=self.options.tls,
             limit_s=self.options.migrate_s,
+            halt=self._halted,
         )
+
+    def halt(self) -> None:
+        """Cancel the migrations that run, and those that begin."""
+        self._halted.set()
 
     def _attach(self, move: Move) -> None:
         item = self._item(move)
@@ -404,12 +411,15 @@ class LibvirtMoves:
         return remark
 
     def _back(self, move: Move, item: Resource, host: str) -> str:
-        """Let the processes return to the segment of a host; without it if that is not possible."""
+        """Let the processes return to the segment of a host; without it if the guest refuses."""
         what, argv = "its processes do not return", ["nearmetal-guest", "return"]
         nodes = self.parts.nodes()
         seed = self._seed(move, item, host)
         try:
             nodes.check(move.node, what, argv, seed.encode())
+        except NodeSilentError:
+            # The action is repeated: the guest may take the segment as soon as it is reached.
+            raise
         except BackendError as error:
             if not move.near:
                 raise
