@@ -7,7 +7,6 @@ before it is done and can be repeated, so a service that is killed continues wit
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from nearmetal.computed.segment_files import SegmentFiles, new_name
 from nearmetal.computed.servers import Deadline, SeenServer
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.config.size import format_size
-from nearmetal.core.errors import NearmetalError
+from nearmetal.core.errors import CommandError, NearmetalError
+from nearmetal.core.text import printable
 
 REST_S = 10.0
 """Neighbours read the part of a dead server at most as long as their lease, usually 5 s."""
@@ -305,6 +305,7 @@ class PartKeeper:
 
 def _words(error: Exception) -> str:
     """Return the reason of a failure in one line."""
-    with contextlib.suppress(AttributeError):
-        return str(error.message)  # type: ignore[attr-defined]
-    return str(error)
+    if isinstance(error, CommandError):
+        # The program's own words.
+        return printable(" ".join((error.hint or error.message).split()))
+    return error.message if isinstance(error, NearmetalError) else str(error)
