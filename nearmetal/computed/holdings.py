@@ -100,7 +100,7 @@ class Holdings:
         """Read the records; raises StateError if they are damaged."""
         self.path = directory / "segments.json"
         self._segments: dict[tuple[str, str], GroupSegment] = {}
-        hint = f"stop the servers of {self.path.name}, remove {self.path}, and start the service"
+        hint = f"stop the servers that have a segment, remove {self.path}, and start the service"
         try:
             found = _Records.model_validate_json(read_regular(self.path, MAX_STATE))
         except FileNotFoundError:

@@ -7,9 +7,8 @@ before it is done and can be repeated, so a service that is killed continues wit
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,7 +21,8 @@ from nearmetal.computed.segment_files import SegmentFiles, new_name
 from nearmetal.computed.servers import Deadline, SeenServer
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.config.size import format_size
-from nearmetal.core.errors import NearmetalError
+from nearmetal.core.errors import CommandError, NearmetalError
+from nearmetal.core.text import printable
 
 REST_S = 10.0
 """Neighbours read the part of a dead server at most as long as their lease, usually 5 s."""
@@ -45,16 +45,16 @@ class ServerPlace(Protocol):
     def servers(self) -> list[SeenServer]:
         """Return all domains that exist."""
 
-    def has(self, server: str, views: list[SegmentView]) -> bool:
+    def has(self, server: str, views: Sequence[SegmentView]) -> bool:
         """Whether the devices of all views are plugged in."""
 
     def empty_ports(self, domain: ServerDomain) -> tuple[str, ...]:
         """Return the ports of a server that have no device, the last first."""
 
-    def plug_in(self, server: str, views: list[SegmentView], ports: tuple[str, ...]) -> None:
+    def plug_in(self, server: str, views: Sequence[SegmentView], ports: Sequence[str]) -> None:
         """Plug in each view at its port, unless it is there."""
 
-    def ask_back(self, server: str, views: list[SegmentView]) -> bool:
+    def ask_back(self, server: str, views: Sequence[SegmentView]) -> bool:
         """Ask the guest to let the devices go; returns whether all have gone."""
 
 
@@ -195,7 +195,7 @@ class PartKeeper:
         self.refusals.pop(held.server, None)
         self.log(f"server {held.server}: part {held.part} of group {key[1]}")
 
-    def _plugged(self, domain: ServerDomain, views: list[SegmentView]) -> bool:
+    def _plugged(self, domain: ServerDomain, views: Sequence[SegmentView]) -> bool:
         # A device that an interrupted attempt has plugged in is of the same part.
         if not self.place.has(domain.server, views):
             self.place.plug_in(domain.server, views, self.place.empty_ports(domain))
@@ -305,6 +305,7 @@ class PartKeeper:
 
 def _words(error: Exception) -> str:
     """Return the reason of a failure in one line."""
-    with contextlib.suppress(AttributeError):
-        return str(error.message)  # type: ignore[attr-defined]
-    return str(error)
+    if isinstance(error, CommandError):
+        # The program's own words.
+        return printable(" ".join((error.hint or error.message).split()))
+    return error.message if isinstance(error, NearmetalError) else str(error)

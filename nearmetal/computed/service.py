@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from nearmetal.computed.domains import is_id
 from nearmetal.computed.holdings import Holdings, PartHolding
-from nearmetal.computed.keeper import GroupSource, PartKeeper
+from nearmetal.computed.keeper import GroupSource, PartKeeper, ServerPlace
 from nearmetal.computed.segment_files import SegmentFiles
 from nearmetal.computed.servers import ServerHypervisor
 from nearmetal.computed.settings import ComputedSettings
@@ -23,9 +23,6 @@ from nearmetal.core.lock import locked
 
 DIRECTORY = Path("/run/nearmetal-computed")
 WHAT = "nearmetal-computed"
-
-_TURN_S = 5.0
-"""Between two turns without an event: for parts that rest, and servers that wait."""
 
 
 def _directory(path: Path) -> Path:
@@ -70,6 +67,20 @@ def is_served(directory: Path) -> bool:
         return True
 
 
+class WatchedPlace(ServerPlace, Protocol):
+    """A connection to the hypervisor."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection still stands."""
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after each event."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
 @dataclass(frozen=True)
 class ComputedService:
     """The service of one hypervisor. `stop` ends it in tests; else a signal does."""
@@ -80,6 +91,9 @@ class ComputedService:
     log: Callable[[str], None]
     directory: Path = DIRECTORY
     stop: threading.Event = field(default_factory=threading.Event)
+    connect: Callable[[str], WatchedPlace] = ServerHypervisor
+    pause_s: float = 5.0
+    """Between two turns without an event: for parts that rest, and servers that wait."""
 
     def serve(self) -> None:
         """Serve until a signal; raises LockedError beside another one."""
@@ -92,11 +106,11 @@ class ComputedService:
                     # Servers that run keep what they have; libvirt may only be starting.
                     self.log(error.message)
                     _report(self.directory, holdings, {}, error.message)
-                    self.stop.wait(_TURN_S)
+                    self.stop.wait(self.pause_s)
 
     def _connected(self, holdings: Holdings) -> None:
         """Serve as long as the connection to libvirt stands."""
-        place, woken = ServerHypervisor(self.settings.libvirt), threading.Event()
+        place, woken = self.connect(self.settings.libvirt), threading.Event()
         try:
             place.watch(woken.set)
             keeper = PartKeeper(self.settings, place, self.nova, holdings, self.files, self.log)
@@ -106,7 +120,7 @@ class ComputedService:
                 for server in marks - keeper.turn(marks):
                     give(self.directory, server)
                 _report(self.directory, holdings, keeper.refusals, "")
-                woken.wait(_TURN_S)
+                woken.wait(self.pause_s)
         finally:
             place.close()
 

@@ -18,7 +18,7 @@ from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nearmetal.cluster.backends.libvirt.build import Layout
     from nearmetal.cluster.backends.libvirt.machine import SegmentView
@@ -112,14 +112,14 @@ class World:
             raise BackendError(f"no domain {server}")
         return self.servers[server]
 
-    def has(self, server: str, views: list[SegmentView]) -> bool:
+    def has(self, server: str, views: Sequence[SegmentView]) -> bool:
         devices = self.of(server).devices
         return all(view.device["id"] in devices for view in views)
 
     def empty_ports(self, domain: ServerDomain) -> tuple[str, ...]:
         return domain.ports[len(self.of(domain.server).devices) :]
 
-    def plug_in(self, server: str, views: list[SegmentView], ports: tuple[str, ...]) -> None:
+    def plug_in(self, server: str, views: Sequence[SegmentView], ports: Sequence[str]) -> None:
         one = self.of(server)
         missing = [view for view in views if view.device["id"] not in one.devices]
         assert len(ports) >= len(missing)
@@ -130,7 +130,7 @@ class World:
             one.devices[str(view.device["id"])] = (path, offset)
         self.step()
 
-    def ask_back(self, server: str, views: list[SegmentView]) -> bool:
+    def ask_back(self, server: str, views: Sequence[SegmentView]) -> bool:
         one = self.of(server)
         names = [str(view.device["id"]) for view in views]
         gone = not any(name in one.devices for name in names)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.computed import service as subject
 from nearmetal.computed.service import ComputedService, give, withheld, withhold
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.lock import locked
@@ -21,10 +20,9 @@ from tests.python.computed_world import World, _Place, service, uuid
 class FakeLink(_Place):
     """The world as a connection to libvirt, which breaks after some turns."""
 
-    turns = 3
-
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self.turns = 3
         self.closed = False
 
     def watch(self, wake: Any) -> None:
@@ -34,7 +32,7 @@ class FakeLink(_Place):
 
     @property
     def alive(self) -> bool:
-        type(self).turns -= 1
+        self.turns -= 1
         self.wake()
         return self.turns >= 0
 
@@ -47,7 +45,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def serve(world: World, monkeypatch: pytest.MonkeyPatch, *links: Any) -> list[str]:
+def serve(world: World, *links: Any) -> list[str]:
     """Serve over each of the links in turn; returns the log."""
     keeper, said, left = service(world), list[str](), list(links)
     stop = threading.Event()
@@ -60,13 +58,10 @@ def serve(world: World, monkeypatch: pytest.MonkeyPatch, *links: Any) -> list[st
             raise link
         return link
 
-    monkeypatch.setattr(subject, "ServerHypervisor", connect)
-    monkeypatch.setattr(subject, "_TURN_S", 0.01)
-    monkeypatch.setattr(FakeLink, "turns", 3)
-    made = ComputedService(
-        keeper.settings, world, keeper.files, said.append, world.folder / "state", stop
-    )
-    made.serve()
+    state = world.folder / "state"
+    ComputedService(
+        keeper.settings, world, keeper.files, said.append, state, stop, connect, 0.01
+    ).serve()
     return said
 
 
@@ -77,11 +72,11 @@ def status(world: World, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[
 
 
 def test_the_service_connects_again_and_status_shows_parts_and_reasons(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = world.start(1), world.start(2, ports=0)
     first, second = FakeLink(world), FakeLink(world)
-    said = serve(world, monkeypatch, first, BackendError("libvirt is not reachable"), second)
+    said = serve(world, first, BackendError("libvirt is not reachable"), second)
     assert first.closed
     assert "libvirt is not reachable" in said
     code, shown = status(world, capsys)
@@ -102,34 +97,30 @@ def test_the_service_connects_again_and_status_shows_parts_and_reasons(
     assert f"server {two}: no segment: it needs 2 empty PCIe root ports" in told.err
 
 
-def test_a_second_service_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_service_is_refused(world: World) -> None:
     (world.folder / "state").mkdir(mode=0o700)
     with (
         locked(world.folder / "state" / "lock", "it"),
         pytest.raises(LockedError, match="nearmetal-computed is in use by process"),
     ):
-        serve(world, monkeypatch, FakeLink(world))
+        serve(world, FakeLink(world))
 
 
-def test_a_directory_that_others_may_change_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_others_may_change_is_refused(world: World) -> None:
     (world.folder / "state").mkdir()
     (world.folder / "state").chmod(0o777)
     with pytest.raises(StateError, match="others may write to it"):
-        serve(world, monkeypatch, FakeLink(world))
+        serve(world, FakeLink(world))
 
 
-def test_a_server_is_withheld_until_it_leaves(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_is_withheld_until_it_leaves(world: World) -> None:
     state = world.folder / "state"
     one = world.start(1)
     withhold(state, one)
     withhold(state, uuid(99))
     (state / "withheld" / "..x").touch()
     assert withheld(state) == {one, uuid(99)}
-    serve(world, monkeypatch, FakeLink(world), FakeLink(world))
+    serve(world, FakeLink(world), FakeLink(world))
     assert withheld(state) == {one}
     assert world.servers[one].devices == {}
     give(state, one)

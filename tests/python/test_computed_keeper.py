@@ -159,6 +159,15 @@ def test_parts_and_memory_have_bounds(world: World) -> None:
     }
 
 
+def test_the_reason_of_the_tool_is_shown(world: World) -> None:
+    server = world.start(1, part_size=64 << 30)
+    keeper = service(world, parts=256, memory=1 << 50)
+    keeper.turn()
+    assert "a segment has at most 1T" in keeper.refusals[server]
+    settle(world, keeper)
+    assert (shown(world), files(world)) == ({}, [])
+
+
 def test_another_size_than_that_of_the_group_is_refused(world: World) -> None:
     world.start(1)
     two = world.start(2, part_size=2 * PART)

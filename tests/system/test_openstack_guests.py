@@ -118,17 +118,20 @@ def test_servers_of_an_uploaded_image_boot_are_started_again_and_leave_nothing(
 
 # nearmetal-computed
 
+SPACES = (("mount", "mnt"), ("pid", "pid"))
+
 
 @dataclass
 class Segments:
-    """The service on the hypervisor of the cloud, in its namespace of mounts."""
+    """The service on the hypervisor of the cloud, in its namespaces."""
 
     cloud: RealCloud
     folder: Path
     process: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str) -> list[str]:
-        return ["nsenter", f"--mount=/proc/{self.cloud.pid}/ns/mnt", *words]
+        spaces = [f"--{name}=/proc/{self.cloud.pid}/ns/{kind}" for name, kind in SPACES]
+        return ["nsenter", *spaces, *words]
 
     def start(self) -> None:
         clouds, settings = self.folder / "clouds.yaml", self.folder / "computed.yaml"
@@ -143,9 +146,12 @@ class Segments:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT)
 
     def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
+        """Kill the service, which nsenter has started and waits for."""
+        if self.process is not None and self.process.poll() is None:
+            pid = self.process.pid
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            self.process.wait(60)
 
     @property
     def state(self) -> Path:
