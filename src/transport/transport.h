@@ -201,6 +201,11 @@ struct nm_link {
 	bool far;
 };
 
+/* Counted for logs and statistics. */
+struct nm_traffic {
+	uint64_t messages, bytes;
+};
+
 /* What logs, statistics and nearmetal-info report about a link. */
 struct nm_link_facts {
 	enum nm_relation relation;

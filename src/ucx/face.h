@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "transport/stats.h"
 #include "transport/transport.h"
 #include "ucx/abi.h"
 
@@ -78,7 +79,10 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	struct nm_identity who;
-	struct nm_reason why; /* of the link, or of its absence */
+	struct nm_peer_label label; /* of a source; a link has its own */
+	struct nm_reason why;	    /* of the link, or of its absence */
+	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	uint64_t nr_stalls; /* messages that found no room */
 };
 
 struct nm_ucx_ep {
@@ -114,7 +118,10 @@ struct nm_ucx_iface {
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
 	struct nm_list connecting, holding, lost; /* peers */
 	struct nm_list waiting;			  /* endpoints */
-	uint64_t sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	struct nm_stats *stats;			  /* NULL: no file */
+	uint64_t published_ns;
+	unsigned int nr_progress; /* calls since the last look at the clock */
+	bool loss_written;	  /* statistics of a lost peer are on disk */
 	struct nm_peer *buckets[NM_UCX_NR_BUCKETS];
 };
 
@@ -137,6 +144,23 @@ extern struct uct_component nm_ucx_component;
 
 ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
 			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
+
+/* ---- count.c ---- */
+
+/* The statistics file of the interface (transport/stats.h), and the same counts in the log. */
+void nm_ucx_count_open(struct nm_ucx_iface *iface);
+void nm_ucx_count_close(struct nm_ucx_iface *iface);
+/* A peer is lost: the process may end soon. */
+void nm_ucx_count_loss(struct nm_ucx_iface *iface);
+/* Write the file if it is due. */
+void nm_ucx_count_look(struct nm_ucx_iface *iface);
+
+/* Once per progress of the interface: most calls do not look at the clock. */
+static inline void nm_ucx_count_progress(struct nm_ucx_iface *iface)
+{
+	if (nm_unlikely(++iface->nr_progress == 1024))
+		nm_ucx_count_look(iface);
+}
 
 /* ---- peer.c ---- */
 

@@ -149,6 +149,7 @@ static unsigned int iface_progress(uct_iface_h base)
 			nr += t->ops->progress(t);
 	}
 	iface->in_progress = false;
+	nm_ucx_count_progress(iface);
 	return nr + nm_ucx_peers_progress(iface) + nm_ucx_eps_progress(iface);
 }
 
@@ -159,17 +160,6 @@ static void drain(struct nm_ucx_iface *iface, uint64_t deadline)
 {
 	while (!nm_list_empty(&iface->holding) && nm_clock_ns() < deadline)
 		iface_progress(&iface->base.super);
-}
-
-static void say_closed(const struct nm_ucx_iface *iface)
-{
-	for (unsigned int i = 0; i < iface->nr_transports; i++) {
-		enum nm_channel channel = iface->transports[i]->kind->channel;
-
-		nm_info("ucx: %s carried %llu messages out and %llu in", nm_channel_name(channel),
-			(unsigned long long)iface->sent[channel],
-			(unsigned long long)iface->received[channel]);
-	}
 }
 
 static void free_iface(struct nm_ucx_iface *iface)
@@ -189,7 +179,7 @@ static void iface_close(uct_iface_h base)
 
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
-	say_closed(iface);
+	nm_ucx_count_close(iface);
 	for (unsigned int i = 0; i < iface->nr_transports; i++)
 		iface->transports[i]->close_by_ns = deadline;
 	UCS_CLASS_CLEANUP(uct_base_iface_t, &iface->base);
@@ -322,6 +312,7 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 		free_iface(iface);
 		return status;
 	}
+	nm_ucx_count_open(iface);
 	*ret_iface = &iface->base.super;
 	return UCS_OK;
 }

@@ -140,6 +140,12 @@ void nm_ucx_peer_begin(struct nm_peer *peer)
 
 /* ---- Sending ---- */
 
+/* Bytes of the message that are not in the payload. */
+static size_t header_len(const struct nm_packet *packet)
+{
+	return packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
+}
+
 ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
 			      const void *payload)
 {
@@ -152,9 +158,13 @@ ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *pack
 							 UCS_ERR_NO_RESOURCE;
 	err = link->transport->ops->send(link, packet, &iov, 1);
 	if (nm_likely(!err)) {
-		peer->iface->sent[link->transport->kind->channel]++;
+		struct nm_traffic *sent = &peer->sent[link->transport->kind->channel];
+
+		sent->messages++;
+		sent->bytes += header_len(packet) + packet->len;
 		return UCS_OK;
 	}
+	peer->nr_stalls++;
 	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
 	return UCS_ERR_NO_RESOURCE;
 }
@@ -171,9 +181,9 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 {
 	struct nm_peer *peer = nm_ucx_peer_get(sink_iface(from), who);
 
-	(void)label;
 	if (!peer || peer->state == NM_UCX_PEER_DOWN)
 		return NULL;
+	peer->label = *label;
 	peer->nr_sources++;
 	return peer;
 }
@@ -181,8 +191,6 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 /* The fault of a packet in words, or NULL. */
 static const char *packet_fault(const struct nm_ucx_iface *iface, const struct nm_packet *packet)
 {
-	size_t header = packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
-
 	if (packet->op >= UCT_AM_ID_MAX)
 		return "an active message with an unknown id";
 	if (packet->data)
@@ -191,7 +199,7 @@ static const char *packet_fault(const struct nm_ucx_iface *iface, const struct n
 		return "a packet that is no active message";
 	if (packet->flags == NM_UCX_BCOPY && packet->tag)
 		return "an active message with two headers";
-	if (packet->len + header > iface->max_bcopy)
+	if (header_len(packet) + packet->len > iface->max_bcopy)
 		return "an active message that is too long";
 	return NULL;
 }
@@ -217,6 +225,7 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 {
 	struct nm_ucx_iface *iface = sink_iface(from);
 	const uct_am_handler_t *handler;
+	struct nm_traffic *received;
 	const char *fault;
 	size_t len = packet->len;
 	uint8_t *to = iface->arrived;
@@ -235,7 +244,9 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 	} else {
 		memcpy(to, payload, len);
 	}
-	iface->received[from->kind->channel]++;
+	received = &peer->received[from->kind->channel];
+	received->messages++;
+	received->bytes += len;
 	handler = &iface->base.am[packet->op];
 	handler->cb(handler->arg, to, len, 0);
 }
@@ -308,6 +319,7 @@ static void report(struct nm_peer *peer)
 {
 	struct nm_ucx_ep *ep;
 
+	nm_ucx_count_loss(peer->iface);
 	nm_info("ucx: peer " NM_WHO_FORMAT " is lost: %s", NM_WHO(&peer->who),
 		*peer->why.text ? peer->why.text : "it closed");
 	do {
