@@ -118,7 +118,7 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 	attr->cap.flags = UCT_IFACE_FLAG_CONNECT_TO_IFACE | UCT_IFACE_FLAG_AM_SHORT |
 			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_PENDING |
 			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
-			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE;
+			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE | UCT_IFACE_FLAG_INTER_NODE;
 	attr->cap.am.max_short = iface->max_short;
 	attr->cap.am.max_bcopy = iface->max_bcopy;
 	attr->cap.am.opt_zcopy_align = 1;
