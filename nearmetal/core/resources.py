@@ -22,8 +22,10 @@ REMEDY = (
 """What to do if a built file is missing."""
 
 PROVIDER = "libnearmetal-fi.so"
+_UCX = "ucx/libuct_nearmetal.so.0"
 _IN_BUILD = {
     PROVIDER: "build/c/src/provider",
+    _UCX: "build/c/src",
     "nearmetal-info": "build/c/src/tools",
     "nearmetal-segment": "build/c/src/tools",
 }
@@ -82,6 +84,22 @@ def provider_library() -> Path:
     raise LaunchError(
         f"the provider is not built: looked for {places[0]} and below /usr/lib and /usr/local/lib",
         f"{REMEDY}, set NEARMETAL_PROVIDER_LIB, or run with --provider stock",
+    )
+
+
+def ucx_transport() -> Path:
+    """Return the directory of the transport for UCX, the build's or an installed one.
+
+    Raises LaunchError.
+    """
+    places = built_places(_UCX)
+    for path in places:
+        if path.is_file():
+            return path.resolve().parent
+    raise LaunchError(
+        f"the transport for UCX is not built: looked for {places[0]} and below /usr/lib and "
+        "/usr/local/lib",
+        f"{REMEDY}, or run with --fabric ofi",
     )
 
 
