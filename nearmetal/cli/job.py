@@ -32,7 +32,7 @@ After the job, `run` prints the number of messages per channel on standard error
 
 def run_options(parser: VerbParser) -> None:
     """Add the arguments of `run`."""
-    from nearmetal.job.mpi import MapBy, Provider
+    from nearmetal.job.mpi import Library, MapBy, Provider
 
     add_spec(parser)
     parser.option(
@@ -68,6 +68,12 @@ def run_options(parser: VerbParser) -> None:
         "put large allocations of the ranks into memory that all other ranks on the host may read, so that large messages between containers are copied once; see HEAP in fi_nearmetal(7)",
     )
     parser.option(
+        "--fabric",
+        "ofi: the MPI uses nearmetal through libfabric; ucx: through UCX 1.22, see FABRICS (default: ofi)",
+        choices=[f.value for f in Library],
+        default="ofi",
+    )
+    parser.option(
         "--timeout SECONDS",
         "end the job after SECONDS (default: no limit)",
         type=float,
@@ -87,7 +93,7 @@ def run_options(parser: VerbParser) -> None:
 
 def on_run(args: argparse.Namespace, view: View) -> int:
     """Run the job; returns its exit code. With --json its output goes to standard error."""
-    from nearmetal.job.mpi import MapBy, Provider
+    from nearmetal.job.mpi import Library, MapBy, Provider
     from nearmetal.job.run import JobRequest, Output, run_job
 
     cluster, spec = open_running(args.spec)
@@ -101,6 +107,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
         channels=None if args.channels is None else tuple(args.channels.split(",")),
         provider=Provider(args.provider),
         heap=args.heap,
+        fabric=Library(args.fabric),
         timeout_s=args.timeout,
     )
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

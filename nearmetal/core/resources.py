@@ -23,9 +23,11 @@ REMEDY = (
 
 PROVIDER = "libnearmetal-fi.so"
 HEAP = "libnearmetal-heap.so"
+_UCX = "ucx/libuct_nearmetal.so.0"
 _IN_BUILD = {
     PROVIDER: "build/c/src/provider",
     HEAP: "build/c/src/heap",
+    _UCX: "build/c/src",
     "nearmetal-info": "build/c/src/tools",
     "nearmetal-segment": "build/c/src/tools",
 }
@@ -94,6 +96,22 @@ def heap_library(places: Sequence[Path] = ()) -> Path:
         if path.is_file():
             return path.resolve()
     raise LaunchError(f"{places[0]} is not there", f"{REMEDY}, or run without --heap")
+
+
+def ucx_transport() -> Path:
+    """Return the directory of the transport for UCX, the build's or an installed one.
+
+    Raises LaunchError.
+    """
+    places = built_places(_UCX)
+    for path in places:
+        if path.is_file():
+            return path.resolve().parent
+    raise LaunchError(
+        f"the transport for UCX is not built: looked for {places[0]} and below /usr/lib and "
+        "/usr/local/lib",
+        f"{REMEDY}, or run with --fabric ofi",
+    )
 
 
 def find_tool(name: str) -> Path | None:

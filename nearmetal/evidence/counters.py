@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics files of endpoints, as src/provider/stats_layout.h defines them. All bytes are foreign.
+"""Statistics files of endpoints, as src/transport/stats_layout.h defines them. All bytes are foreign.
 
 An endpoint rewrites its file while it runs, so a reader may see parts of two versions. Then the
 generations at both ends differ, or the sum is wrong, and the bytes are refused.
@@ -35,9 +35,12 @@ WAYS = ("direct", "cma", "served")
 
 KINDS = ("put", "get", "atomic")
 
+INTERFACES = ("libfabric", "ucx")
+"""The interface by which the program uses the endpoint, by number."""
+
 STATES = {1: "running", 2: "closed"}
 
-_HEAD = struct.Struct("<Q6I3QIi6s2x64s64s56s")
+_HEAD = struct.Struct("<Q6I3QIi6sBx64s64s56s")
 _PEER = struct.Struct("<6s4BHIQQ8Q32Q32Q96s192s192s192s192s192s192s")
 _TAIL = struct.Struct("<QQ")
 _MASK = (1 << 64) - 1
@@ -113,6 +116,7 @@ class EndpointCounters:
     pid: int
     rank: int | None
     job: str
+    interface: str
     state: str
     generation: int
     started_s: float
@@ -128,6 +132,7 @@ class EndpointCounters:
             "pid": self.pid,
             "rank": self.rank,
             "job": self.job,
+            "interface": self.interface,
             "state": self.state,
             "started": self.started_s,
             "written": self.written_s,
@@ -229,7 +234,9 @@ def parse_counters(content: bytes) -> EndpointCounters:
         raise TornError("half of one version and half of another")
     if state not in STATES:
         raise ValueError(f"unknown state {state}")
-    _, started_ns, written_ns, pid, rank, who, host, job, names = head[7:]
+    _, started_ns, written_ns, pid, rank, who, interface, host, job, names = head[7:]
+    if interface >= len(INTERFACES):
+        raise ValueError(f"unknown interface {interface}")
     channels = tuple(_text(names).split(",")[:MAX_CHANNELS])
     places = range(_HEAD.size, end, _PEER.size)
     peers = tuple(_peer(content[at : at + _PEER.size], channels) for at in places)
@@ -239,6 +246,7 @@ def parse_counters(content: bytes) -> EndpointCounters:
         pid=pid,
         rank=None if rank < 0 else rank,
         job=_text(job),
+        interface=INTERFACES[interface],
         state=STATES[state],
         generation=generation,
         started_s=started_ns / 1e9,

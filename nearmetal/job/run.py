@@ -22,11 +22,13 @@ from nearmetal.job.guards import guarded, later
 from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
     Installation,
+    Library,
     MapBy,
     Placement,
     Provider,
     Request,
     Stack,
+    Ucx,
     launcher_argv,
     pick,
     settings_for,
@@ -45,6 +47,7 @@ from nearmetal.job.places import (
 )
 from nearmetal.job.scripts import LINKS
 from nearmetal.job.stats import JobVerdict, Proof, judge
+from nearmetal.job.ucx import find_ucx
 
 _GUEST_PASSED = ("LANG", "LC_ALL", "TERM", "MV2_VIRT_USE_IVSHMEM")
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", *_GUEST_PASSED)
@@ -68,6 +71,7 @@ class JobRequest:
     provider: Provider = Provider.NEARMETAL
     heap: bool = False
     """Large allocations of the ranks lie in memory that their neighbours read."""
+    fabric: Library = Library.OFI
     timeout_s: float | None = None
     idle_s: float | None = None
     """End the job after it has written nothing for this time."""
@@ -154,6 +158,20 @@ def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what
         )
 
 
+def _ucx(request: JobRequest, runner: Runner, *, shared: bool) -> Ucx | None:
+    """Return UCX for a job over it; raises UsageError or LaunchError."""
+    if request.fabric is Library.OFI:
+        return None
+    if request.provider is Provider.STOCK:
+        raise UsageError("--fabric ucx and --provider stock exclude each other", "leave one out")
+    if not shared:
+        raise LaunchError(
+            "--fabric ucx needs nodes that see the files of this machine: these do not",
+            "use a cluster with `backend: local`, or run with --fabric ofi",
+        )
+    return find_ucx(runner)
+
+
 def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
     """Whether ranks share cores, so that waiting ones must yield."""
     ranks = dict(placement.ranks)
@@ -237,12 +255,16 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     root = backend.job_root()
     wanted = Wanted()
     library, provider_names = None, installation.provider_names
-    if request.provider is Provider.NEARMETAL:
+    ucx = _ucx(request, runner, shared=shared)
+    if request.provider is Provider.NEARMETAL and ucx is None:
         library = provider_library() if shared else Path(GUEST_PROVIDER)
     if shared:
         _check_visible(backend, runner, first, program, "program")
         if library is not None:
             _check_visible(backend, runner, first, library, "provider")
+        if ucx is not None:
+            _check_visible(backend, runner, first, ucx.libraries, "UCX")
+            _check_visible(backend, runner, first, ucx.plugin, "the transport for UCX")
     else:
         found = program if local else None
         taken = carried(root, job, found, request.program, installation)
@@ -259,6 +281,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         one_host=_meets_in_memory(spec, placement, request.channels, apart=bool(backend.apart)),
         stack=request.stack,
         interface=backend.interface,
+        ucx=ucx,
     )
     settings = settings_for(installation, asked)
     own = {

@@ -207,12 +207,12 @@ def judge(stats: Sequence[dict[str, Any]], nr_ranks: int) -> Proof:
                     messages[channel] = messages.get(channel, 0) + sent
                     sizes[channel] = sizes.get(channel, 0) + _count(traffic.get("sent_bytes"))
     if not stats:
-        reason = "no process of the job opened the nearmetal provider: another one carried it"
+        reason = "no process of the job opened an endpoint of nearmetal: others carried it"
         return Proof(JobVerdict.ABSENT, reason)
     if not messages:
         if nr_ranks == 1:
             return Proof(JobVerdict.PROVEN, "one rank, which sent nothing")
-        reason = "the provider was opened but carried no message"
+        reason = "nearmetal was opened but carried no message"
         return Proof(JobVerdict.NO_TRAFFIC, reason)
     words = ", ".join(f"{channel} {count} messages" for channel, count in sorted(messages.items()))
     return Proof(JobVerdict.PROVEN, f"{len(stats)} endpoints sent {words}", messages, sizes)

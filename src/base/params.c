@@ -46,12 +46,12 @@ static const char *const power_of_two_fields[] = {"ring_slots", "chunk_size"};
 
 /* Read by other programs of the project, or by the launcher; not typing errors of ours. */
 static const char *const foreign_names[] = {
-	"NEARMETAL_HOME",	"NEARMETAL_STATE_DIR", "NEARMETAL_CACHE_DIR",
-	"NEARMETAL_PROVIDER",	"NEARMETAL_JOB",       "NEARMETAL_NODE",
-	"NEARMETAL_BUILD_DIR",	"NEARMETAL_MPI",       "NEARMETAL_TEST",
-	"NEARMETAL_STATE_HOME", "NEARMETAL_CLUSTER",   "NEARMETAL_WORKDIR",
-	"NEARMETAL_MPI_PATH",	"NEARMETAL_INFO",      "NEARMETAL_PROVIDER_LIB",
-	"NEARMETAL_POST",
+	"NEARMETAL_HOME",	  "NEARMETAL_STATE_DIR", "NEARMETAL_CACHE_DIR",
+	"NEARMETAL_PROVIDER",	  "NEARMETAL_JOB",	 "NEARMETAL_NODE",
+	"NEARMETAL_BUILD_DIR",	  "NEARMETAL_MPI",	 "NEARMETAL_TEST",
+	"NEARMETAL_STATE_HOME",	  "NEARMETAL_CLUSTER",	 "NEARMETAL_WORKDIR",
+	"NEARMETAL_MPI_PATH",	  "NEARMETAL_UCX",	 "NEARMETAL_INFO",
+	"NEARMETAL_PROVIDER_LIB", "NEARMETAL_POST",
 };
 
 static const char *const level_words[] = {"error", "warn", "info", "debug"};

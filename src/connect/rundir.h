@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rundir: where the endpoints of one user's job on one host find each other. It has one
- * pathname socket per endpoint, and the endpoints' statistics (provider/stats.h), which this code
+ * pathname socket per endpoint, and the endpoints' statistics (transport/stats.h), which this code
  * does not read. Only endpoints that see the same rundir can be neighbours.
  */
 #ifndef NM_CONNECT_RUNDIR_H

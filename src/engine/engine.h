@@ -253,10 +253,6 @@ struct nm_rndv_choice_facts {
 	struct nm_reason choice;   /* last change of the protocol, and its reason */
 };
 
-struct nm_traffic {
-	uint64_t messages, bytes;
-};
-
 /* The side that moves the bytes of a put, get or atomic of this endpoint. */
 enum nm_access_way {
 	NM_ACCESS_DIRECT, /* this process, in memory that it has mapped: its own */

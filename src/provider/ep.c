@@ -11,7 +11,6 @@
 #include "base/pages.h"
 #include "base/params.h"
 #include "provider/on_loss.h"
-#include "provider/stats.h"
 #include "transport/transport.h"
 
 #define PEERS_PER_PAGE 512
@@ -50,7 +49,7 @@ void nm_ep_write_all_stats(void)
 	for (ep = all_eps; ep; ep = ep->next)
 		/* A forked child that exits has nothing to say about its parent's endpoints. */
 		if (ep->engine && ep->owner == getpid()) {
-			nm_stats_close(ep->stats, ep->engine);
+			nm_stats_close(ep->stats, nm_ep_collect_stats, ep->engine);
 			ep->stats = NULL;
 		}
 	pthread_mutex_unlock(&all_eps_mutex);
@@ -58,8 +57,8 @@ void nm_ep_write_all_stats(void)
 
 void nm_ep_peer_lost(struct nm_ep *ep)
 {
-	if (!ep->loss_written && ep->stats)
-		nm_stats_publish(ep->stats, ep->engine);
+	if (!ep->loss_written)
+		nm_stats_publish(ep->stats, nm_ep_collect_stats, ep->engine);
 	ep->loss_written = true;
 }
 
@@ -202,8 +201,7 @@ static void publish(void *arg)
 {
 	struct nm_ep *ep = arg;
 
-	if (ep->stats)
-		nm_stats_publish(ep->stats, ep->engine);
+	nm_stats_publish(ep->stats, nm_ep_collect_stats, ep->engine);
 }
 
 static int create_engine(struct nm_ep *ep, struct nm_engine **ret_engine)
@@ -266,7 +264,7 @@ int nm_ep_enable(struct nm_ep *ep)
 	err = list(ep);
 	if (!err) {
 		ep->engine = engine;
-		ep->stats = nm_stats_open(&ep->address.who);
+		ep->stats = nm_stats_open(&ep->address.who, NM_STATS_LIBFABRIC);
 		publish(ep);
 		nm_mover_look(&ep->domain->mover);
 	}
@@ -306,7 +304,7 @@ int nm_ep_close(struct fid *fid)
 		/* A forked child must not say goodbye on its parent's connections: it only forgets. */
 		is_owner = ep->owner == getpid();
 		if (is_owner) {
-			nm_stats_close(ep->stats, ep->engine);
+			nm_stats_close(ep->stats, nm_ep_collect_stats, ep->engine);
 			nm_engine_retire(ep->engine);
 		}
 		nm_lock_give(&ep->domain->lock);

@@ -4,6 +4,7 @@
 #define NM_PROVIDER_EP_H
 
 #include "provider/provider.h"
+#include "transport/stats.h"
 
 /* Room below which a multi-receive buffer is given back, until the program says otherwise. */
 #define NM_MIN_MULTI_RECV 64
@@ -17,6 +18,8 @@ int nm_ep_enable(struct nm_ep *ep);
 int nm_ep_close(struct fid *fid);
 /* Tell ENGINE the queues and counters that are bound to the endpoint. */
 void nm_ep_bind_queues(struct nm_ep *ep, struct nm_engine *engine);
+/* A nm_stats_collect of ENGINE, whose lock is held. */
+void nm_ep_collect_stats(void *engine, struct nm_stats *stats);
 /* Put the ops tables in. */
 void nm_ep_set_ops(struct nm_ep *ep);
 

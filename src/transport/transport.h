@@ -212,6 +212,11 @@ struct nm_link {
 	bool shows_heap, reads_heap;
 };
 
+/* Counted for logs and statistics. */
+struct nm_traffic {
+	uint64_t messages, bytes;
+};
+
 /* What logs, statistics and nearmetal-info report about a link. */
 struct nm_link_facts {
 	enum nm_relation relation;

@@ -28,6 +28,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "transport/stats.h"
 #include "transport/transport.h"
 #include "ucx/abi.h"
 
@@ -71,7 +72,7 @@ struct nm_ucx_held {
 struct nm_peer {
 	enum nm_ucx_peer_state state;
 	struct nm_link *link; /* NULL unless UP */
-	uint64_t *sent;	      /* the counter of the link's channel */
+	struct nm_traffic *counted; /* of `sent`: that of the link's channel */
 	struct nm_ucx_held *held;
 	struct nm_ucx_iface *iface;
 	struct nm_list eps;   /* struct nm_ucx_ep */
@@ -81,7 +82,10 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	struct nm_identity who;
-	struct nm_reason why; /* of the link, or of its absence */
+	struct nm_peer_label label; /* of a source; a link has its own */
+	struct nm_reason why;	    /* of the link, or of its absence */
+	struct nm_traffic sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	uint64_t nr_stalls; /* messages that found no room */
 };
 
 struct nm_ucx_ep {
@@ -122,7 +126,10 @@ struct nm_ucx_iface {
 	struct nm_list waiting;			  /* endpoints */
 	struct nm_list node;			  /* of those of this process */
 	bool has_copies;			  /* copy.c asked for it */
-	uint64_t sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
+	struct nm_stats *stats;			  /* NULL: no file */
+	uint64_t published_ns;
+	unsigned int nr_progress; /* calls since the last look at the clock */
+	bool loss_written;	  /* statistics of a lost peer are on disk */
 	struct nm_peer *buckets[NM_UCX_NR_BUCKETS];
 };
 
@@ -176,6 +183,23 @@ ucs_status_t nm_ucx_iface_event_arm(uct_iface_h iface, unsigned int events);
 void nm_ucx_wake_up(struct nm_ucx_iface *iface, bool has_come);
 void nm_ucx_wake_free(struct nm_ucx_iface *iface);
 
+/* ---- count.c ---- */
+
+/* The statistics file of the interface (transport/stats.h), and the same counts in the log. */
+void nm_ucx_count_open(struct nm_ucx_iface *iface);
+void nm_ucx_count_close(struct nm_ucx_iface *iface);
+/* A peer is lost: the process may end soon. */
+void nm_ucx_count_loss(struct nm_ucx_iface *iface);
+/* Write the file if it is due. */
+void nm_ucx_count_look(struct nm_ucx_iface *iface);
+
+/* Once per progress of the interface: most calls do not look at the clock. */
+static inline void nm_ucx_count_progress(struct nm_ucx_iface *iface)
+{
+	if (nm_unlikely(++iface->nr_progress == 1024))
+		nm_ucx_count_look(iface);
+}
+
 /* ---- peer.c ---- */
 
 /* Check LEN foreign bytes and copy them. False: they are no address of this face. */
@@ -198,6 +222,12 @@ void nm_ucx_peer_begin(struct nm_peer *peer);
 void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why);
 /* Report the end of PEER to its endpoints during the next progress. */
 void nm_ucx_peer_report(struct nm_peer *peer);
+/* Bytes of the message that are not in the payload. */
+static inline size_t nm_ucx_header_len(const struct nm_packet *packet)
+{
+	return packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
+}
+
 /* Send one packet. UCS_OK; UCS_ERR_NO_RESOURCE: no room; UCS_ERR_CONNECTION_RESET: it is gone. */
 static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
 					    const void *payload)
@@ -209,9 +239,12 @@ static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct n
 		return peer->state == NM_UCX_PEER_DOWN ? UCS_ERR_CONNECTION_RESET :
 							 UCS_ERR_NO_RESOURCE;
 	/* -EPIPE: a later progress() reports the end; until then there is just no room. */
-	if (nm_unlikely(link->transport->ops->send(link, packet, &iov, 1)))
+	if (nm_unlikely(link->transport->ops->send(link, packet, &iov, 1))) {
+		peer->nr_stalls++;
 		return UCS_ERR_NO_RESOURCE;
-	++*peer->sent;
+	}
+	peer->counted->messages++;
+	peer->counted->bytes += packet->len + nm_ucx_header_len(packet);
 	return UCS_OK;
 }
 

@@ -123,7 +123,7 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 	attr->cap.flags = UCT_IFACE_FLAG_CONNECT_TO_IFACE | UCT_IFACE_FLAG_AM_SHORT |
 			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_PENDING |
 			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
-			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE;
+			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE | UCT_IFACE_FLAG_INTER_NODE;
 	attr->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_RECV |
 				UCT_IFACE_FLAG_EVENT_FD;
 	attr->cap.am.max_short = iface->max_short;
@@ -156,6 +156,7 @@ static unsigned int iface_progress(uct_iface_h base)
 			nr += t->ops->progress(t);
 	}
 	iface->in_progress = false;
+	nm_ucx_count_progress(iface);
 	if (nm_unlikely(iface->is_armed))
 		nm_ucx_wake_up(iface, nr > 0);
 	if (nm_unlikely(nm_ucx_has_work(iface)))
@@ -191,17 +192,6 @@ static void drain(struct nm_ucx_iface *iface, uint64_t deadline)
 		iface_progress(&iface->base.super);
 }
 
-static void say_closed(const struct nm_ucx_iface *iface)
-{
-	for (unsigned int i = 0; i < iface->nr_transports; i++) {
-		enum nm_channel channel = iface->transports[i]->kind->channel;
-
-		nm_info("ucx: %s carried %llu messages out and %llu in", nm_channel_name(channel),
-			(unsigned long long)iface->sent[channel],
-			(unsigned long long)iface->received[channel]);
-	}
-}
-
 static void free_iface(struct nm_ucx_iface *iface)
 {
 	nm_ucx_wake_free(iface);
@@ -223,7 +213,7 @@ static void iface_close(uct_iface_h base)
 	pthread_mutex_unlock(&lock);
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
-	say_closed(iface);
+	nm_ucx_count_close(iface);
 	for (unsigned int i = 0; i < iface->nr_transports; i++)
 		iface->transports[i]->close_by_ns = deadline;
 	UCS_CLASS_CLEANUP(uct_base_iface_t, &iface->base);
@@ -359,6 +349,7 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 		free_iface(iface);
 		return status;
 	}
+	nm_ucx_count_open(iface);
 	pthread_mutex_lock(&lock);
 	nm_list_append(&ifaces, &iface->node);
 	pthread_mutex_unlock(&lock);

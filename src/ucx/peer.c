@@ -98,7 +98,7 @@ static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
 		      nm_channel_name(transport->kind->channel), why.text);
 	if (!err) {
 		peer->link = link;
-		peer->sent = &peer->iface->sent[transport->kind->channel];
+		peer->counted = &peer->sent[transport->kind->channel];
 	}
 	return err;
 }
@@ -168,9 +168,10 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 {
 	struct nm_peer *peer = nm_ucx_peer_get(sink_iface(from), who);
 
-	(void)label;
 	if (!peer || peer->state == NM_UCX_PEER_DOWN)
 		return NULL;
+	if (label)
+		peer->label = *label;
 	peer->nr_sources++;
 	peer->iface->has_sources = true;
 	/* UCX may ask for direct copies while the first message is delivered: the link shows them. */
@@ -182,8 +183,6 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 /* The fault of a packet in words, or NULL. */
 static const char *packet_fault(const struct nm_ucx_iface *iface, const struct nm_packet *packet)
 {
-	size_t header = packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
-
 	if (packet->op >= UCT_AM_ID_MAX)
 		return "an active message with an unknown id";
 	if (packet->data)
@@ -192,7 +191,7 @@ static const char *packet_fault(const struct nm_ucx_iface *iface, const struct n
 		return "a packet that is no active message";
 	if (packet->flags == NM_UCX_BCOPY && packet->tag)
 		return "an active message with two headers";
-	if (packet->len + header > iface->max_bcopy)
+	if (nm_ucx_header_len(packet) + packet->len > iface->max_bcopy)
 		return "an active message that is too long";
 	return NULL;
 }
@@ -218,6 +217,7 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 {
 	struct nm_ucx_iface *iface = sink_iface(from);
 	const uct_am_handler_t *handler;
+	struct nm_traffic *received;
 	const char *fault;
 	size_t len = packet->len;
 	uint8_t *to = iface->arrived;
@@ -239,7 +239,9 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 	} else {
 		nm_copy(to, payload, len);
 	}
-	iface->received[from->kind->channel]++;
+	received = &peer->received[from->kind->channel];
+	received->messages++;
+	received->bytes += len;
 	handler = &iface->base.am[packet->op];
 	handler->cb(handler->arg, to, len, 0);
 }
@@ -312,6 +314,7 @@ static void report(struct nm_peer *peer)
 {
 	struct nm_ucx_ep *ep;
 
+	nm_ucx_count_loss(peer->iface);
 	nm_info("ucx: peer " NM_WHO_FORMAT " is lost: %s", NM_WHO(&peer->who),
 		*peer->why.text ? peer->why.text : "it closed");
 	do {

@@ -200,11 +200,12 @@ static void peer_acts(unsigned int i, uint8_t what)
 {
 	const struct nm_identity who = identity(i);
 	const struct nm_reason why = {"the script says so"};
+	const struct nm_peer_label label = {"a hostile peer"};
 	struct nm_peer *known = sources[i] ? sources[i] : links[i].peer;
 
 	face->in_progress = true;
 	if (what % 8 == 0 && !is_gone[i] && !sources[i]) {
-		sources[i] = face->sink.source_up(&transport, &who, NULL);
+		sources[i] = face->sink.source_up(&transport, &who, &label);
 	} else if (what % 8 == 1 && known && !is_gone[i]) {
 		is_gone[i] = true;
 		face->sink.source_down(&transport, known, next() % 2 ? -ECONNRESET : 0, &why);

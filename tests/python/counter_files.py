@@ -84,11 +84,12 @@ def file_bytes(*peers: bytes, **fields: Any) -> bytes:
         "pid": 4711,
         "rank": -1,
         "id": b"abcdef",
+        "interface": 0,
         "host": b"n1",
         "job": b"job-1",
     } | fields
     head = struct.pack(
-        "<Q6I3QIi6s2x64s64s56s",
+        "<Q6I3QIi6sBx64s64s56s",
         wanted["magic"],
         wanted["version"],
         wanted["head_size"],
@@ -102,6 +103,7 @@ def file_bytes(*peers: bytes, **fields: Any) -> bytes:
         wanted["pid"],
         wanted["rank"],
         wanted["id"],
+        wanted["interface"],
         wanted["host"],
         wanted["job"],
         ",".join(CHANNELS).encode(),

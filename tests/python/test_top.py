@@ -42,6 +42,8 @@ def test_a_file_says_what_its_endpoint_counted() -> None:
         "job-1",
         "closed",
     )
+    assert found.interface == "libfabric"
+    assert parse_counters(file_bytes(interface=1)).interface == "ucx"
     peer = found.peers[0]
     assert peer.channels == {"shm": Traffic(10, 1000, 4, 400), "net": Traffic(1, 8, 0, 0)}
     assert peer.protocols == {"pool": 5, "pull": 7, "protocol 7": 9}
@@ -77,6 +79,7 @@ def test_accesses_are_told_by_way(capsys: pytest.CaptureFixture[str], tmp_path: 
         (file_bytes(nr_peers=MAX_PEERS + 1), TornError),
         (file_bytes(nr_peers=0xFFFFFFFF), TornError),
         (file_bytes(magic=1), ValueError),
+        (file_bytes(interface=2), ValueError),
         (file_bytes(version=2), ValueError),
         (file_bytes(peer_size=64), ValueError),
         (file_bytes(state=7), ValueError),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearmetal.job.stats import JobVerdict, judge, read_counters, read_stats
 from tests.system.local import ROOT, Site, site
 from tests.system.machines import free_port
 from tests.system.need import lacking, need_build, need_root
@@ -232,10 +233,13 @@ def test_messages_between_processes_that_sleep(tmp_path: Path, name: str) -> Non
         assert carried(output) >= 2000
 
 
+ENDLESS = ("-n", "1000000000", "-t", "tag_lat", "-s", "8")
+
+
 @pytest.mark.parametrize("mode", [(), SLEEP])
 def test_peer_that_dies_is_reported(tmp_path: Path, mode: tuple[str, ...]) -> None:
     port = free_port()
-    endless = (*mode, "-e", "-n", "1000000000", "-t", "tag_lat", "-s", "8")
+    endless = (*mode, "-e", *ENDLESS)
     with (
         server(tmp_path, port, *mode) as other,
         client(tmp_path, port, *endless) as process,
@@ -266,6 +270,32 @@ def test_peer_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     assert "ERROR" not in output
+
+
+def test_statistics_of_both_processes(tmp_path: Path) -> None:
+    """What `top` reads and `run` takes for a proof, also of a process that was killed."""
+    port = free_port()
+    stats = tmp_path / "stats"
+    stats.mkdir(mode=0o700)
+    with (
+        server(tmp_path, port, NEARMETAL_STATS_DIR=str(stats)) as other,
+        client(tmp_path, port, "-e", *ENDLESS, NEARMETAL_STATS_DIR=str(stats)) as process,
+    ):
+        time.sleep(2)
+        running = read_counters(stats)
+        other.send_signal(signal.SIGKILL)
+        process.communicate(timeout=PATIENCE_S)
+    assert [seen.alive for seen in running] == [True, True]
+    for seen in running:
+        assert seen.counters.interface == "ucx"
+        (traffic,) = [peer.channels["shm"] for peer in seen.counters.peers if peer.channels]
+        assert traffic.sent_messages > 20
+        assert traffic.received_bytes > 160
+    ended = [seen.counters.peers for seen in read_counters(stats) if not seen.alive]
+    assert any("its socket hung up" in peer.down_reason for peers in ended for peer in peers)
+    proof = judge(read_stats(stats), 2)
+    assert proof.verdict is JobVerdict.PROVEN
+    assert set(proof.messages) == {"shm"}
 
 
 def test_process_of_another_rundir_is_not_reached(tmp_path: Path) -> None:

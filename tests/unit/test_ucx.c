@@ -4,6 +4,7 @@
  * and ends of peers. The peer is an endpoint under the face, which can send any packet.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -299,5 +300,65 @@ NM_TEST(a_peer_that_closed_is_lost_to_those_who_ask)
 	nm_ucx_ep_pending_purge(&ep->super, purge, &nr_purged);
 	NM_CHECK_EQ(nr_purged, 1);
 	nm_ucx_ep_destroy(&ep->super);
+	finish();
+}
+
+/* The statistics file in the rundir, as it is now. */
+struct file {
+	struct nm_stats_head head;
+	struct nm_stats_peer peer;
+	struct nm_stats_tail tail;
+};
+
+static struct file read_stats(void)
+{
+	const uint8_t *id = face->address.who.id;
+	struct file file = {0};
+	char path[256];
+	FILE *stream;
+
+	snprintf(path, sizeof(path), "%s/%02x%02x%02x%02x%02x%02x.stats", nm_test_dir(), id[0],
+		 id[1], id[2], id[3], id[4], id[5]);
+	stream = fopen(path, "re");
+	NM_CHECK(stream && fread(&file, sizeof(file), 1, stream) == 1);
+	fclose(stream);
+	NM_CHECK_EQ(file.tail.sum, nm_stats_sum(&file, offsetof(struct file, tail.sum)));
+	return file;
+}
+
+NM_TEST(the_statistics_file_has_each_message)
+{
+	const struct nm_stats_traffic *traffic;
+	struct nm_ucx_ep *ep;
+	struct file file;
+
+	nr_arrived = nr_lost = 0;
+	start();
+	nm_ucx_count_open(face);
+	ep = connect_ep();
+	NM_CHECK_EQ(nm_ucx_ep_am_short(&ep->super, 1, 7, "12345", 5), UCS_OK);
+	NM_CHECK_EQ(send_raw(3, NM_UCX_SHORT, 77, 0, 200), 0);
+	NM_CHECK_EQ(send_raw(3, NM_UCX_BCOPY, 0, 0, 3000), 0);
+	UNTIL(nr_arrived == 2);
+	nm_ucx_count_look(face);
+	file = read_stats();
+	NM_CHECK_EQ(file.head.face, NM_STATS_UCX);
+	NM_CHECK_EQ(file.head.nr_peers, 1);
+	NM_CHECK_EQ(file.peer.channel, NM_CHANNEL_SHM);
+	NM_CHECK(!file.peer.down && *file.peer.label && *file.peer.reason);
+	traffic = &file.peer.by_channel[NM_CHANNEL_SHM];
+	NM_CHECK_EQ(traffic->sent_messages, 1);
+	NM_CHECK_EQ(traffic->sent_bytes, 13);
+	NM_CHECK_EQ(traffic->received_messages, 2);
+	NM_CHECK_EQ(traffic->received_bytes, 3208);
+	/* A peer that breaks the rules: written before UCX, which may end the process, learns of it. */
+	NM_CHECK_EQ(send_raw(3, 0, 0, 0, 8), 0);
+	UNTIL(nr_lost == 1);
+	file = read_stats();
+	NM_CHECK(file.peer.down);
+	NM_CHECK(strstr(file.peer.down_reason, "no active message"));
+	NM_CHECK_EQ(file.peer.by_channel[NM_CHANNEL_SHM].received_messages, 2);
+	nm_ucx_ep_destroy(&ep->super);
+	nm_ucx_count_close(face);
 	finish();
 }

@@ -3,13 +3,23 @@
 
 from nearmetal.job.mpi.installed import NO_MPI, Family, Installation, Mpi, find_installations, pick
 from nearmetal.job.mpi.launcher import MapBy, Placement, launcher_argv
-from nearmetal.job.mpi.settings import STACKS, Provider, Request, Settings, Stack, settings_for
+from nearmetal.job.mpi.settings import (
+    STACKS,
+    Library,
+    Provider,
+    Request,
+    Settings,
+    Stack,
+    Ucx,
+    settings_for,
+)
 
 __all__ = [
     "NO_MPI",
     "STACKS",
     "Family",
     "Installation",
+    "Library",
     "MapBy",
     "Mpi",
     "Placement",
@@ -17,6 +27,7 @@ __all__ = [
     "Request",
     "Settings",
     "Stack",
+    "Ucx",
     "find_installations",
     "launcher_argv",
     "pick",

@@ -68,12 +68,29 @@ class Provider(Enum):
     STOCK = "stock"
 
 
+class Library(Enum):
+    """The library by which the MPI reaches nearmetal: libfabric or UCX."""
+
+    OFI = "ofi"
+    UCX = "ucx"
+
+
+@dataclass(frozen=True)
+class Ucx:
+    """The directory of the libraries of UCX, and that of nearmetal's transport for it."""
+
+    libraries: Path
+    plugin: Path
+
+
 @dataclass(frozen=True)
 class Request:
     """The wishes of a job to its MPI. Paths are as the nodes see them.
 
     `provider_directory`: where the nodes have links to providers; None: they see the providers
-    themselves. `provider_names`: files in the libraries of the MPI that are providers. `stack`: a way of the MPI itself, with the stock provider; None: the one over TCP.
+    themselves. `provider_names`: files in the libraries of the MPI that are providers. `ucx`: the MPI uses nearmetal over
+    UCX; None: over libfabric. `stack`: a way of the MPI itself, with the stock provider; None: the
+    one over TCP.
     `one_host`: all nodes share a host, so they meet in memory. `libfabric`: the version that the
     MPI loads, for example (1, 17); None: the one that belongs to the MPI. `fabric_providers`: the
     directory of providers that this libfabric reads by itself, if there is one.
@@ -91,6 +108,7 @@ class Request:
     provider_names: tuple[str, ...] = ()
     libfabric: tuple[int, int] | None = None
     fabric_providers: Path | None = None
+    ucx: Ucx | None = None
 
 
 @dataclass(frozen=True)
@@ -112,8 +130,11 @@ def settings_for(installation: Installation, request: Request) -> Settings:
     env = dict(made.env)
     if request.stack is not None:
         env |= request.stack.env
+    directories = [request.ucx.libraries] if request.ucx else []
     if installation.library_directory is not None:
-        env["LD_LIBRARY_PATH"] = str(installation.library_directory)
+        directories.append(installation.library_directory)
+    if directories:
+        env["LD_LIBRARY_PATH"] = ":".join(map(str, directories))
     if request.provider is Provider.NEARMETAL and request.channels is not None:
         env["NEARMETAL_CHANNELS"] = ",".join(request.channels)
     return replace(made, env=env)
@@ -128,6 +149,18 @@ def _crowd(request: Request) -> dict[str, str]:
     if not request.crowded:
         return {}
     return {"NEARMETAL_SHM_EAGER_MAX": "65536", "NEARMETAL_POOL_SIZE": "1048576"}
+
+
+_NOT_SHARED = {"UCX_TLS": "^posix,sysv,xpmem"}
+"""Leaves memory between processes to nearmetal; UCX chooses among its transports for networks."""
+
+
+def _ucx(ucx: Ucx) -> dict[str, str]:
+    """Return the variables of UCX; it separates directories by colons."""
+    for path in (ucx.libraries, ucx.plugin):
+        if ":" in str(path):
+            raise LaunchError(f"{path} contains a colon", "move it to a path without a colon")
+    return {"UCX_PLUGIN_PATH": str(ucx.plugin)}
 
 
 def _openmpi(installation: Installation, request: Request) -> Settings:
@@ -147,6 +180,14 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
         return Settings(env, (*options, *request.stack.options))
     if request.provider is Provider.STOCK:
         return Settings(env, (*options, *_ob1("sm,tcp" if five else "vader,tcp")))
+    if request.ucx is not None:
+        # Without an RDMA device, Open MPI does not use UCX unless any transport will do.
+        options += ("--mca", "pml", "ucx")
+        options += ("--mca", "pml_ucx_tls", "any", "--mca", "pml_ucx_devices", "any")
+        if not five:
+            # OpenSHMEM of 4.1 ends in a call of a hook whose component it has unloaded.
+            options += ("--mca", "opal_common_ucx_opal_mem_hooks", "0")
+        return Settings(env | _ucx(request.ucx), options, defaults=_NOT_SHARED)
     include = "opal_common_ofi_provider_include" if five else "mtl_ofi_provider_include"
     options += ("--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", include, "nearmetal")
     env |= _provider_path(installation, request) | {"FI_PROVIDER": "nearmetal,verbs,tcp"}
@@ -161,11 +202,20 @@ def _openmpi(installation: Installation, request: Request) -> Settings:
 def _mpich(installation: Installation, request: Request) -> Settings:
     if request.provider is Provider.STOCK:
         return Settings(_OFI_TCP)
+    if request.ucx is not None:
+        # MPICH wants room for the longest message of a transport; its default is 16 KiB.
+        env = _netmod("ucx", MPIR_CVAR_CH4_PACK_BUFFER_SIZE="65536") | _NOLOCAL
+        return Settings(env | _ucx(request.ucx), defaults=_NOT_SHARED)
     env = _netmod("ofi", FI_PROVIDER="nearmetal,tcp") | _NOLOCAL
     return Settings(env | _provider_path(installation, request), defaults=_crowd(request))
 
 
 def _impi(installation: Installation, request: Request) -> Settings:
+    if request.ucx is not None:
+        raise LaunchError(
+            "Intel MPI has no transport over UCX of its own: it uses libfabric",
+            "run with --fabric ofi, or with --mpi openmpi4, openmpi5 or mpich5",
+        )
     env = {"I_MPI_ROOT": str(installation.prefix), "I_MPI_PIN": "0"}
     if request.interface:
         env["I_MPI_HYDRA_IFACE"] = request.interface

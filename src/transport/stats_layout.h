@@ -11,8 +11,8 @@
  *
  * Readers: nearmetal/evidence/counters.py.
  */
-#ifndef NM_PROVIDER_STATS_LAYOUT_H
-#define NM_PROVIDER_STATS_LAYOUT_H
+#ifndef NM_TRANSPORT_STATS_LAYOUT_H
+#define NM_TRANSPORT_STATS_LAYOUT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -24,6 +24,12 @@
 enum nm_stats_state {
 	NM_STATS_RUNNING = 1,
 	NM_STATS_CLOSED = 2,
+};
+
+/* The interface by which the program uses the endpoint. */
+enum nm_stats_face {
+	NM_STATS_LIBFABRIC = 0,
+	NM_STATS_UCX = 1,
 };
 
 struct nm_stats_head {
@@ -39,7 +45,8 @@ struct nm_stats_head {
 	uint32_t pid; /* as the process knows it itself */
 	int32_t rank; /* in its MPI job as its launcher says; -1: unknown */
 	uint8_t id[6];
-	uint8_t unused[2];
+	uint8_t face; /* enum nm_stats_face */
+	uint8_t unused;
 	char host[64];
 	char job[64];	   /* the name that nearmetal run gave it, or "" */
 	char channels[56]; /* names of channels by number: "none,self,shm,segment,net" */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "provider/stats.h"
+#include "transport/stats.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/params.h"
 #include "connect/rundir.h"
-#include "provider/stats_layout.h"
+#include "transport/select.h"
 
 #define SUFFIX ".stats"
 #define MAX_REAPED_ENTRIES 8192
@@ -31,12 +31,6 @@ struct nm_stats {
 	struct nm_stats_head head;
 	char *bytes; /* the file as it is written */
 	size_t room;
-};
-
-/* What one writing collects. */
-struct collection {
-	struct nm_stats *stats;
-	uint32_t nr_peers, nr_unlisted;
 };
 
 static uint64_t wall_ns(void)
@@ -76,7 +70,8 @@ static void plain_name(char *name)
 			*name = '_';
 }
 
-static void fill_head(struct nm_stats_head *head, const struct nm_identity *who)
+static void fill_head(struct nm_stats_head *head, const struct nm_identity *who,
+		      enum nm_stats_face face)
 {
 	const char *job = getenv("NEARMETAL_JOB");
 
@@ -89,6 +84,7 @@ static void fill_head(struct nm_stats_head *head, const struct nm_identity *who)
 		.started_ns = wall_ns(),
 		.pid = (uint32_t)getpid(),
 		.rank = launcher_rank(),
+		.face = (uint8_t)face,
 	};
 	memcpy(head->id, who->id, sizeof(head->id));
 	if (gethostname(head->host, sizeof(head->host) - 1))
@@ -122,85 +118,53 @@ static bool make_room(struct nm_stats *stats, uint32_t nr)
 	return true;
 }
 
-static void copy_text(char *to, size_t room, const char *from)
+void nm_stats_text(char *to, size_t room, const char *from)
 {
 	snprintf(to, room, "%s", from);
 }
 
-_Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8 && NM_NR_ACCESS_WAYS <= 4 &&
-		       NM_NR_ACCESS_KINDS <= 4 &&
+_Static_assert(NM_NR_PROTOCOLS <= 8 && NM_NR_CHANNELS <= 8 &&
 		       sizeof("none" NM_CHANNELS(NM_CHANNEL_COMMA_NAME)) <=
 			       sizeof(((struct nm_stats_head *)0)->channels),
 	       "the file has room for all");
 
-static void collect_accesses(struct nm_stats_peer *peer, const struct nm_peer_facts *facts)
+struct nm_stats_peer *nm_stats_add(struct nm_stats *stats, const struct nm_identity *who,
+				   const struct nm_link_facts *facts, bool is_connected)
 {
-	for (size_t way = 0; way < NM_NR_ACCESS_WAYS; way++)
-		for (size_t kind = 0; kind < NM_NR_ACCESS_KINDS; kind++)
-			peer->accesses[way][kind] = (struct nm_stats_accesses){
-				.operations = facts->accesses[way][kind].messages,
-				.bytes = facts->accesses[way][kind].bytes,
-			};
-}
-
-static void collect_peer(void *arg, const struct nm_peer_facts *facts)
-{
-	struct collection *all = arg;
-	const struct nm_link_facts *link = &facts->link;
+	struct nm_stats_head *head = &stats->head;
 	struct nm_stats_peer *peer;
 
-	if (all->nr_peers == NM_STATS_MAX_PEERS || !make_room(all->stats, all->nr_peers + 1)) {
-		all->nr_unlisted++;
-		return;
+	if (head->nr_peers == NM_STATS_MAX_PEERS || !make_room(stats, head->nr_peers + 1)) {
+		head->nr_unlisted++;
+		return NULL;
 	}
-	peer = peer_place(all->stats, all->nr_peers++);
+	peer = peer_place(stats, head->nr_peers++);
 	memset(peer, 0, sizeof(*peer));
-	memcpy(peer->id, facts->who.id, sizeof(peer->id));
-	if (facts->connected) {
-		peer->relation = (uint8_t)link->relation;
-		peer->channel = (uint8_t)link->channel;
-		peer->integrity = (uint8_t)link->integrity;
+	memcpy(peer->id, who->id, sizeof(peer->id));
+	if (is_connected) {
+		peer->relation = (uint8_t)facts->relation;
+		peer->channel = (uint8_t)facts->channel;
+		peer->integrity = (uint8_t)facts->integrity;
 	}
-	peer->down = facts->down;
-	peer->moves = (uint16_t)nm_min_u64(facts->nr_moves, UINT16_MAX);
-	peer->quarantines = facts->nr_quarantines;
-	peer->stalls = facts->stalls;
-	for (size_t i = 0; i < NM_NR_CHANNELS; i++)
-		peer->by_channel[i] = (struct nm_stats_traffic){
-			.sent_messages = facts->sent[i].messages,
-			.sent_bytes = facts->sent[i].bytes,
-			.received_messages = facts->received[i].messages,
-			.received_bytes = facts->received[i].bytes,
-		};
-	collect_accesses(peer, facts);
-	copy_text(peer->label, sizeof(peer->label), link->label.text);
-	copy_text(peer->reason, sizeof(peer->reason), link->reason.text);
-	if (facts->down)
-		copy_text(peer->down_reason, sizeof(peer->down_reason), facts->down_reason.text);
-	peer->fallbacks = facts->bulk.fallbacks;
-	memcpy(peer->protocols, facts->bulk.bytes, sizeof(facts->bulk.bytes));
-	copy_text(peer->fallback_reason, sizeof(peer->fallback_reason), facts->bulk.fallback.text);
-	copy_text(peer->choice, sizeof(peer->choice), facts->bulk.choice.text);
-	copy_text(peer->device, sizeof(peer->device), facts->device.text);
-	copy_text(peer->quarantine_reason, sizeof(peer->quarantine_reason),
-		  facts->quarantine_reason.text);
+	nm_stats_text(peer->label, sizeof(peer->label), facts->label.text);
+	nm_stats_text(peer->reason, sizeof(peer->reason), facts->reason.text);
+	return peer;
 }
 
-void nm_stats_publish(struct nm_stats *stats, struct nm_engine *engine)
+void nm_stats_publish(struct nm_stats *stats, nm_stats_collect *collect, void *arg)
 {
-	struct collection all = {.stats = stats};
 	struct nm_stats_tail tail;
 	size_t len;
 
-	if (stats->full || !make_room(stats, 0))
+	if (!stats || stats->full || !make_room(stats, 0))
 		return;
-	nm_engine_visit_peers(engine, collect_peer, &all);
-	stats->head.nr_peers = all.nr_peers;
-	stats->head.nr_unlisted = all.nr_unlisted;
+	stats->head.nr_peers = 0;
+	stats->head.nr_unlisted = 0;
+	collect(arg, stats);
 	stats->head.generation++;
 	stats->head.written_ns = wall_ns();
 	memcpy(stats->bytes, &stats->head, sizeof(stats->head));
-	len = (size_t)((char *)peer_place(stats, all.nr_peers) - stats->bytes);
+	len = (size_t)((char *)peer_place(stats, stats->head.nr_peers) - stats->bytes);
 	tail.generation = stats->head.generation;
 	memcpy(stats->bytes + len, &tail.generation, sizeof(tail.generation));
 	tail.sum = nm_stats_sum(stats->bytes, len + sizeof(tail.generation));
@@ -306,7 +270,7 @@ static int make_file(struct nm_stats *stats)
 	return err;
 }
 
-struct nm_stats *nm_stats_open(const struct nm_identity *who)
+struct nm_stats *nm_stats_open(const struct nm_identity *who, enum nm_stats_face face)
 {
 	const struct nm_params *params = nm_params();
 	struct nm_reason why = {""};
@@ -318,7 +282,7 @@ struct nm_stats *nm_stats_open(const struct nm_identity *who)
 	stats = calloc(1, sizeof(*stats));
 	if (!stats)
 		return NULL;
-	fill_head(&stats->head, who);
+	fill_head(&stats->head, who, face);
 	err = choose_path(stats, &why);
 	if (!err) {
 		err = make_file(stats);
@@ -333,12 +297,12 @@ struct nm_stats *nm_stats_open(const struct nm_identity *who)
 	return NULL;
 }
 
-void nm_stats_close(struct nm_stats *stats, struct nm_engine *engine)
+void nm_stats_close(struct nm_stats *stats, nm_stats_collect *collect, void *arg)
 {
 	if (!stats)
 		return;
 	stats->head.state = NM_STATS_CLOSED;
-	nm_stats_publish(stats, engine);
+	nm_stats_publish(stats, collect, arg);
 	if (!stats->stays)
 		unlink(stats->path);
 	close(stats->fd);
