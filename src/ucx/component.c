@@ -88,6 +88,19 @@ static uct_tl_t transport = {
 		},
 };
 
+static uct_tl_t copies = {
+	.name = "nearcma",
+	.query_devices = query_devices,
+	.iface_open = nm_ucx_copy_iface_open,
+	.config =
+		{
+			.name = "nearcma transport",
+			.prefix = "NEARCMA_",
+			.table = uct_iface_config_table,
+			.size = sizeof(struct uct_iface_config),
+		},
+};
+
 /* ---- Which UCX ---- */
 
 /* SYMBOL of a library that is loaded already, or NULL. */
@@ -144,6 +157,8 @@ ucs_status_t ucs_module_global_init(void)
 		return UCS_ERR_UNSUPPORTED;
 	}
 	uct_component_register(&nm_ucx_component);
+	/* UCX opens them in this order, and copy.c needs what the first opened. */
 	uct_tl_register(&nm_ucx_component, &transport);
+	uct_tl_register(&nm_ucx_component, &copies);
 	return UCS_OK;
 }

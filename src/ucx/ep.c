@@ -326,9 +326,5 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 int nm_ucx_ep_is_connected(uct_ep_h base, const uct_ep_is_connected_params_t *params)
 {
-	struct nm_ucx_address address;
-
-	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
-	       nm_ucx_address_parse(params->iface_addr, sizeof(address), &address) &&
-	       nm_identity_equal(&address.who, &nm_ucx_ep_of(base)->peer->who);
+	return nm_ucx_peer_is_at(nm_ucx_ep_of(base)->peer, params);
 }

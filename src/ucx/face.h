@@ -8,6 +8,7 @@
  *   endpoint               struct nm_ucx_ep, ep.c              names a peer
  *   remote interface       struct nm_peer, peer.c              link and source
  *   active message         op: its id; flags: enum nm_ucx_form; payload
+ *   get, put               to proven peers, by a second transport, copy.c
  *   event descriptor       struct nm_ucx_wake, wake.c
  *
  * UCX chooses a transport per peer once, by is_reachable, so the face meets the peer there, by the
@@ -119,6 +120,8 @@ struct nm_ucx_iface {
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
 	struct nm_list connecting, holding, lost; /* peers */
 	struct nm_list waiting;			  /* endpoints */
+	struct nm_list node;			  /* of those of this process */
+	bool has_copies;			  /* copy.c asked for it */
 	uint64_t sent[NM_NR_CHANNELS], received[NM_NR_CHANNELS];
 	struct nm_peer *buckets[NM_UCX_NR_BUCKETS];
 };
@@ -143,6 +146,28 @@ extern struct uct_component nm_ucx_component;
 ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface_params_t *params,
 			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
 
+ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *address);
+/* The latest interface of WORKER, or NULL. */
+struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
+/* The peer of PARAMS if it is met. NULL: UCX gets the reason. */
+struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
+				  const uct_iface_is_reachable_params_t *params);
+
+/* ---- copy.c ---- */
+
+ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
+				    const uct_iface_params_t *params,
+				    const uct_iface_config_t *config, uct_iface_h *ret_iface);
+/* ---- remote.c ---- */
+
+/*
+ * Copy all of IOV from (IS_READ) or to the memory of PEER at REMOTE: at most NM_SPANS_MAX pieces and
+ * NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
+ * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
+ */
+ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
+			 uint64_t remote);
+
 /* ---- wake.c ---- */
 
 ucs_status_t nm_ucx_iface_event_fd_get(uct_iface_h iface, int *ret_fd);
@@ -165,6 +190,8 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
  * that was CONNECTING, which has endpoints, is lost. Not while in_progress.
  */
 int nm_ucx_peer_connect(struct nm_peer *peer);
+/* True if PARAMS has the address of PEER. */
+bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params);
 /* Begin to connect, without a wait; progress ends it. */
 void nm_ucx_peer_begin(struct nm_peer *peer);
 /* PEER is gone. ERR 0: it closed normally. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An interface of UCX: the transports of one identity, its abilities, its progress and its end. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -24,7 +25,7 @@
 
 /* ---- Addresses ---- */
 
-static ucs_status_t iface_get_address(uct_iface_h base, uct_iface_addr_t *address)
+ucs_status_t nm_ucx_iface_get_address(uct_iface_h base, uct_iface_addr_t *address)
 {
 	const struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	const struct nm_ucx_address own = {
@@ -69,13 +70,12 @@ static bool is_met(struct nm_peer *peer)
 	return false;
 }
 
-static int iface_is_reachable_v2(const uct_iface_h base,
-				 const uct_iface_is_reachable_params_t *params)
+struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
+				  const uct_iface_is_reachable_params_t *params)
 {
 	size_t len = params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR_LENGTH ?
 			     params->iface_addr_length :
 			     sizeof(struct nm_ucx_address);
-	struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	struct nm_ucx_address address;
 	struct nm_reason why;
 	struct nm_peer *peer;
@@ -83,21 +83,26 @@ static int iface_is_reachable_v2(const uct_iface_h base,
 	if (!(params->field_mask & UCT_IFACE_IS_REACHABLE_FIELD_IFACE_ADDR) ||
 	    !nm_ucx_address_parse(params->iface_addr, len, &address)) {
 		uct_iface_fill_info_str_buf(params, "the address is not one of this transport");
-		return 0;
+		return NULL;
 	}
 	if (!nm_ucx_address_fits(iface, &address, &why)) {
 		uct_iface_fill_info_str_buf(params, "%s", why.text);
-		return 0;
+		return NULL;
 	}
 	peer = nm_ucx_peer_get(iface, &address.who);
-	if (!peer) {
+	if (!peer)
 		uct_iface_fill_info_str_buf(params, "out of memory");
-		return 0;
-	}
-	if (is_met(peer))
-		return 1;
-	uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
-	return 0;
+	else if (is_met(peer))
+		return peer;
+	else
+		uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
+	return NULL;
+}
+
+static int iface_is_reachable_v2(const uct_iface_h base,
+				 const uct_iface_is_reachable_params_t *params)
+{
+	return nm_ucx_iface_meet(nm_ucx_iface_of(base), params) != NULL;
 }
 
 /* ---- Abilities ---- */
@@ -160,6 +165,25 @@ static unsigned int iface_progress(uct_iface_h base)
 
 /* ---- Life ---- */
 
+/* Of this process. Each is used by one thread, but several threads may open some. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct nm_list ifaces = {&ifaces, &ifaces};
+
+struct nm_ucx_iface *nm_ucx_iface_find(const void *worker)
+{
+	struct nm_ucx_iface *found = NULL;
+
+	pthread_mutex_lock(&lock);
+	nm_list_for_each(node, &ifaces) {
+		struct nm_ucx_iface *iface = nm_container_of(node, struct nm_ucx_iface, node);
+
+		if (iface->base.worker == worker)
+			found = iface;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
 /* What UCX gave away but found no room yet leaves first, within the time of a close. */
 static void drain(struct nm_ucx_iface *iface, uint64_t deadline)
 {
@@ -194,6 +218,9 @@ static void iface_close(uct_iface_h base)
 	struct nm_ucx_iface *iface = nm_ucx_iface_of(base);
 	uint64_t deadline = nm_clock_ns() + nm_params()->close_ms * NM_NS_PER_MS;
 
+	pthread_mutex_lock(&lock);
+	nm_list_remove(&iface->node);
+	pthread_mutex_unlock(&lock);
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
 	say_closed(iface);
@@ -289,7 +316,7 @@ static uct_iface_ops_t iface_ops = {
 	.iface_close = iface_close,
 	.iface_query = iface_query,
 	.iface_get_device_address = iface_get_device_address,
-	.iface_get_address = iface_get_address,
+	.iface_get_address = nm_ucx_iface_get_address,
 	.iface_is_reachable = uct_base_iface_is_reachable,
 };
 
@@ -332,6 +359,9 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 		free_iface(iface);
 		return status;
 	}
+	pthread_mutex_lock(&lock);
+	nm_list_append(&ifaces, &iface->node);
+	pthread_mutex_unlock(&lock);
 	*ret_iface = &iface->base.super;
 	return UCS_OK;
 }

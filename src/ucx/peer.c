@@ -14,7 +14,8 @@
 const uint32_t nm_ucx_peer_transitions[NM_UCX_NR_PEER_STATES] = {
 	[NM_UCX_PEER_KNOWN] = NM_STATE(NM_UCX_PEER_CONNECTING) | NM_STATE(NM_UCX_PEER_UP) |
 			      NM_STATE(NM_UCX_PEER_DOWN),
-	[NM_UCX_PEER_CONNECTING] = NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
+	[NM_UCX_PEER_CONNECTING] =
+		NM_STATE(NM_UCX_PEER_KNOWN) | NM_STATE(NM_UCX_PEER_UP) | NM_STATE(NM_UCX_PEER_DOWN),
 	[NM_UCX_PEER_UP] = NM_STATE(NM_UCX_PEER_DOWN),
 };
 
@@ -73,6 +74,15 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
 	return peer;
 }
 
+bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params)
+{
+	struct nm_ucx_address address;
+
+	return params->field_mask & UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR &&
+	       nm_ucx_address_parse(params->iface_addr, sizeof(address), &address) &&
+	       nm_identity_equal(&address.who, &peer->who);
+}
+
 /* ---- Connecting ---- */
 
 static int connect_on(struct nm_peer *peer, struct nm_transport *transport)
@@ -126,6 +136,10 @@ int nm_ucx_peer_connect(struct nm_peer *peer)
 	if (!err) {
 		nm_list_remove(&peer->node);
 		set_state(peer, NM_UCX_PEER_UP);
+	} else if (peer->state == NM_UCX_PEER_CONNECTING && nm_list_empty(&peer->eps)) {
+		/* Nothing was promised to UCX. */
+		nm_list_remove(&peer->node);
+		set_state(peer, NM_UCX_PEER_KNOWN);
 	} else if (peer->state == NM_UCX_PEER_CONNECTING) {
 		nm_error("ucx: peer " NM_WHO_FORMAT " cannot be reached: %s", NM_WHO(&peer->who),
 			 peer->why.text);
@@ -159,6 +173,9 @@ static struct nm_peer *source_up(struct nm_transport *from, const struct nm_iden
 		return NULL;
 	peer->nr_sources++;
 	peer->iface->has_sources = true;
+	/* UCX may ask for direct copies while the first message is delivered: the link shows them. */
+	if (peer->iface->has_copies)
+		nm_ucx_peer_begin(peer);
 	return peer;
 }
 

@@ -154,7 +154,12 @@ static void call(unsigned int i, uint8_t what)
 
 	if (!ep)
 		return;
-	if (what % 5 == 0) {
+	if (what % 5 == 0 && what > 127) {
+		const uct_iov_t iov[2] = {{"12345678", what % 9u, NULL, 0, 1},
+					  {"12345678", len % 9, NULL, 0, 1}};
+
+		nm_ucx_ep_am_short_iov(ep, next(), iov, 1 + what % 2u);
+	} else if (what % 5 == 0) {
 		nm_ucx_ep_am_short(ep, next(), 1, "12345678", len % 9);
 	} else if (what % 5 == 1) {
 		nm_ucx_ep_am_bcopy(ep, next(), pack, &len, 0);
@@ -256,6 +261,7 @@ void nm_fuzz_input(const uint8_t *bytes, size_t len)
 			break;
 		case 4:
 			answer = next();
+			face->has_copies = answer & 64;
 			break;
 		case 5:
 			nm_ucx_peers_progress(face);

@@ -140,9 +140,7 @@ def test_structures_are_those_of_the_library() -> None:
 
 
 @contextmanager
-def server(
-    rundir: Path, port: int, *options: str, **more: str
-) -> Iterator[subprocess.Popen[str]]:
+def server(rundir: Path, port: int, *options: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     options = options or ("-d", "memory", "-x", "nearmetal")
     with subprocess.Popen(
         ["stdbuf", "-oL", PERFTEST, "-p", str(port), *options],
@@ -183,6 +181,43 @@ def test_messages_between_processes(tmp_path: Path, name: str) -> None:
         assert process.returncode == 0, output
         assert "ERROR" not in output
         assert carried(output) >= 2000
+
+
+WALLS = ("unshare", "--pid", "--ipc", "--fork", "--mount-proc")
+"""What UCX's own shared memory does not cross: no process sees another one's pid."""
+
+COPIES = {"UCX_TLS": "nearmetal,nearcma", "UCX_PROTO_INFO": "y"}
+"""Direct copies, which UCX reports when it chooses them."""
+COPIED = re.compile(r"zero-copy.*\| nearcma/memory")
+ONE_COPY = {
+    "tag": ("-t", "tag_bw", "-s", "1048576", "-n", "200"),
+    "get": ("-t", "ucp_get", "-s", "300000", "-n", "200"),
+    "put": ("-t", "ucp_put_lat", "-s", "300000", "-n", "200"),
+}
+
+
+@pytest.mark.parametrize("name", ONE_COPY)
+def test_large_messages_are_copied_once(tmp_path: Path, name: str) -> None:
+    port = free_port()
+    with server(tmp_path, port, **COPIES) as other:
+        with client(tmp_path, port, *ONE_COPY[name], **COPIES) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        there, _ = other.communicate(timeout=PATIENCE_S)
+    assert "ERROR" not in output
+    assert COPIED.search(output + there)
+
+
+def test_peer_without_direct_copies_gets_messages(tmp_path: Path) -> None:
+    """It forbids the proof, so UCX sends its large messages through memory."""
+    port = free_port()
+    with server(tmp_path, port, **COPIES, NEARMETAL_CMA="off") as other:
+        with client(tmp_path, port, *ONE_COPY["tag"], **COPIES) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        there, _ = other.communicate(timeout=PATIENCE_S)
+    assert not COPIED.search(output + there)
+    assert carried(output) > 2000
 
 
 SLEEP = ("-E", "sleep")
@@ -313,8 +348,9 @@ def up() -> Iterator[tuple[Site, str]]:
         place.assert_no_trace()
 
 
-def in_node(name: str, spec: str, *command: str) -> list[str]:
-    words = (f"{key}={value}" for key, value in variables("/run/nearmetal").items())
+def in_node(name: str, spec: str, *command: str, **more: str) -> list[str]:
+    values = variables("/run/nearmetal") | more
+    words = (f"{key}={value}" for key, value in values.items())
     return ["exec", spec, name, "--", "env", *words, *command]
 
 
@@ -335,18 +371,39 @@ def test_messages_between_nodes(up: tuple[Site, str], name: str) -> None:
     assert carried(output) >= 2000, output
 
 
+def test_nodes_that_forbid_direct_copies_get_messages(up: tuple[Site, str]) -> None:
+    """They have PID namespaces of their own, so there is no proof."""
+    place, spec = up
+    with place.start(*in_node("n1", spec, PERFTEST, **COPIES)) as other:
+        try:
+            time.sleep(2)
+            options = (*ONE_COPY["tag"], "10.77.0.11")
+            done = place.run(*in_node("n2", spec, PERFTEST, *options, **COPIES))
+            other.communicate(timeout=PATIENCE_S)
+        finally:
+            other.kill()
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert not COPIED.search(output), output
+    assert carried(output) > 2000, output
+
+
 MPI = Path("/usr/bin/mpirun.openmpi")
 TRAFFIC = ROOT / "build/programs/openmpi4/mpi_traffic"
 MCA = ("pml", "ucx"), ("osc", "^ucx"), ("pml_ucx_tls", "any"), ("pml_ucx_devices", "any")
 
 
-WALLS = ("unshare", "--pid", "--ipc", "--fork", "--mount-proc")
-"""What UCX's own shared memory does not cross: no process sees another one's pid."""
-
-
-@pytest.mark.parametrize(("ranks", "walls"), [(2, ()), (4, ()), (2, WALLS)])
+@pytest.mark.parametrize(
+    ("ranks", "walls", "transports"),
+    [
+        (2, (), "nearmetal"),
+        (4, (), "nearmetal,nearcma"),
+        (2, WALLS, "nearmetal"),
+        (2, WALLS, "nearmetal,nearcma"),
+    ],
+)
 def test_open_mpi_keeps_content_and_order(
-    tmp_path: Path, ranks: int, walls: tuple[str, ...]
+    tmp_path: Path, ranks: int, walls: tuple[str, ...], transports: str
 ) -> None:
     """Debian's Open MPI loads its UCX by its name, so another one can take the place."""
     if walls:
@@ -355,7 +412,7 @@ def test_open_mpi_keeps_content_and_order(
         lacking("Debian's Open MPI or its programs are missing")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     shutil.copy(TRAFFIC, tmp_path)
-    values = variables(str(tmp_path))
+    values = variables(str(tmp_path)) | {"UCX_TLS": transports}
     options = [word for name, value in MCA for word in ("--mca", name, value)]
     options += [word for name in values for word in ("-x", name)]
     program = (*walls, str(tmp_path / "mpi_traffic"), "-n", "1500", "-b", "60M", "-s", "7")

@@ -160,7 +160,8 @@ static void expect_pieces(struct nm_ucx_ep *ep, unsigned int nr, const size_t *l
 
 NM_TEST(pieces_of_a_short_message_become_one_packet)
 {
-	uct_iov_t iov[2] = {{"x", 100, NULL, 0, 1}, {"x", 117, NULL, 0, 1}};
+	static uint8_t bytes[117];
+	uct_iov_t iov[2] = {{bytes, 100, NULL, 0, 1}, {bytes, 117, NULL, 0, 1}};
 	struct nm_ucx_ep *ep;
 
 	start();

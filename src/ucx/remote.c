@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Direct copies from and to the memory of a proven peer. */
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "ucx/face.h"
+
+ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
+			 uint64_t remote)
+{
+	struct iovec local[NM_SPANS_MAX];
+	struct nm_span span = {remote, 0};
+	unsigned int first = 0, nr_local = 0;
+	ssize_t got;
+
+	if (nm_unlikely(nr > NM_SPANS_MAX))
+		return UCS_ERR_INVALID_PARAM;
+	for (size_t i = 0; i < nr; i++) {
+		size_t len = iov[i].length * iov[i].count;
+
+		if (nm_unlikely(len > NM_REMOTE_COPY_STEP - span.len))
+			return UCS_ERR_INVALID_PARAM;
+		if (!len)
+			continue;
+		local[nr_local++] = (struct iovec){iov[i].buffer, len};
+		span.len += len;
+	}
+	while (span.len) {
+		const struct nm_copy_ops *copy = peer->link ? peer->link->transport->copy : NULL;
+
+		/* Messages report the end of the peer. */
+		if (nm_unlikely(!copy))
+			return UCS_ERR_CONNECTION_RESET;
+		got = (is_read ? copy->read_remote : copy->write_remote)(
+			peer->link, local + first, nr_local - first, &span, 1);
+		if (nm_unlikely(got <= 0)) {
+			nm_error("ucx: no direct copy of %llu bytes of peer " NM_WHO_FORMAT
+				 " at %#llx: %s",
+				 (unsigned long long)span.len, NM_WHO(&peer->who),
+				 (unsigned long long)span.address, strerror((int)-got));
+			return got == -EFAULT ? UCS_ERR_IO_ERROR : UCS_ERR_CONNECTION_RESET;
+		}
+		span.address += (size_t)got;
+		span.len -= (size_t)got;
+		for (; got && (size_t)got >= local[first].iov_len; first++)
+			got -= (ssize_t)local[first].iov_len;
+		if (got) {
+			local[first].iov_base = (char *)local[first].iov_base + got;
+			local[first].iov_len -= (size_t)got;
+		}
+	}
+	return UCS_OK;
+}
