@@ -39,7 +39,10 @@ def test_a_fifth_transport_is_a_directory_and_a_line(tmp_path: Path) -> None:
     for name in (
         "src",
         "benchmarks",
-        *(f"tests/{kind}" for kind in ("device", "unit", "fabric", "system", "conformance")),
+        *(
+            f"tests/{kind}"
+            for kind in ("device", "unit", "fabric", "heap", "system", "conformance")
+        ),
     ):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("meson.build", "meson.options"):
