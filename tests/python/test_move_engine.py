@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves with a failure or a kill at each step, on hypervisors in memory.
 
-Each step changes one thing of the world. Whatever happens, the machine ends at one of the two
+Each step changes one thing of the world, or cuts hosts off. Whatever happens, the machine ends at one of the two
 hosts, with its devices and its processes in the segment, and nothing is left of the move.
 """
 
@@ -28,6 +28,7 @@ from nearmetal.cluster.move.phases import (
 )
 from nearmetal.cluster.move.record import Move, MoveRecords
 from nearmetal.core.errors import BackendError, Interrupted, StateError
+from nearmetal.core.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,10 @@ class World:
     how: Callable[[str], BaseException] = BackendError
     stuck: MoveAction | None = None
     """An action that always fails in its first step."""
+    cuts: frozenset[str] = frozenset()
+    """The hosts that step number `at` cuts off, instead of failing."""
+    silent: frozenset[str] = frozenset()
+    """The hosts that do not answer."""
     steps: int = 0
     machine: dict[str, Presence] = field(default_factory=lambda: {"h1": RUNNING, "h2": ABSENT})
     files: dict[str, set[str]] = field(
@@ -76,10 +81,17 @@ class World:
     def halt(self) -> None:
         raise AssertionError("only moves at the same time are halted")
 
-    def step(self) -> None:
+    def step(self, host: str) -> None:
         self.steps += 1
         if self.steps - 1 == self.at:
-            raise self.how(f"step {self.at}")
+            if not self.cuts:
+                raise self.how(f"step {self.at}")
+            self.silent = self.cuts
+        self.reach(host)
+
+    def reach(self, host: str) -> None:
+        if host in self.silent:
+            raise BackendError(f"{host} does not answer")
 
     def act(self, action: MoveAction, move: Move) -> str:
         if action is self.stuck:
@@ -89,27 +101,28 @@ class World:
 
     def _prepare(self, move: Move) -> None:
         for name in ("seed", "console"):
-            self.step()
+            self.step(move.target)
             self.files[move.target].add(name)
-        self.step()
+        self.step(move.target)
 
     def _quiesce(self, move: Move) -> None:
         self.need(move.source)
-        self.step()
+        self.step(move.source)
         self.left = True
-        self.step()
+        self.step(move.source)
 
     def need(self, host: str) -> None:
+        self.reach(host)
         if self.machine[host] is not RUNNING:
             raise BackendError(f"the machine does not run at {host}")
 
     def _detach(self, move: Move) -> None:
         self.need(move.source)
         for view in VIEWS:
-            self.step()
+            self.step(move.source)
             assert self.left, "a device goes under a process that uses it"
             self.plugged.discard((move.source, view))
-        self.step()
+        self.step(move.source)
 
     def _migrate(self, move: Move) -> None:
         self.need(move.source)
@@ -122,16 +135,16 @@ class World:
             (move.target, RUNNING),
             (move.source, ABSENT),
         ):
-            self.step()
+            self.step(host)
             self.machine[host] = state
-        self.step()
+        self.step(move.target)
 
     def _plug(self, host: str) -> None:
         self.need(host)
         for view in VIEWS:
-            self.step()
+            self.step(host)
             self.plugged.add((host, view))
-        self.step()
+        self.step(host)
 
     def _attach(self, move: Move) -> None:
         self._plug(move.target)
@@ -141,9 +154,9 @@ class World:
 
     def _return(self, host: str, *, near: bool) -> None:
         self.need(host)
-        self.step()
+        self.step(host)
         self.left, self.near = False, near
-        self.step()
+        self.step(host)
 
     def _resume(self, move: Move) -> None:
         self._return(move.target, near=move.near)
@@ -153,9 +166,9 @@ class World:
 
     def _remove(self, host: str) -> None:
         for name in ("seed", "console"):
-            self.step()
+            self.step(host)
             self.files[host].discard(name)
-        self.step()
+        self.step(host)
 
     def _release(self, move: Move) -> None:
         self._remove(move.source)
@@ -164,13 +177,15 @@ class World:
         self._remove(move.target)
 
     def settle(self, move: Move) -> Settlement:
+        for host in (move.source, move.target):
+            self.reach(host)
         found = SETTLEMENTS[self.machine[move.source], self.machine[move.target]]
         for host, ends in ((move.source, found.end_source), (move.target, found.end_destination)):
             if ends:
-                self.step()
+                self.step(host)
                 self.machine[host] = ABSENT
         if found.continue_source:
-            self.step()
+            self.step(move.source)
             self.machine[move.source] = RUNNING
         return found
 
@@ -258,11 +273,68 @@ def test_a_kill_and_then_a_failure_at_each_step(records: MoveRecords) -> None:
             world.at, world.steps, world.how = second, 0, BackendError
             try:
                 mover(world).complete()
-            except BackendError:
+            except StateError:
                 # While the two hypervisors were asked: the record stays.
                 mover(world).complete()
             world.is_whole()
             reached, second = world.steps > second, second + 1
+
+
+def cut_off(world: World, error: StateError) -> None:
+    """The error says so, the next command changes nothing and says so, too; then all is mended."""
+    assert any(f"{host} does not answer" in error.message for host in world.silent)
+    assert "run `nearmetal migrate`" in error.hint
+    assert list(world.machine.values()).count(RUNNING) <= 1
+    before, (record,) = dict(world.machine), world.records.all()
+    with pytest.raises(StateError, match=r"node n1 .*h[12] does not answer"):
+        mover(world).complete()
+    assert world.machine == before
+    assert world.records.all() == [record]
+    world.silent = frozenset()
+    mover(world).complete()
+
+
+CUTS = [frozenset({"h1"}), frozenset({"h2"}), frozenset({"h1", "h2"})]
+
+
+@pytest.mark.parametrize("cuts", CUTS, ids=lambda cuts: "+".join(sorted(cuts)))
+def test_hosts_that_do_not_answer_from_each_step_on(
+    records: MoveRecords, cuts: frozenset[str]
+) -> None:
+    ends, stopped = set(), 0
+    for at in range(nr_steps(records)):
+        world = World(records, at, cuts=cuts)
+        try:
+            mover(world).move(MOVE)
+        except StateError as error:
+            stopped += 1
+            cut_off(world, error)
+        world.is_whole()
+        assert world.near, at
+        ends.add(next(host for host, state in world.machine.items() if state is RUNNING))
+    assert ends == {"h1", "h2"}
+    assert stopped
+
+
+@pytest.mark.parametrize("cuts", CUTS[:2], ids=lambda cuts: "+".join(sorted(cuts)))
+def test_a_kill_and_then_a_host_that_does_not_answer(
+    records: MoveRecords, cuts: frozenset[str]
+) -> None:
+    for first in range(nr_steps(records)):
+        second, reached = 0, True
+        while reached:
+            world = World(records, first, Killed)
+            with pytest.raises(Killed):
+                mover(world).move(MOVE)
+            world.at, world.steps, world.cuts = second, 0, cuts
+            try:
+                mover(world).complete()
+                reached = world.steps > second
+            except StateError as error:
+                cut_off(world, error)
+            world.is_whole()
+            assert world.near, (first, second)
+            second += 1
 
 
 @pytest.mark.parametrize("action", list(MoveAction)[:4])
@@ -389,6 +461,35 @@ def test_an_interruption_cancels_the_migrations_at_the_same_time(records: MoveRe
     assert [report.moved for report in mover(worlds).complete()] == [False, False]
     for world in worlds.nodes.values():
         world.is_whole()
+
+
+def test_a_move_whose_host_does_not_answer_holds_up_no_other(records: MoveRecords) -> None:
+    worlds = SlowWorlds(records, nodes={name: World(records) for name in ("n1", "n2")})
+    for name in worlds.nodes:
+        records.write(MOVE.model_copy(update={"node": name}))
+    worlds.nodes["n1"].silent = frozenset({"h2"})
+    with pytest.raises(StateError, match=r"move of node n1 .*h2 does not answer"):
+        mover(worlds).complete()
+    assert [move.node for move in records.all()] == ["n1"]
+    worlds.nodes["n1"].silent = frozenset()
+    assert [report.node for report in mover(worlds).complete()] == ["n1"]
+    for world in worlds.nodes.values():
+        world.is_whole()
+
+
+def test_the_journal_has_the_end_of_the_action_after_which_a_host_is_silent(
+    records: MoveRecords,
+) -> None:
+    world, journal = World(records, stuck=MoveAction.MIGRATE), Journal(records.directory)
+    world.silent = frozenset({"h2"})
+    records.write(MOVE.at(MovePhase.DETACHED))
+    with pytest.raises(StateError, match="migrate is not possible; h2 does not answer"):
+        Mover(world, journal).move(MOVE.at(MovePhase.DETACHED))
+    lines = [(line.step, line.event, line.detail) for line in journal.read()]
+    assert lines == [
+        ("node n1: migrate", "begin", ""),
+        ("node n1: migrate", "failed", "migrate is not possible"),
+    ]
 
 
 @pytest.mark.parametrize(

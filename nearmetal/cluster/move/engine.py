@@ -16,6 +16,7 @@ from nearmetal.cluster.move.phases import (
     MoveAction,
     MoveOutcome,
     MovePhase,
+    Settlement,
     resumed_phase,
 )
 from nearmetal.cluster.move.record import Move
@@ -100,8 +101,10 @@ class Mover:
             raise
         except NearmetalError as error:
             note, outcome = error.message, MoveOutcome.FAILED
+            self._write(step, Event.FAILED, note)
             move = self._failed(move, error, report)
-        self._write(step, Event.FAILED if outcome is MoveOutcome.FAILED else Event.DONE, note)
+        else:
+            self._write(step, Event.DONE, note)
         report.times.append((action, self.clock() - began))
         if note:
             report.notes.append(note)
@@ -115,17 +118,39 @@ class Mover:
 
     def _failed(self, move: Move, error: NearmetalError, report: MoveReport) -> Move:
         if move.phase in (MovePhase.ARRIVED, MovePhase.STAYED):
+            # A host that does not answer has refused nothing: the next command tries again.
+            self._settle(move, error.message)
             return move.model_copy(update={"near": False})
-        if move.phase is MovePhase.DETACHED and self._where(move) is MovePhase.ARRIVED:
+        if (
+            move.phase is MovePhase.DETACHED
+            and self._where(move, error.message) is MovePhase.ARRIVED
+        ):
             # Only the answer was lost.
             return move.at(MovePhase.ARRIVED)
         if PHASES[move.phase, MoveOutcome.FAILED] is not move.phase and not report.reason:
             report.reason, report.hint = error.message, error.hint
         return move
 
-    def _where(self, move: Move) -> MovePhase:
+    def _settle(self, move: Move, before: str = "") -> Settlement:
+        """Return where the machine runs. `before`: the error that led to the question.
+
+        StateError, and nothing is decided, if one of the two hypervisors does not answer.
+        """
+        try:
+            return self.site.settle(move)
+        except Interrupted:
+            raise
+        except NearmetalError as error:
+            causes = "; ".join(dict.fromkeys(text for text in (before, error.message) if text))
+            raise StateError(
+                f"the move of node {move.node} stands still after '{move.phase.value}': not both of "
+                f"hosts {move.source} and {move.target} say where the machine runs: {causes}",
+                "remove the cause, then run `nearmetal migrate` for this cluster again",
+            ) from error
+
+    def _where(self, move: Move, before: str = "") -> MovePhase:
         """Return the phase from which the move continues after an interruption."""
-        found = self.site.settle(move)
+        found = self._settle(move, before)
         try:
             return resumed_phase(
                 move.phase, at_source=found.at_source, at_destination=found.at_destination
@@ -137,8 +162,21 @@ class Mover:
             raise
 
     def complete(self) -> list[MoveReport]:
-        """Bring every move to an end that an earlier command began."""
-        return [self.move(move.at(self._where(move))) for move in self.site.records.all()]
+        """Bring every move to an end that an earlier command began.
+
+        StateError, after all of them were tried, if one has no end.
+        """
+        reports, errors = list[MoveReport](), list[NearmetalError]()
+        for move in self.site.records.all():
+            try:
+                reports.append(self.move(move.at(self._where(move))))
+            except Interrupted:
+                raise
+            except NearmetalError as error:
+                errors.append(error)
+        if errors:
+            raise StateError("\n".join(error.message for error in errors), errors[0].hint)
+        return reports
 
     def waves(self, waves: Sequence[Sequence[Move]]) -> list[MoveReport]:
         """Move the machines of each wave at the same time; end with a wave that is not complete."""
