@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nearmetal.core.resources import share
-from nearmetal.image.seed import FirstSeed, first_user_data
+from nearmetal.image.seed import SAY_KEY, FirstSeed, first_user_data
 
 FIRST = FirstSeed.model_validate(
     {
@@ -98,3 +98,35 @@ def test_a_drive_that_cannot_be_mounted_is_named(tmp_path: Path) -> None:
 
 def test_without_a_drive_there_is_no_seed(tmp_path: Path) -> None:
     assert fetch(tmp_path).returncode == 3
+
+
+KEY = "ssh-ed25519 " + "A" * 68
+
+
+def test_the_key_is_said_twice_as_the_kernel_may_cut_a_line(tmp_path: Path) -> None:
+    for folder in ("etc", "run"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "etc" / "ssh_host_key.pub").write_text(f"{KEY} \n")
+    script = SCRIPT.format(top=tmp_path, unit=share("guest", "unit"))
+    script = script.partition("cloud_fetch ||")[0] + "sleep() { say pause; }\ncloud_say_key\n"
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    line = f"nearmetal: key {KEY}"
+    assert done.stderr.splitlines() == [line, "pause", line]
+
+
+def test_cloud_init_says_the_key_twice_at_both_places(tmp_path: Path) -> None:
+    (tmp_path / "ssh_host_ed25519_key.pub").write_text(f"{KEY} root@host\n")
+    script = SAY_KEY.replace("/etc/ssh/", f"{tmp_path}/")
+    script = script.replace("/dev/", f"{tmp_path}/").replace(">$", ">>$")
+    done = subprocess.run(
+        ["sh", "-c", f'sleep() {{ echo "$1"; }}\n{script}'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["2", "0"]
+    for place in ("console", "ttyS0"):
+        assert (tmp_path / place).read_text() == f"nearmetal: key {KEY}\n" * 2

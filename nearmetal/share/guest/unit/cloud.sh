@@ -82,4 +82,7 @@ cloud_configure() {
 cloud_say_key() {
 	read -r kind key _ <"$etc/ssh_host_key.pub" || fail "sshd has no public key"
 	say "nearmetal: key $kind $key"
+	# A message of the kernel may cut a line.
+	sleep 2
+	say "nearmetal: key $kind $key"
 }
