@@ -31,8 +31,9 @@ from nearmetal.cluster.keys import KeyRing
 from nearmetal.cluster.ssh_guests import NEVER, OTHER, GuestNode, GuestRecords
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, Completed, LocalRunner
-from tests.python.test_openstack_cloud import Given, NoCloud, item, refusal
+from tests.python.test_openstack_cloud import Given, NoCloud, backend_of, item, refusal
 from tests.python.test_openstack_spec import spec_of
+from tests.python.test_openstack_world import port, server
 
 KEY = "ssh-ed25519 " + "A" * 67 + "b"
 NEXT = "ssh-ed25519 " + "A" * 67 + "c"
@@ -418,3 +419,20 @@ def test_an_address_of_another_form_is_none(strange: object) -> None:
     world = world_of()
     world.ports["n1", "mpi"].fixed_ips = [strange]
     assert [*places_of(jobs_of(), world)] == ["n2"]
+
+
+def test_the_status_reads_each_console_once(tmp_path: Path) -> None:
+    spec = spec_of("ssh: {}\n", NETWORKS, "hosts: [{name: h1, nodes: [{name: n1}]}]\n")
+    fixed = [{"ip_address": "10.77.0.11", "subnet_id": "sub"}]
+    plug = port("s1")
+    plug.fixed_ips, plug.mac_address = fixed, MAC + "1"
+    world = World(servers={"n1": server()}, ports={("n1", "mpi"): plug})
+    backend = backend_of(spec, world, tmp_path)
+    guests = backend._guests = guests_of(tmp_path, spec, get_server_console_output={"output": ""})
+    record = GuestNode(machine="s1", address="10.77.0.11", digest="old", first_key=KEY)
+    GuestRecords(tmp_path).write({"n1": record})
+    assert [node.health for node in backend.status()] == [OTHER]
+    record = record.model_copy(update={"digest": guests._digest(places_of(spec, world), "n1")})
+    GuestRecords(tmp_path).write({"n1": record})
+    assert [node.health for node in backend.status()] == ["running"]
+    assert len(guests._session.requests) == 1  # type: ignore[attr-defined]
