@@ -49,8 +49,8 @@ echo "$node"
 
 def fetch(top: Path, **drives: bytes | None) -> subprocess.CompletedProcess[str]:
     """Run the unit with these drives, in the order of their names; None: no disc."""
-    for folder in ("etc", "run", "drives"):
-        (top / folder).mkdir()
+    for place in ("etc", "run", "drives"):
+        (top / place).mkdir()
     for name, data in drives.items():
         folder = top / "drives" / name / "openstack" / "latest"
         folder.mkdir(parents=True)
