@@ -29,9 +29,11 @@ follows."""
 
 SAY_KEY = (
     f"line=\"{KEY_MARK} $(cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub)\"; "
-    'for place in /dev/console /dev/ttyS0; do echo "$line" >$place; done; true'
+    'for pause in 2 0; do for place in /dev/console /dev/ttyS0; do echo "$line" >$place; done; '
+    "sleep $pause; done; true"
 )
-"""The command by which cloud-init prints that line. The console of the machine may be a screen."""
+"""The command by which cloud-init prints that line. The console of the machine may be a screen. It is
+printed twice, because a message of the kernel may cut a line."""
 
 FIRST_PATH = "/etc/nearmetal/first.json"
 """The file of user data that the built image looks for."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +24,16 @@ from nearmetal.cluster.backends.openstack.arrival import (
     places_of,
 )
 from nearmetal.cluster.backends.openstack.guests import ServerGuests, first_interfaces
+from nearmetal.cluster.backends.openstack.session import BusyError
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import World
 from nearmetal.cluster.keys import KeyRing
 from nearmetal.cluster.ssh_guests import NEVER, OTHER, GuestNode, GuestRecords
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, Completed, LocalRunner
-from tests.python.test_openstack_cloud import Given, NoCloud, item
+from tests.python.test_openstack_cloud import Given, NoCloud, backend_of, item, refusal
 from tests.python.test_openstack_spec import spec_of
+from tests.python.test_openstack_world import port, server
 
 KEY = "ssh-ed25519 " + "A" * 67 + "b"
 NEXT = "ssh-ed25519 " + "A" * 67 + "c"
@@ -199,12 +201,14 @@ class FakeGuests:
         self.tried: list[dict[str, str]] = []
         self.closed: list[str] = []
         self.names: list[str] = []
+        self.whole: list[bool] = []
 
     def records(self) -> dict[str, GuestNode]:
         return self.known
 
-    def console(self, server: str) -> str:
+    def console(self, server: str, *, whole: bool = False) -> str:
         assert server in {"s1", "s2"}
+        self.whole.append(whole)
         return self.consoles.pop(0) if len(self.consoles) > 1 else self.consoles[0]
 
     def close(self, node: str) -> None:
@@ -220,16 +224,15 @@ class FakeGuests:
         code = 255 if word else 0
         return [Completed(Command(("ssh", n)), code, b"", word.encode(), 0.0) for n in names]
 
-    def wait(self, *, floating: bool = False) -> Arrival:
+    def wait(self, *, floating: bool = False, look: Callable[[], World] | None = None) -> Arrival:
         """Wait; each sleep is ten seconds, and takes none."""
         now = [0.0]
+        look = look or (lambda: world_of(floating=floating))
 
         def sleep(_seconds: float) -> None:
             now[0] += 10
 
-        made = Arrival(
-            self, lambda: world_of(floating=floating), 900, now=lambda: now[0], sleep=sleep
-        )
+        made = Arrival(self, look, 900, now=lambda: now[0], sleep=sleep)
         made.wait()
         return made
 
@@ -266,7 +269,7 @@ def test_a_key_of_the_start_before_is_waited_for() -> None:
             "let root log in",
         ),
         ([LINE], [NO_ROUTE], "No route to host", "floating: true.*security group"),
-        ([LINE], [OTHER_KEY], "after 900 s:\n  node n1: .*expected host key", "cloud-init"),
+        ([LINE], [OTHER_KEY], "after 900 s:\n  node n1: .*expected host key", "another machine"),
         (
             ["a\nb\n"],
             [],
@@ -291,3 +294,145 @@ def test_nothing_is_tried_at_a_node_behind_one_that_does_not_answer() -> None:
     with pytest.raises(BackendError, match="node n1"):
         guests.wait(floating=True)
     assert {*guests.names} == {"n1"}
+
+
+def test_a_node_that_was_entered_before_may_take_long_to_start() -> None:
+    guests = FakeGuests([""], [NO_ROUTE] * 30 + [""])
+    guests.known["n1"] = GuestNode(machine="s1", address="a", digest="d", first_key=KEY)
+    guests.wait()
+    assert len(guests.names) == 31
+    guests.logins = [NO_ROUTE]
+    with pytest.raises(BackendError, match=r"after 900 s:\n  node n1: .*No route") as error:
+        guests.wait()
+    assert "security group" in error.value.hint
+
+
+def test_a_wait_outlasts_a_service_that_is_busy() -> None:
+    worlds: list[World | BusyError] = [BusyError("busy"), world_of(), BusyError("busy"), world_of()]
+
+    def look() -> World:
+        found = worlds.pop(0) if len(worlds) > 1 else worlds[0]
+        if isinstance(found, BusyError):
+            raise found
+        return found
+
+    FakeGuests(["", LINE]).wait(look=look)
+    worlds[:] = [BusyError("still busy")]
+    with pytest.raises(BusyError, match="still busy"):
+        FakeGuests([LINE]).wait(look=look)
+
+
+def lost(world: World) -> None:
+    del world.servers["n1"]
+
+
+def off(world: World) -> None:
+    world.servers["n1"].status = "SHUTOFF"
+
+
+def without_address(world: World) -> None:
+    world.ports["n1", "mpi"].fixed_ips = []
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "hint"),
+    [
+        (lost, "node n1: its server was removed meanwhile", "nearmetal up"),
+        (off, "node n1: its server is in state SHUTOFF", "nearmetal up"),
+        (without_address, "node n1: its port in network mpi has no IPv4 address", "subnet"),
+    ],
+)
+def test_a_server_that_cannot_answer_any_more_ends_the_wait(
+    change: Callable[[World], None], why: str, hint: str
+) -> None:
+    looks: list[World] = []
+
+    def look() -> World:
+        looks.append(world_of())
+        if len(looks) == 3:
+            change(looks[-1])
+        return looks[-1]
+
+    with pytest.raises(BackendError, match=f"^{why}$") as error:
+        FakeGuests([""]).wait(look=look)
+    assert hint in error.value.hint
+    assert len(looks) == 3
+
+
+def test_a_server_that_nova_works_at_is_waited_for() -> None:
+    worlds = [world_of(status="REBOOT"), world_of()]
+    FakeGuests([LINE]).wait(look=lambda: worlds.pop(0))
+    assert worlds == []
+
+
+def test_a_node_behind_another_is_not_said_to_lack_its_key() -> None:
+    guests = FakeGuests([LINE])
+    guests.spec = jobs_of()
+
+    def console(server: str, *, whole: bool = False) -> str:
+        guests.whole.append(whole)
+        return LINE if server == "s2" and len(guests.whole) > 2 else ""
+
+    guests.console = console  # type: ignore[method-assign]
+    with pytest.raises(BackendError, match="after 900 s") as error:
+        guests.wait(floating=True)
+    assert "node n1: it has not shown the key" in error.value.message
+    assert "node n2: the node that forwards logins does not answer" in error.value.message
+
+
+def test_the_first_look_at_an_unknown_machine_reads_all_of_its_console(tmp_path: Path) -> None:
+    guests = FakeGuests(["", "", LINE])
+    guests.wait()
+    assert guests.whole == [True, False, False]
+    # So does a look at a node that has another key than before.
+    guests = FakeGuests(["", f"nearmetal: key {NEXT}\n"], [OTHER_KEY, ""])
+    guests.known["n1"] = GuestNode(machine="s1", address="a", digest="d", first_key=KEY)
+    assert guests.wait().first_keys == {"n1": NEXT}
+    assert guests.whole == [False, True]
+    asked = NoCloud(get_server_console_output={"output": "words"})
+    real = ServerGuests(jobs_of(), asked, tmp_path, LocalRunner())
+    assert [real.console("s1", whole=True), real.console("s1")] == ["words", "words"]
+    assert [request[2] for request in asked.requests] == [None, 400]
+
+
+def test_a_console_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    spec = jobs_of("hosts: [{name: h1, nodes: [{name: n1}]}]\n")
+    guests = guests_of(tmp_path, spec, get_server_console_output=[refusal(403) for _ in range(3)])
+    with pytest.raises(BackendError, match=r"node n1: .*reading a console") as error:
+        Arrival(
+            guests, world_of, 900, sleep=lambda _: None, now=iter(range(0, 99999, 100)).__next__
+        ).wait()
+    assert "right to read consoles" in error.value.hint
+    place = places_of(spec, world_of())["n1"]
+    record = GuestNode(
+        machine="s1",
+        address=place.reach,
+        digest=guests._digest(places_of(spec, world_of()), "n1"),
+        first_key=KEY,
+    )
+    GuestRecords(tmp_path).write({"n1": record})
+    assert guests.lacking(world_of()) == {}
+
+
+@pytest.mark.parametrize("strange", [{}, None, {"ip_address": None}, {"ip_address": [1]}, "x"])
+def test_an_address_of_another_form_is_none(strange: object) -> None:
+    world = world_of()
+    world.ports["n1", "mpi"].fixed_ips = [strange]
+    assert [*places_of(jobs_of(), world)] == ["n2"]
+
+
+def test_the_status_reads_each_console_once(tmp_path: Path) -> None:
+    spec = spec_of("ssh: {}\n", NETWORKS, "hosts: [{name: h1, nodes: [{name: n1}]}]\n")
+    fixed = [{"ip_address": "10.77.0.11", "subnet_id": "sub"}]
+    plug = port("s1")
+    plug.fixed_ips, plug.mac_address = fixed, MAC + "1"
+    world = World(servers={"n1": server()}, ports={("n1", "mpi"): plug})
+    backend = backend_of(spec, world, tmp_path)
+    guests = backend._guests = guests_of(tmp_path, spec, get_server_console_output={"output": ""})
+    record = GuestNode(machine="s1", address="10.77.0.11", digest="old", first_key=KEY)
+    GuestRecords(tmp_path).write({"n1": record})
+    assert [node.health for node in backend.status()] == [OTHER]
+    record = record.model_copy(update={"digest": guests._digest(places_of(spec, world), "n1")})
+    GuestRecords(tmp_path).write({"n1": record})
+    assert [node.health for node in backend.status()] == ["running"]
+    assert len(guests._session.requests) == 1  # type: ignore[attr-defined]

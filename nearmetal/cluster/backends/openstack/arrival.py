@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from nearmetal.cluster.backends.openstack.session import BusyError, DeniedError
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
-from nearmetal.cluster.backends.openstack.world import RUNS, World
+from nearmetal.cluster.backends.openstack.world import BUSY, RUNS, World
 from nearmetal.cluster.ssh_guests import LOGIN_S, LOOK_S, GuestNode
 from nearmetal.cluster.ssh_nodes import NO_WAY, OTHER_KEY, entry_failure
 from nearmetal.core.errors import BackendError
@@ -37,6 +38,8 @@ _IMAGE = (
     "use an image with cloud-init and sshd, or one of `nearmetal image build --disk`; the next "
     "`nearmetal up` waits again, up to `ssh: {timeout: ...}`"
 )
+_AGAIN = "run `nearmetal up` again: it starts a server that is off, and recreates a lost one"
+_CONSOLE = "the first login needs the key on its console: ask for the right to read consoles"
 
 
 def console_key(text: str) -> str:
@@ -76,7 +79,7 @@ class GuestPlace:
 def ipv4_of(port: Any) -> Mapping[str, Any] | None:
     """Return the first IPv4 address of a port, with its subnet; None for none. Pure."""
     for one in (port.fixed_ips if port is not None else None) or ():
-        with suppress(ValueError):
+        with suppress(LookupError, TypeError, ValueError):
             ipaddress.IPv4Address(one["ip_address"])
             return dict(one)
     return None
@@ -126,8 +129,8 @@ class Entrance(Protocol):
     def records(self) -> Mapping[str, GuestNode]:
         """Return the prepared machines by node."""
 
-    def console(self, server: str) -> str:
-        """Return what the console of a server shows."""
+    def console(self, server: str, *, whole: bool = False) -> str:
+        """Return the last lines of a server's console, or all; raises DeniedError."""
 
     def close(self, node: str) -> None:
         """End kept connections to a guest."""
@@ -157,15 +160,24 @@ class Arrival:
         self._consoles: dict[str, str] = {}
         self._since: dict[str, float] = {}
         """When the first login of each node failed."""
+        self._hints: dict[str, str] = {}
+        self._entered_before: set[str] = set()
 
     def wait(self) -> dict[str, GuestPlace]:
         """Return the places of all nodes when root can enter all of them."""
         spec = self._guests.spec
         deadline, entered = self._now() + self._limit_s, set[str]()
         while True:
-            places = places_of(spec, self._look())
             left = [node.name for _, node in spec.nodes if node.name not in entered]
-            ready = [name for name in left if self._is_known(name, places.get(name))]
+            try:
+                places = self._places(self._look())
+            except BusyError:
+                # The question has no effect, so it is repeated.
+                if self._now() > deadline:
+                    raise
+                self._sleep(LOOK_S)
+                continue
+            ready = [name for name in left if self._is_known(name, places[name])]
             # Nobody is reached by a node that does not answer yet.
             ready = [name for name in ready if places[name].through in {"", *entered}]
             entered |= self._enter(places, ready)
@@ -175,28 +187,58 @@ class Arrival:
             if self._now() > deadline:
                 lines = "".join(f"\n{self._late(name)}" for name in left)
                 late = f"guests do not answer after {self._limit_s:g} s:{lines}"
-                raise BackendError(late, _IMAGE)
+                hints = (self._hints[name] for name in left if self._hints.get(name))
+                raise BackendError(late, next(hints, _IMAGE))
             self._sleep(LOOK_S)
+
+    def _places(self, world: World) -> dict[str, GuestPlace]:
+        """Return the places of all nodes; raises BackendError if waiting does not give one."""
+        spec = self._guests.spec
+        places = places_of(spec, world)
+        for _, node in spec.nodes:
+            server = world.servers.get(node.name)
+            if server is None:
+                raise BackendError(f"node {node.name}: its server was removed meanwhile", _AGAIN)
+            if server.status not in {*RUNS, *BUSY}:
+                state = printable(str(server.status))
+                raise BackendError(f"node {node.name}: its server is in state {state}", _AGAIN)
+            if node.name not in places:
+                first = spec.networks[0].name
+                why = f"its port in network {first} has no IPv4 address"
+                raise BackendError(f"node {node.name}: {why}", f"give {first} an IPv4 subnet")
+        return places
 
     def _late(self, name: str) -> str:
         why = self._reasons.get(name, "the node that forwards logins does not answer")
         end = console_end(self._consoles.get(name, ""))
         return f"  node {name}: {why}; the end of its console:\n{end}"
 
-    def _is_known(self, name: str, place: GuestPlace | None) -> bool:
+    def _is_known(self, name: str, place: GuestPlace) -> bool:
         """Whether the key of a node is known, by its record or by its console."""
-        if place is None or not place.runs:
-            none = "it has no server with an IPv4 address in the first network"
-            self._reasons[name] = none if place is None else "its server does not run"
+        if not place.runs:
+            self._reasons[name] = "its server does not run"
             return False
-        text = self._consoles[name] = self._guests.console(place.server)
-        key, record = console_key(text), self._guests.records().get(name)
-        if record and record.machine == place.server and not began_again(record, key):
+        record = self._guests.records().get(name)
+        before = record is not None and record.machine == place.server
+        try:
+            # The line of a machine that began long ago may be far above.
+            whole = not before and name not in self._consoles
+            whole = whole or OTHER_KEY in self._reasons.get(name, "")
+            text = self._consoles[name] = self._guests.console(place.server, whole=whole)
+        except DeniedError as error:
+            if not before:
+                raise BackendError(f"node {name}: {error.message}", _CONSOLE) from error
+            text = ""
+        key = console_key(text)
+        if record is not None and before and not began_again(record, key):
+            self._entered_before.add(name)
+            self._reasons.pop(name, None)
             return True
         if key:
             if self.first_keys.get(name) != key:
                 self._guests.close(name)
             self.first_keys[name] = key
+            self._reasons.pop(name, None)
             return True
         if why := console_failure(text):
             raise BackendError(f"node {name}: its console says: {why}", _IMAGE)
@@ -218,9 +260,12 @@ class Arrival:
         late = "no answer" if end.timed_out else f"exit code {end.code}"
         error = entry_failure(name, _ENTER, end.error_tail or late)
         self._reasons[name] = error.message.partition(": ")[2]
+        hint = self._hints[name] = _REACH if error.hint == NO_WAY else error.hint
         since = self._since.setdefault(name, began)
-        # A key on the console may be of the start before.
-        waits = OTHER_KEY in error.message or self._now() - since < LOGIN_S
+        # A key on the console may be of the start before, and a node that was entered before may
+        # have just started.
+        waits = OTHER_KEY in error.message or name in self._entered_before
+        waits = waits or self._now() - since < LOGIN_S
         if "Permission denied" in error.message or not waits:
-            raise BackendError(error.message, _REACH if error.hint == NO_WAY else error.hint)
+            raise BackendError(error.message, hint)
         return False

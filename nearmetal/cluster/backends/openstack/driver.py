@@ -83,6 +83,8 @@ class OpenstackBackend(SshBackend):
             self._guests = ServerGuests(spec, self._session, self._directory, runner)
         files = (ImageFile(path, runner) for path in spec.image_files)
         self._files = {file.path: file for file in files}
+        self._reasons: dict[str, str] = {}
+        """Why jobs cannot enter servers that run, as the last look found."""
         self._begun: dict[str, str] = {}
         """Nodes whose servers are made or started, by the IDs of the servers."""
         self._members: dict[str, str] = {}
@@ -155,7 +157,7 @@ class OpenstackBackend(SshBackend):
             parts.append(part_of(self.spec, Kind.NETWORK, ROUTER, router))
         for name, groups in world.groups.items():
             parts.append(part_of(self.spec, Kind.HOST, name, group_values(groups[0])))
-        lacking = self._lacking()
+        lacking = self._reasons = self._lacking()
         for name, server in world.servers.items():
             server_now = server_values(self.spec, world, self._catalog, name)
             item = part_of(self.spec, Kind.NODE, name, server_now)
@@ -315,7 +317,7 @@ class OpenstackBackend(SshBackend):
     def status(self) -> list[NodeStatus]:
         """Return every node of the spec."""
         self.observe()
-        lacking = self._lacking()
+        lacking = self._reasons
         return [
             self._status(host.name, node, lacking.get(node.name, ""))
             for host, node in self.spec.nodes

@@ -16,6 +16,7 @@ import hashlib
 import ipaddress
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from nearmetal.cluster.backends.openstack.arrival import (
     ipv4_of,
     places_of,
 )
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.keys import KeyRing, known_hosts
@@ -125,7 +126,7 @@ class ServerGuests:
                 reasons[node] = NEVER
             elif self._is_other(record, places, node):
                 reasons[node] = OTHER
-            elif began_again(record, console_key(self.console(place.server))):
+            elif began_again(record, self._console_key(place.server)):
                 reasons[node] = _RESTARTED
         return reasons
 
@@ -141,14 +142,25 @@ class ServerGuests:
             return server
         return f"{server} {hashlib.sha256(record.first_key.encode()).hexdigest()[:16]}"
 
-    def console(self, server: str) -> str:
-        """Return what a console shows; "" where Nova has none, as for a machine that begins."""
+    def console(self, server: str, *, whole: bool = False) -> str:
+        """Return the last lines of a console, or all that Nova has; raises DeniedError.
+
+        "" where Nova has none, as for a machine that begins.
+        """
+        ask, length = self._session.sdk.compute.get_server_console_output, None if whole else _LINES
         try:
             with self._session.asking("reading a console"):
-                said = self._session.sdk.compute.get_server_console_output(server, length=_LINES)
-                return str((said or {}).get("output") or "")
+                return str((ask(server, length=length) or {}).get("output") or "")
+        except DeniedError:
+            raise
         except BackendError:
             return ""
+
+    def _console_key(self, server: str) -> str:
+        """Return the key that a console shows; "" if the user may not read it."""
+        with suppress(DeniedError):
+            return console_key(self.console(server))
+        return ""
 
     # Reaching in
 

@@ -26,21 +26,40 @@ cloud_load_drivers() {
 # cloud_fetch: the file for the built image in the user data, which are also those of cloud-init.
 cloud_fetch() {
 	cloud_load_drivers
+	mkdir -p "$run/drive"
 	waited=0
-	until drive=$(real blkid -L "$drive_label"); do
-		[ "$waited" -lt 50 ] || return 1
+	until cloud_find; do
+		[ "$waited" -lt 50 ] || break
 		sleep 0.1
 		waited=$((waited + 1))
 	done
-	mkdir -p "$run/drive"
-	mount -o ro "$drive" "$run/drive" || fail "cannot mount the config drive $drive"
-	tail -n +2 "$run/drive/openstack/latest/user_data" |
-		jq -r --arg path "$first_path" '.write_files[] | select(.path == $path) | .content' |
-		put "$etc/seed.first" 0600
-	umount "$run/drive" && rmdir "$run/drive"
-	[ -s "$etc/seed.first" ] || fail "the user data on the config drive are not those of nearmetal"
+	rmdir "$run/drive"
+	[ -s "$etc/seed.first" ] || {
+		[ -z "$why" ] || fail "$why"
+		return 1
+	}
 	seed_split "$etc/seed.first" "$etc/seed.lines" ||
 		fail "the user data on the config drive are no JSON document"
+}
+
+# cloud_find: takes them from the first drive that has them, else sets $why. A volume of the user may
+# have the same label, and any file system.
+cloud_find() {
+	rm -f "$etc/seed.first"
+	why=
+	for drive in $(real blkid -c /dev/null -o device -t "LABEL=$drive_label"); do
+		mount -t iso9660,vfat -o ro,nosuid,nodev,noexec "$drive" "$run/drive" || {
+			why="${why:-cannot mount the config drive $drive}"
+			continue
+		}
+		tail -n +2 "$run/drive/openstack/latest/user_data" |
+			jq -r --arg path "$first_path" '.write_files[] | select(.path == $path) | .content' |
+			put "$etc/seed.first" 0600
+		umount "$run/drive"
+		[ ! -s "$etc/seed.first" ] || return 0
+		why="the user data on the config drive $drive are not those of nearmetal"
+	done
+	return 1
 }
 
 # cloud_configure: addresses, and a sshd that root can enter with the key of the cluster.
@@ -62,5 +81,8 @@ cloud_configure() {
 # cloud_say_key: on the console, which the cluster reads, so that its first login knows the machine.
 cloud_say_key() {
 	read -r kind key _ <"$etc/ssh_host_key.pub" || fail "sshd has no public key"
+	say "nearmetal: key $kind $key"
+	# A message of the kernel may cut a line.
+	sleep 2
 	say "nearmetal: key $kind $key"
 }
