@@ -151,12 +151,18 @@ struct nm_stats_peer *nm_stats_add(struct nm_stats *stats, const struct nm_ident
 	return peer;
 }
 
+/* A forked child shares the file, which is its parent's. */
+static bool is_foreign(const struct nm_stats *stats)
+{
+	return stats->head.pid != (uint32_t)getpid();
+}
+
 void nm_stats_publish(struct nm_stats *stats, nm_stats_collect *collect, void *arg)
 {
 	struct nm_stats_tail tail;
 	size_t len;
 
-	if (!stats || stats->full || !make_room(stats, 0))
+	if (!stats || stats->full || is_foreign(stats) || !make_room(stats, 0))
 		return;
 	stats->head.nr_peers = 0;
 	stats->head.nr_unlisted = 0;
@@ -303,7 +309,7 @@ void nm_stats_close(struct nm_stats *stats, nm_stats_collect *collect, void *arg
 		return;
 	stats->head.state = NM_STATS_CLOSED;
 	nm_stats_publish(stats, collect, arg);
-	if (!stats->stays)
+	if (!stats->stays && !is_foreign(stats))
 		unlink(stats->path);
 	close(stats->fd);
 	free(stats->bytes);

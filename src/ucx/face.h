@@ -81,6 +81,7 @@ struct nm_peer {
 	struct nm_transport *tried; /* the transport that awaits its answer; NULL: none does */
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
+	bool has_bad_copy;	    /* a direct copy failed, and the log has it */
 	struct nm_identity who;
 	struct nm_peer_label label; /* of a source; a link has its own */
 	struct nm_reason why;	    /* of the link, or of its absence */

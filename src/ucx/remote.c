@@ -6,6 +6,16 @@
 #include "base/log.h"
 #include "ucx/face.h"
 
+/* Once per peer: a program may try again for ever. */
+static NM_COLD void report_failure(struct nm_peer *peer, const struct nm_span *span, int err)
+{
+	nm_log(peer->has_bad_copy ? NM_LOG_DEBUG : NM_LOG_ERROR,
+	       "ucx: no direct copy of %llu bytes of peer " NM_WHO_FORMAT " at %#llx: %s",
+	       (unsigned long long)span->len, NM_WHO(&peer->who), (unsigned long long)span->address,
+	       err ? strerror(-err) : "no byte was copied");
+	peer->has_bad_copy = true;
+}
+
 ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
 			 uint64_t remote)
 {
@@ -35,10 +45,7 @@ ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *io
 		got = (is_read ? copy->read_remote : copy->write_remote)(
 			peer->link, local + first, nr_local - first, &span, 1);
 		if (nm_unlikely(got <= 0)) {
-			nm_error("ucx: no direct copy of %llu bytes of peer " NM_WHO_FORMAT
-				 " at %#llx: %s",
-				 (unsigned long long)span.len, NM_WHO(&peer->who),
-				 (unsigned long long)span.address, strerror((int)-got));
+			report_failure(peer, &span, (int)got);
 			return got == -EFAULT ? UCS_ERR_IO_ERROR : UCS_ERR_CONNECTION_RESET;
 		}
 		span.address += (size_t)got;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "ucx_fixture.h"
 
@@ -358,6 +360,37 @@ NM_TEST(the_statistics_file_has_each_message)
 	NM_CHECK(file.peer.down);
 	NM_CHECK(strstr(file.peer.down_reason, "no active message"));
 	NM_CHECK_EQ(file.peer.by_channel[NM_CHANNEL_SHM].received_messages, 2);
+	nm_ucx_ep_destroy(&ep->super);
+	nm_ucx_count_close(face);
+	finish();
+}
+
+NM_TEST(a_forked_child_leaves_the_statistics_of_its_parent)
+{
+	struct nm_ucx_ep *ep;
+	struct file file;
+	int status;
+	pid_t pid;
+
+	start();
+	nm_ucx_count_open(face);
+	ep = connect_ep();
+	nm_ucx_count_look(face);
+	pid = fork();
+	if (!pid) {
+		face_peer()->received[NM_CHANNEL_SHM].messages = 99;
+		face->published_ns = 0;
+		nm_ucx_count_look(face);
+		nm_ucx_count_loss(face);
+		nm_ucx_count_close(face);
+		_exit(0);
+	}
+	NM_CHECK_EQ(waitpid(pid, &status, 0), pid);
+	NM_CHECK_EQ(status, 0);
+	file = read_stats();
+	NM_CHECK_EQ(file.head.state, NM_STATS_RUNNING);
+	NM_CHECK_EQ(file.head.pid, (uint32_t)getpid());
+	NM_CHECK_EQ(file.peer.by_channel[NM_CHANNEL_SHM].received_messages, 0);
 	nm_ucx_ep_destroy(&ep->super);
 	nm_ucx_count_close(face);
 	finish();

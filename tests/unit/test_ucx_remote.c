@@ -3,9 +3,18 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/log.h"
 #include "ucx_fixture.h"
 
 #define PAGE 4096
+
+static unsigned int nr_errors;
+
+static void count_errors(enum nm_log_level level, const char *line)
+{
+	(void)line;
+	nr_errors += level == NM_LOG_ERROR;
+}
 
 static uint8_t here[NM_REMOTE_COPY_STEP + 1], there[NM_REMOTE_COPY_STEP + 1];
 static struct nm_ucx_ep *ep;
@@ -88,6 +97,8 @@ NM_TEST(addresses_of_no_memory_end_one_copy)
 	NM_CHECK_EQ(munmap(pages + PAGE, PAGE), 0);
 	fill_bytes(pages, PAGE, 3);
 	open_copies();
+	nr_errors = 0;
+	nm_log_set_sink(count_errors);
 	iov[0] = piece(0, 1000);
 	iov[1] = piece(2000, 1000);
 	for (unsigned int i = 0; i < 4; i++) {
@@ -102,6 +113,8 @@ NM_TEST(addresses_of_no_memory_end_one_copy)
 	NM_CHECK_EQ(copy(true, iov, 2, there), UCS_OK);
 	NM_CHECK(!memcmp(here + 2000, there + 1000, 1000));
 	NM_CHECK_EQ(ep->peer->state, NM_UCX_PEER_UP);
+	nm_log_set_sink(NULL);
+	NM_CHECK_EQ(nr_errors, 1);
 	close_copies();
 	munmap(pages, PAGE);
 }
