@@ -129,7 +129,7 @@ void nm_mover_look(struct nm_mover *mover)
 {
 	if (mover->is_running)
 		nm_doorbell_ring(&mover->doorbell);
-	else if (nm_mover_is_wanted())
+	else if (!mover->is_forked && nm_mover_is_wanted())
 		start(mover);
 }
 
@@ -155,4 +155,5 @@ void nm_mover_forget(struct nm_mover *mover)
 	pthread_mutex_init(&mutex, NULL);
 	all = NULL;
 	mover->is_running = false;
+	mover->is_forked = true;
 }

@@ -303,8 +303,11 @@ static void fork_amid_a_move(void *arg)
 			nm_mover_forget(&domains[i].mover);
 		}
 		hold_all();
-		for (unsigned int i = 0; i < 2; i++)
+		for (unsigned int i = 0; i < 2; i++) {
+			/* It closes an endpoint of its parent. */
+			nm_mover_look(&domains[i].mover);
 			NM_CHECK(!domains[i].mover.is_running);
+		}
 		close_threads();
 		_exit(0);
 	}
