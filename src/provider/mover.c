@@ -87,15 +87,20 @@ static void end(struct nm_mover *mover)
 
 static void end_all(void)
 {
+	struct nm_mover **place = &all;
 	struct timespec until;
 
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += EXIT_WAIT_S;
 	/* Held, so that a domain which is closed meanwhile does not go before its thread. */
 	pthread_mutex_lock(&mutex);
-	for (; all; all = all->next) {
-		end(all);
-		pthread_timedjoin_np(all->thread, NULL, &until);
+	while (*place) {
+		end(*place);
+		/* One that still runs stays: a domain that is closed later waits for it. */
+		if (pthread_timedjoin_np((*place)->thread, NULL, &until))
+			place = &(*place)->next;
+		else
+			*place = (*place)->next;
 	}
 	pthread_mutex_unlock(&mutex);
 }
@@ -129,7 +134,7 @@ void nm_mover_look(struct nm_mover *mover)
 {
 	if (mover->is_running)
 		nm_doorbell_ring(&mover->doorbell);
-	else if (nm_mover_is_wanted())
+	else if (!mover->is_forked && nm_mover_is_wanted())
 		start(mover);
 }
 
@@ -155,4 +160,5 @@ void nm_mover_forget(struct nm_mover *mover)
 	pthread_mutex_init(&mutex, NULL);
 	all = NULL;
 	mover->is_running = false;
+	mover->is_forked = true;
 }

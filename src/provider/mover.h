@@ -31,6 +31,7 @@ struct nm_mover {
 	_Atomic uint32_t doorbell;
 	_Atomic bool is_stopping;
 	bool is_running;       /* under the lock */
+	bool is_forked;	       /* the engines are the parent's: no thread drives them here */
 	struct nm_mover *next; /* of all that run */
 };
 

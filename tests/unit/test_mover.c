@@ -26,6 +26,7 @@ static struct domain {
 	unsigned int nr_rounds;	  /* of the thread */
 } domains[MOVING_MAX];
 static unsigned int nr_domains;
+static _Atomic bool is_late, is_inside;
 
 void nm_naps_look(struct nm_lock *lock)
 {
@@ -37,6 +38,12 @@ static struct nm_engine *engine_at(void *arg, size_t i)
 	struct domain *domain = arg;
 
 	domain->nr_rounds += i == 0;
+	if (is_late) {
+		is_inside = true;
+		nm_test_sleep_ms(1500);
+		is_inside = false;
+		return NULL;
+	}
 	return i == 0 ? domain->engine : NULL;
 }
 
@@ -286,6 +293,32 @@ NM_TEST_WITHIN(a_process_ends_amid_a_call, 60)
 }
 #endif
 
+static void stop_late(void)
+{
+	nm_mover_stop(&domains[0].mover);
+	_exit(is_inside);
+}
+
+static void end_with_a_late_thread(void *arg)
+{
+	(void)arg;
+	/* It runs after that of the threads. */
+	atexit(stop_late);
+	open_all(1, "on");
+	is_late = true;
+	nm_mover_look(&domains[0].mover);
+	compute();
+	while (!is_inside)
+		nm_test_sleep_ms(1);
+	exit(0);
+}
+
+/* A domain that is closed after exit() has given its thread up. */
+NM_TEST_WITHIN(a_domain_waits_for_a_late_thread, 60)
+{
+	nm_test_join(nm_test_fork(end_with_a_late_thread, NULL), 0);
+}
+
 static void fork_amid_a_move(void *arg)
 {
 	pid_t pid;
@@ -303,8 +336,11 @@ static void fork_amid_a_move(void *arg)
 			nm_mover_forget(&domains[i].mover);
 		}
 		hold_all();
-		for (unsigned int i = 0; i < 2; i++)
+		for (unsigned int i = 0; i < 2; i++) {
+			/* It closes an endpoint of its parent. */
+			nm_mover_look(&domains[i].mover);
 			NM_CHECK(!domains[i].mover.is_running);
+		}
 		close_threads();
 		_exit(0);
 	}
