@@ -71,7 +71,7 @@ struct nm_ucx_held {
 
 struct nm_peer {
 	enum nm_ucx_peer_state state;
-	struct nm_link *link; /* NULL unless UP */
+	struct nm_link *link;	    /* NULL unless UP */
 	struct nm_traffic *counted; /* of `sent`: that of the link's channel */
 	struct nm_ucx_held *held;
 	struct nm_ucx_iface *iface;
