@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "shm/doorbell.h"
 
 /* A machine may ask at any rate, and each report wakes the program. */
 #define TELL_NS NM_NS_PER_S
@@ -37,7 +38,7 @@ bool nm_leave_is_away(const struct nm_vmseg_wire *wire)
 void nm_leave_follow(struct nm_sessions *sessions)
 {
 	struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
-	bool is_asked = asks(wire, own_part(wire));
+	bool is_asked = asks(wire, own_part(wire)), was_away;
 
 	if (wire->exchanges && nm_leave_is_away(wire)) {
 		/* A stray store: this endpoint had no exchange when it left, and begins none. */
@@ -51,7 +52,11 @@ void nm_leave_follow(struct nm_sessions *sessions)
 		nm_exchange_expire_resets(wire, UINT64_MAX);
 		nm_vmseg_leave(wire->claim);
 	}
-	atomic_store_explicit(&sessions->is_away, nm_leave_is_away(wire), memory_order_relaxed);
+	was_away = atomic_exchange_explicit(&sessions->is_away, nm_leave_is_away(wire),
+					    memory_order_relaxed);
+	/* A thread that moves channels while the program computes looks at the description now. */
+	if (!was_away && nm_leave_is_away(wire))
+		nm_doorbell_ring(&sessions->event_doorbell);
 }
 
 bool nm_leave_is_over(const struct nm_sessions *sessions)

@@ -233,13 +233,19 @@ unsigned int nm_engine_help(struct nm_engine *engine);
  */
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells);
 void nm_engine_wake(struct nm_engine *engine);
+/* In order: what needs the next round sooner comes later. */
+enum nm_drive {
+	NM_DRIVE_QUIET,
+	NM_DRIVE_AWAY,	/* its memory was left: look about ten times a second where it is */
+	NM_DRIVE_MOVES, /* something moves, or has to be polled for */
+};
+
 /*
  * For a thread that moves channels while the program computes: one round of progress. Adds to
  * DOORBELLS what rings when there may be more to move, and to NR_DONE the amount of work done.
- * Returns true while something moves, or has to be polled for.
  */
-bool nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *doorbells,
-		     unsigned int *nr_done);
+enum nm_drive nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *doorbells,
+			      unsigned int *nr_done);
 /* True if during the sleep another thread left work that needs polling. Same lock. */
 bool nm_engine_has_work(const struct nm_engine *engine);
 /* True if the engine has been idle long enough to yield. */

@@ -208,11 +208,11 @@ unsigned int nm_engine_help(struct nm_engine *engine)
 	return nr;
 }
 
-NM_COLD bool nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *doorbells,
-			     unsigned int *nr_done)
+NM_COLD enum nm_drive nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *doorbells,
+				      unsigned int *nr_done)
 {
 	uint64_t now = nm_clock_ns();
-	bool is_heard = true;
+	bool is_heard = true, is_away = false;
 
 	*nr_done += nm_engine_help(engine);
 	publish_when_due(engine, now);
@@ -221,10 +221,14 @@ NM_COLD bool nm_engine_drive(struct nm_engine *engine, struct nm_doorbells *door
 
 		/* Pauses are counted in calls, which are few. */
 		transport->pause = 0;
-		if (transport->move)
-			is_heard &= transport->move->listen(transport, doorbells);
+		if (!transport->move)
+			continue;
+		is_heard &= transport->move->listen(transport, doorbells);
+		is_away |= transport->move->is_away(transport);
 	}
-	return !is_heard || nm_moves_are_due(engine, now);
+	if (!is_heard || nm_moves_are_due(engine, now))
+		return NM_DRIVE_MOVES;
+	return is_away ? NM_DRIVE_AWAY : NM_DRIVE_QUIET;
 }
 
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells)

@@ -16,6 +16,8 @@
 /* Between two rounds of a move: the second is that of the service thread. */
 #define MIN_PAUSE_NS (100 * NM_NS_PER_US)
 #define MAX_PAUSE_NS (10 * NM_NS_PER_MS)
+/* While a machine has no segment, or has left it: nothing rings when its description changes. */
+#define AWAY_NS (100 * NM_NS_PER_MS)
 /* The longest sleep. Everything rings, so this costs nothing and bounds what is lost. */
 #define SLEEP_NS (60 * NM_NS_PER_S)
 /* A thread of the program that is stopped or interrupted amid a call may hold the lock at exit(). */
@@ -43,17 +45,22 @@ static void rest(const struct nm_doorbells *doorbells, uint64_t ns)
 	nanosleep(&time, NULL);
 }
 
-/* One round of all engines. Returns true while something moves. */
-static bool drive(struct nm_mover *mover, struct nm_doorbells *doorbells, unsigned int *nr_done)
+/* One round of all engines. Returns the state of the one that needs the next round first. */
+static enum nm_drive drive(struct nm_mover *mover, struct nm_doorbells *doorbells,
+			   unsigned int *nr_done)
 {
 	struct nm_engine *engine;
-	bool is_moving = false;
+	enum nm_drive state = NM_DRIVE_QUIET;
 
 	nm_lock_take(mover->lock);
-	for (size_t i = 0; (engine = mover->engine(mover->arg, i)); i++)
-		is_moving |= nm_engine_drive(engine, doorbells, nr_done);
+	for (size_t i = 0; (engine = mover->engine(mover->arg, i)); i++) {
+		enum nm_drive of_engine = nm_engine_drive(engine, doorbells, nr_done);
+
+		if (of_engine > state)
+			state = of_engine;
+	}
 	nm_lock_give(mover->lock);
-	return is_moving;
+	return state;
 }
 
 static void *run(void *arg)
@@ -64,7 +71,7 @@ static void *run(void *arg)
 
 	for (;;) {
 		unsigned int nr_done = 0;
-		bool is_moving;
+		enum nm_drive state;
 
 		doorbells.nr = 0;
 		doorbells.rung = false;
@@ -72,10 +79,13 @@ static void *run(void *arg)
 		/* Partner: end(), which rings after it. */
 		if (atomic_load_explicit(&mover->is_stopping, memory_order_relaxed))
 			return NULL;
-		is_moving = drive(mover, &doorbells, &nr_done);
-		pause_ns = nr_done || !is_moving ? MIN_PAUSE_NS :
-						   nm_min_u64(2 * pause_ns, MAX_PAUSE_NS);
-		rest(&doorbells, is_moving ? pause_ns : SLEEP_NS);
+		state = drive(mover, &doorbells, &nr_done);
+		pause_ns = nr_done || state != NM_DRIVE_MOVES ?
+				   MIN_PAUSE_NS :
+				   nm_min_u64(2 * pause_ns, MAX_PAUSE_NS);
+		rest(&doorbells, state == NM_DRIVE_MOVES ? pause_ns :
+				 state == NM_DRIVE_AWAY	 ? AWAY_NS :
+							   SLEEP_NS);
 	}
 }
 

@@ -507,11 +507,12 @@ struct nm_move_ops {
 	 */
 	void (*forget)(struct nm_transport *transport, const struct nm_identity *who);
 	/*
-	 * Add to DOORBELLS the word that is rung before progress() reports by asked(), and set
-	 * doorbells->rung if that is due already. False: no room. Nothing to add: true. No system
-	 * call.
+	 * Add to DOORBELLS the word that is rung for reports by asked(), and when is_away() becomes
+	 * true; set doorbells->rung if a report is due. False: no room. No system call.
 	 */
 	bool (*listen)(struct nm_transport *transport, struct nm_doorbells *doorbells);
+	/* True: it has left its memory; now and then, progress() gives it up or finds another one. */
+	bool (*is_away)(const struct nm_transport *transport);
 	/*
 	 * WHO has said on the network that its memory is at HOME now, and no more where its identity
 	 * names it. False: this transport has no such memory.

@@ -216,6 +216,21 @@ static bool fake_listen(struct nm_transport *transport, struct nm_doorbells *doo
 	return true;
 }
 
+static bool fake_is_away(const struct nm_transport *transport)
+{
+	(void)transport;
+	return false;
+}
+
+static bool fake_home(struct nm_transport *transport, const struct nm_identity *who,
+		      const uint8_t home[NM_HOME_LEN])
+{
+	(void)transport;
+	(void)who;
+	(void)home;
+	return true;
+}
+
 static const struct nm_move_ops fake_move_ops = {
 	.enter = fake_enter,
 	.suspend = fake_suspend,
@@ -225,6 +240,8 @@ static const struct nm_move_ops fake_move_ops = {
 	.leave = fake_leave,
 	.forget = fake_forget,
 	.listen = fake_listen,
+	.is_away = fake_is_away,
+	.home = fake_home,
 };
 
 static unsigned int fake_progress(struct nm_transport *transport)

@@ -247,6 +247,32 @@ def test_a_job_goes_on_while_its_machine_moves(
     lab.is_whole(n1="h1", n2="h1")
 
 
+def test_a_job_that_computes_does_not_hold_up_its_machine(lab: Lab) -> None:
+    """No rank makes a call meanwhile: the thread gives up the segment, and finds the next one."""
+    words: list[str | Path] = ["run", lab.spec, "--mpi", "openmpi5", "-n", "2", "--map-by", "node"]
+    words += ["--env", "NEARMETAL_MOVE_THREAD=on", "--json", "--timeout", "280"]
+    words += ["--", lab.folder / "openmpi5", "15", "7", "/tmp/go"]
+    with lab.start(*words) as job:
+        try:
+            for node in ("n1", "n2"):
+                while lab.run("exec", lab.spec, node, "--", "ls", "/tmp/go.quiet")[0]:
+                    assert job.poll() is None, job.communicate()
+            lab.move("n2", "h2")
+            lab.move("n2", "h1")
+            for node in ("n1", "n2"):
+                lab.ok("exec", lab.spec, node, "--", "touch", "/tmp/go")
+            out, err = job.communicate(timeout=200)
+        except BaseException:
+            job.kill()
+            raise
+    assert job.returncode == 0, out + err
+    assert "none wrong" in out + err
+    peers = [peer for endpoint in json.loads(out)["stats"] for peer in endpoint["peers"]]
+    assert {peer["channel"] for peer in peers if peer["moves"] >= 2} == {"segment"}, peers
+    lab.ok("exec", lab.spec, "n2", "--", "rm", "/tmp/go", "/tmp/go.quiet")
+    lab.is_whole(n1="h1", n2="h1")
+
+
 @pytest.mark.parametrize(
     ("phase", "ends"),
     [

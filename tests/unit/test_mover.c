@@ -13,8 +13,10 @@
 
 #include "base/clock.h"
 #include "base/params.h"
+#include "engine/internal.h"
 #include "moving.h"
 #include "provider/lock.h"
+#include "transport/vmseg/home.h"
 
 /* A second is long for what takes milliseconds, and no clock decides here that a case fails. */
 #define QUIET_MS 300
@@ -59,15 +61,14 @@ static void compute(void)
 		nm_lock_give(&domains[i].lock);
 }
 
-/* Endpoints with a domain each, whose locks are held. */
-static void open_all(unsigned int nr, const char *knob)
+/* Endpoints with a domain each, whose locks are held; they have no connection. */
+static void open_strangers(unsigned int nr, const char *knob)
 {
 	setenv("NEARMETAL_NET", "tcp", 1);
 	/* The last to close has nobody that answers. */
 	setenv("NEARMETAL_CLOSE_MS", "200", 1);
 	setenv("NEARMETAL_MOVE_THREAD", knob, 1);
 	moving_create(nr);
-	moving_talk(20, NULL);
 	nr_domains = nr;
 	for (unsigned int i = 0; i < nr; i++) {
 		struct domain *domain = &domains[i];
@@ -79,6 +80,12 @@ static void open_all(unsigned int nr, const char *knob)
 		nm_lock_take(&domain->lock);
 		nm_mover_look(&domain->mover);
 	}
+}
+
+static void open_all(unsigned int nr, const char *knob)
+{
+	open_strangers(nr, knob);
+	moving_talk(20, NULL);
 }
 
 static void close_threads(void)
@@ -219,6 +226,19 @@ static unsigned int rounds(void)
 	return domains[0].nr_rounds + domains[1].nr_rounds;
 }
 
+/* Until thread I has nothing to do, without a call of the program. */
+static void await_quiet(unsigned int i)
+{
+	unsigned int before;
+
+	do {
+		before = domains[i].nr_rounds;
+		compute();
+		nm_test_sleep_ms(QUIET_MS);
+		hold_all();
+	} while (domains[i].nr_rounds != before);
+}
+
 /* Neither messages nor quiet wake it. */
 NM_TEST_WITHIN(it_sleeps_unless_a_machine_is_asked, 60)
 {
@@ -228,12 +248,9 @@ NM_TEST_WITHIN(it_sleeps_unless_a_machine_is_asked, 60)
 	leave(1);
 	come_back(1);
 	/* The last report of the segment is some seconds old. */
-	do {
-		before = rounds();
-		compute();
-		nm_test_sleep_ms(QUIET_MS);
-		hold_all();
-	} while (rounds() != before);
+	await_quiet(0);
+	await_quiet(1);
+	before = rounds();
 	moving_talk(100, NULL);
 	compute();
 	nm_test_sleep_ms(QUIET_MS);
@@ -241,6 +258,72 @@ NM_TEST_WITHIN(it_sleeps_unless_a_machine_is_asked, 60)
 	NM_CHECK_EQ(rounds(), before);
 	leave(1);
 	NM_CHECK(rounds() > before);
+	close_all();
+}
+
+static struct shm_transport *shm_of(unsigned int i)
+{
+	return nm_shm_of(moving_node(i)->engine->transports[NM_CHANNEL_VMSEG]);
+}
+
+/* The guest unit takes the description of PART away, or has given another one. */
+static void await_segment(unsigned int part, bool is_there)
+{
+	while (!!shm_of(part)->segment != is_there) {
+		compute();
+		nm_test_sleep_ms(1);
+		hold_all();
+	}
+}
+
+/* The segment of a machine that moves is given up and found, in the same part. */
+NM_TEST_WITHIN(a_segment_is_given_up_and_found_while_all_compute, 120)
+{
+	unsigned int before;
+
+	open_all(2, "on");
+	for (unsigned int round = 0; round < 4; round++) {
+		leave(1);
+		/* The last report of the segment is some seconds old. */
+		if (round == 0)
+			await_quiet(0);
+		near_hide_description(moving_node(1));
+		await_segment(1, false);
+		moving_talk(20, NULL);
+		if (round == 0) {
+			/* The thread of the other machine sleeps, and this one looks now and then. */
+			await_quiet(0);
+			before = domains[1].nr_rounds;
+			compute();
+			nm_test_sleep_ms(QUIET_MS);
+			hold_all();
+			NM_CHECK(domains[1].nr_rounds - before <= QUIET_MS / 100 + 5);
+		}
+		near_describe(moving_node(1), 1);
+		come_back(1);
+		moving_talk(20, NULL);
+	}
+	await_quiet(0);
+	await_quiet(1);
+	close_all();
+}
+
+/* No connection, so no report: its thread slept since it was created. */
+NM_TEST_WITHIN(an_endpoint_without_connections_gives_the_segment_up, 30)
+{
+	open_strangers(2, "on");
+	await_quiet(1);
+	ask(1, NM_VMSEG_QUIESCE);
+	compute();
+	while (!freezes(1))
+		nm_test_sleep_ms(1);
+	hold_all();
+	near_hide_description(moving_node(1));
+	await_segment(1, false);
+	near_describe(moving_node(1), 1);
+	ask(1, NM_VMSEG_RUN);
+	await_segment(1, true);
+	moving_talk(20, NULL);
 	close_all();
 }
 

@@ -222,6 +222,13 @@ static NM_COLD bool listen(struct nm_transport *transport, struct nm_doorbells *
 	return is_added;
 }
 
+static NM_COLD bool is_away(const struct nm_transport *transport)
+{
+	const struct shm_transport *shm = (const struct shm_transport *)transport;
+
+	return shm->home && nm_sessions_is_away(shm->sessions);
+}
+
 static NM_COLD bool home(struct nm_transport *transport, const struct nm_identity *who,
 			 const uint8_t name[NM_HOME_LEN])
 {
@@ -235,6 +242,7 @@ static NM_COLD bool home(struct nm_transport *transport, const struct nm_identit
 
 const struct nm_move_ops nm_shm_move_ops = {
 	.home = home,
+	.is_away = is_away,
 	.enter = enter,
 	.suspend = suspend,
 	.hold = hold,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * mpi_moved SECONDS SEED: rounds of messages between all ranks, while a machine of the job moves.
+ * mpi_moved SECONDS SEED [FILE]: rounds of messages between all ranks, while a machine of the job
+ * moves. With FILE, all ranks make no call of MPI from the fourth second on, until FILE exists;
+ * FILE.quiet says so.
  *
  * In each round every rank sends MESSAGES messages to every other rank and receives from any
  * source. Sizes and bytes follow from the seed, the two ranks and the number of the message, so
@@ -12,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { MESSAGES = 8, MAX_BYTES = 96 << 10, MAX_RANKS = 16, LONG_ONES = 8 };
 
@@ -103,11 +107,23 @@ static void one_round(uint64_t round)
 	MPI_Waitall(nr, requests, MPI_STATUSES_IGNORE);
 }
 
+static void be_quiet(const char *file)
+{
+	const struct timespec moment = {.tv_nsec = 10000000};
+	char name[256];
+
+	snprintf(name, sizeof(name), "%s.quiet", file);
+	fclose(fopen(name, "w"));
+	while (access(file, F_OK))
+		nanosleep(&moment, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	double seconds, began, before, longest[LONG_ONES] = {0};
+	const char *file = argc > 3 ? argv[3] : NULL;
+	enum { TALK, QUIET, END } next = TALK;
 	uint64_t round = 0;
-	int goes_on = 1;
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -117,7 +133,7 @@ int main(int argc, char **argv)
 	if (nr_ranks > MAX_RANKS)
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	began = before = MPI_Wtime();
-	while (goes_on) {
+	while (next != END) {
 		double now;
 
 		one_round(round++);
@@ -131,8 +147,14 @@ int main(int argc, char **argv)
 			break;
 		}
 		before = now;
-		goes_on = now - began < seconds;
-		MPI_Bcast(&goes_on, 1, MPI_INT, 0, MPI_COMM_WORLD);
+		next = now - began >= seconds ? END : file && now - began > 3 ? QUIET : TALK;
+		MPI_Bcast(&next, 1, MPI_INT, 0, MPI_COMM_WORLD);
+		if (next != QUIET)
+			continue;
+		be_quiet(file);
+		file = NULL;
+		/* So many seconds more. */
+		began = MPI_Wtime();
 	}
 	if (rank == 0) {
 		printf("moved OK: %llu rounds of %d messages per pair, none wrong; longest gaps:",
