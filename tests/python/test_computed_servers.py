@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from types import SimpleNamespace
@@ -107,8 +108,7 @@ def test_a_qemu_may_answer_anything(monkeypatch: pytest.MonkeyPatch, answer: Any
     for question in questions:
         with pytest.raises(BackendError):
             question()
-    server = ServerDomain(SERVER, "x", PROJECT, 1, ports=("pci.1",))
-    try:
-        assert place.empty_ports(server) == ()
-    except BackendError as error:
-        assert error.message
+    server, ports = ServerDomain(SERVER, "x", PROJECT, 1, ports=("pci.1",)), ()
+    with contextlib.suppress(BackendError):
+        ports = place.empty_ports(server)
+    assert ports == ()
