@@ -108,7 +108,8 @@ def test_a_qemu_may_answer_anything(monkeypatch: pytest.MonkeyPatch, answer: Any
     for question in questions:
         with pytest.raises(BackendError):
             question()
-    server, ports = ServerDomain(SERVER, "x", PROJECT, 1, ports=("pci.1",)), ()
+    server = ServerDomain(SERVER, "x", PROJECT, 1, ports=("pci.1",))
+    ports: tuple[str, ...] = ()
     with contextlib.suppress(BackendError):
         ports = place.empty_ports(server)
     assert ports == ()
