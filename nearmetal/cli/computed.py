@@ -124,15 +124,21 @@ def _server(args: argparse.Namespace) -> str:
 
 def on_take(args: argparse.Namespace, view: View) -> int:
     """Mark the server, and wait until the service has taken its devices."""
-    from nearmetal.computed.service import holder_state, is_served, withhold
+    from nearmetal.computed.service import holder_state, is_served, is_withheld, withhold
 
     directory, server = _state(args), _server(args)
     if not is_served(directory):
         raise StateError("the service does not run", "start it: systemctl start nearmetal-computed")
     withhold(directory, server)
     deadline = time.monotonic() + args.wait
-    while state := holder_state(directory, server):
+    while not is_withheld(directory, server) or holder_state(directory, server):
         if time.monotonic() > deadline:
+            state = holder_state(directory, server)
+            if not state:
+                raise StateError(
+                    f"the service has not seen the request after {args.wait:g} s",
+                    "see `nearmetal computed status`",
+                )
             raise StateError(
                 f"server {server} still has its part, in state {state}, after {args.wait:g} s",
                 f"the guest must let the devices go; `nearmetal computed give {server}` gives up",

@@ -146,6 +146,9 @@ class PartKeeper:
                 self._unplug(key, held)
             elif not self._ask(held.server, lambda: self.place.has(held.server, self._ids())):
                 self._drop(key, held)
+            else:
+                # Its QEMU may have been silent for a while.
+                self.refusals.pop(held.server, None)
         except (NearmetalError, OSError) as error:
             self._refuse(held.server, _words(error))
 

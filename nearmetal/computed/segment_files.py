@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
@@ -86,7 +87,8 @@ class SegmentFiles:
             start = PART_OFF + part * segment.part_size
             zeros = bytes(_PIECE)
             for offset in range(start, start + segment.part_size, _PIECE):
-                os.pwrite(descriptor, zeros, offset)
+                if os.pwrite(descriptor, zeros, offset) != _PIECE:
+                    raise BackendError(f"no memory to zero part {part} of {self.path(segment)}")
         finally:
             os.close(descriptor)
 
@@ -99,4 +101,6 @@ class SegmentFiles:
         known = {segment.name for segment in segments}
         for path in self._directory.glob(PREFIX + "*"):
             if path.name not in known:
-                path.unlink(missing_ok=True)
+                # Every user may make a directory there, and that is none of ours.
+                with contextlib.suppress(OSError):
+                    path.unlink()

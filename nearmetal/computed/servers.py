@@ -116,21 +116,29 @@ class ServerHypervisor(Hypervisor):
 
     def _seen(self, domains: Sequence[Any]) -> Iterator[SeenServer]:
         for domain in domains:
-            # A domain that has ended since then is left out.
-            with contextlib.suppress(self._api.libvirtError):
+            server = str(domain.UUIDString())
+            try:
                 state, run = domain.state()[0], domain.ID()
-                seen = SeenServer(str(domain.UUIDString()), run, state in _RUNNING)
-                if run < 0:
+                document = domain.XMLDesc(0)
+            except self._api.libvirtError as error:
+                if error.get_error_code() == self._api.VIR_ERR_NO_DOMAIN:
+                    # It has ended since then.
                     continue
-                try:
-                    found = read_server(domain.XMLDesc(0))
-                    if found is not None and found.server != seen.server:
-                        found, fault = None, "its XML has another UUID"
-                        yield replace(seen, fault=fault)
-                        continue
-                    yield replace(seen, domain=found)
-                except BackendError as error:
-                    yield replace(seen, fault=error.message)
+                # Left out, it would lose its part while it runs.
+                why = error.get_error_message()
+                raise BackendError(f"{self.uri}: cannot read server {server}: {why}") from error
+            if run < 0:
+                continue
+            seen = SeenServer(server, run, state in _RUNNING)
+            try:
+                found = read_server(document)
+            except BackendError as error:
+                yield replace(seen, fault=error.message)
+                continue
+            if found is not None and found.server != server:
+                yield replace(seen, fault="its XML has another UUID")
+                continue
+            yield replace(seen, domain=found)
 
     def _find(self, server: str) -> Any:
         with self._asking(f"cannot find server {server}"):
@@ -138,17 +146,20 @@ class ServerHypervisor(Hypervisor):
 
     def has(self, server: str, views: Sequence[SegmentView]) -> bool:
         """Whether the devices of all views are plugged in."""
-        names = self._named(self._find(server), _DEVICES)
+        with _strange():
+            names = self._named(self._find(server), _DEVICES)
         return all(view.device["id"] in names for view in views)
 
     def empty_ports(self, domain: ServerDomain) -> tuple[str, ...]:
         """Return the ports of a server that have no device, the last first."""
-        return empty_ports(self._monitor(self._find(domain.server), "query-pci"), domain.ports)
+        with _strange():
+            return empty_ports(self._monitor(self._find(domain.server), "query-pci"), domain.ports)
 
     def plug_in(self, server: str, views: Sequence[SegmentView], ports: Sequence[str]) -> None:
         """Plug in each view that is missing, at the first of the ports."""
         domain = self._find(server)
-        there = self._named(domain, _DEVICES)
+        with _strange():
+            there = self._named(domain, _DEVICES)
         missing = [view for view in views if view.device["id"] not in there]
         if len(ports) < len(missing):
             raise BackendError(
@@ -156,22 +167,33 @@ class ServerHypervisor(Hypervisor):
             )
         pairs = zip(missing, ports, strict=False)
         moved = [SegmentView(view.memory, {**view.device, "bus": port}) for view, port in pairs]
-        self.plug(str(domain.name()), moved)
+        with _strange():
+            self.plug(str(domain.name()), moved)
 
     def ask_back(self, server: str, views: Sequence[SegmentView]) -> bool:
         """Ask the guest to let the devices go; returns whether all have gone. Does not wait."""
         domain = self._find(server)
-        devices, objects = self._named(domain, _DEVICES), self._named(domain, _OBJECTS)
         gone = True
-        for view in views:
-            if view.device["id"] in devices:
-                gone = False
-                # The guest may be busy with the last request.
-                with contextlib.suppress(BackendError):
-                    self._monitor(domain, "device_del", id=view.device["id"])
-            elif view.memory["id"] in objects:
-                self._monitor(domain, "object-del", id=view.memory["id"])
+        with _strange():
+            devices, objects = self._named(domain, _DEVICES), self._named(domain, _OBJECTS)
+            for view in views:
+                if view.device["id"] in devices:
+                    gone = False
+                    # The guest may be busy with the last request.
+                    with contextlib.suppress(BackendError):
+                        self._monitor(domain, "device_del", id=view.device["id"])
+                elif view.memory["id"] in objects:
+                    self._monitor(domain, "object-del", id=view.memory["id"])
         return gone
+
+
+@contextlib.contextmanager
+def _strange() -> Iterator[None]:
+    """A QEMU that its guest has taken over may answer anything: that ends no service."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise BackendError("its QEMU gives an answer of another form") from error
 
 
 _listening = threading.Event()

@@ -56,6 +56,19 @@ def holder_state(directory: Path, server: str) -> str:
     return "" if found is None else found[1].phase.value
 
 
+def is_withheld(directory: Path, server: str) -> bool:
+    """Whether a turn of the service has seen the mark: a turn that began before it may still give.
+
+    Raises StateError if the service has dropped the mark.
+    """
+    if server not in withheld(directory):
+        raise StateError(
+            f"no server {server} runs on this hypervisor", "see `openstack server show`"
+        )
+    status = read_json(directory / "status.json")
+    return isinstance(status, dict) and server in status.get("withheld", ())
+
+
 def is_served(directory: Path) -> bool:
     """Whether the service runs."""
     if not (directory / "lock").exists():
@@ -119,15 +132,22 @@ class ComputedService:
                 marks = withheld(self.directory)
                 for server in marks - keeper.turn(marks):
                     give(self.directory, server)
-                _report(self.directory, holdings, keeper.refusals, "")
+                _report(self.directory, holdings, keeper.refusals, "", marks)
                 woken.wait(self.pause_s)
         finally:
             place.close()
 
 
-def _report(directory: Path, holdings: Holdings, refusals: Mapping[str, str], trouble: str) -> None:
+def _report(
+    directory: Path,
+    holdings: Holdings,
+    refusals: Mapping[str, str],
+    trouble: str,
+    marks: frozenset[str] = frozenset(),
+) -> None:
     data = {
         "trouble": trouble,
+        "withheld": sorted(marks),
         "segments": [
             {**one.model_dump(mode="json", exclude={"holdings"}), "parts": _parts(one.holdings)}
             for one in holdings

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.computed.service import ComputedService, give, withheld, withhold
+from nearmetal.computed.service import ComputedService, give, is_withheld, withheld, withhold
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.lock import locked
 from tests.python.computed_world import World, _Place, service, uuid
@@ -134,6 +134,10 @@ def test_take_waits_for_the_service(world: World, capsys: pytest.CaptureFixture[
     assert main(words) == 1
     assert "the service does not run" in capsys.readouterr().err
     with locked(state / "lock", "it"):
+        # A turn that began before the mark may give a part.
+        assert main(words) == 1
+        assert "the service has not seen the request after 0.3 s" in capsys.readouterr().err
+        (state / "status.json").write_text(json.dumps({"withheld": [one]}))
         assert main(words) == 0
         keeper = service(world)
         keeper.turn()
@@ -143,6 +147,18 @@ def test_take_waits_for_the_service(world: World, capsys: pytest.CaptureFixture[
     assert withheld(state) == {one}
     assert main(["computed", "give", one, "--state", str(state)]) == 0
     assert withheld(state) == set()
+
+
+def test_take_of_a_server_that_is_elsewhere_fails(world: World) -> None:
+    state, one = world.folder / "state", world.start(1)
+    withhold(state, one)
+    assert not is_withheld(state, one)
+    serve(world, FakeLink(world), FakeLink(world))
+    assert is_withheld(state, one)
+    del world.servers[one]
+    serve(world, FakeLink(world), FakeLink(world))
+    with pytest.raises(StateError, match=f"no server {one} runs on this hypervisor"):
+        is_withheld(state, one)
 
 
 @pytest.mark.parametrize("name", ["web-1", "../../etc/passwd", uuid(1).upper() + "A", ""])

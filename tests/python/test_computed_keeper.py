@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from nearmetal.computed.domains import EXTRA_SPEC
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
-from nearmetal.core.errors import StateError
+from nearmetal.core.errors import BackendError, StateError
 from tests.python.computed_world import (
     BLUE,
     GROUP,
@@ -403,6 +404,54 @@ def test_a_stranger_in_the_directory_is_not_followed(world: World) -> None:
     service(world).turn()
     assert target.read_text() == "x"
     assert files(world) == []
+
+
+def test_a_directory_of_a_user_of_the_hypervisor_stops_nothing(world: World) -> None:
+    (world.shm / "nearmetal-computed-mine" / "x").mkdir(parents=True)
+    one = world.start(1)
+    keeper = service(world)
+    settle(world, keeper)
+    assert one in shown(world)
+    assert files(world)[-1] == "nearmetal-computed-mine"
+
+
+def test_a_part_that_could_not_be_zeroed_is_not_given_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.start(1)
+    two = world.start(2)
+    keeper = service(world, parts=2)
+    keeper.turn()
+    del world.servers[two]
+    # A file system in memory that is full writes less than it was asked for.
+    real = os.pwrite
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", lambda file, data, at: real(file, data[:4096], at))
+        settle(world, keeper)
+        three = world.start(3)
+        settle(world, keeper)
+    assert three not in shown(world)
+    assert keeper.refusals[three] == "waits for a part"
+    settle(world, keeper)
+    assert three in shown(world)
+
+
+def test_a_qemu_that_answers_again_is_no_trouble_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world.start(1)
+    keeper = service(world)
+    keeper.turn()
+
+    def silent(*_: object) -> bool:
+        raise BackendError("its QEMU does not answer")
+
+    with monkeypatch.context() as hung:
+        hung.setattr(keeper.place, "has", silent)
+        keeper.turn()
+    assert one in keeper.refusals
+    keeper.turn()
+    assert keeper.refusals == {}
 
 
 def test_the_extra_spec_has_a_namespace_of_its_own() -> None:

@@ -119,6 +119,21 @@ def test_the_two_devices_are_found_in_any_order_and_once(guest: PluggedGuest) ->
     assert [call.split()[0] for call in guest.calls()].count("find") == 1
 
 
+def test_other_devices_at_the_same_places_are_set_up_again(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    guest.run()
+    # The host may take a part and give another one of the same segment before the unit looks.
+    for address in (OWN, ALL):
+        bar = guest.folder / "sys" / "devices" / address / "resource2"
+        bar.unlink()
+        bar.touch(mode=0o600)
+    assert guest.run().returncode == 0
+    assert [call.split()[0] for call in guest.calls()].count("find") == 2
+    own = guest.folder / "sys" / "devices" / OWN / "resource2"
+    assert own.stat().st_mode & 0o777 == 0o660
+
+
 def test_without_devices_there_is_no_segment(guest: PluggedGuest) -> None:
     guest.device(OWN, 4096)
     guest.device(ALL, 16384)

@@ -142,6 +142,8 @@ segment_discover() {
 segment_is_known() {
 	[ -e "$run/segment.conf" ] || [ -e "$run/segment.left" ] || return 1
 	[ -e /dev/nearmetal/own ] && [ -e /dev/nearmetal/all ] || return 1
+	# A device that was plugged in since then, perhaps of another part, is still of mode 0600.
+	[ "$(stat -L -c %a /dev/nearmetal/own)" = 660 ] || return 1
 	words=$(nearmetal-segment show --json /dev/nearmetal/all 2>/dev/null) || return 1
 	seg_token=$(sed -n 's/^token = //p' "$run/segment.conf" "$run/segment.left" 2>/dev/null)
 	case $words in *"\"$seg_token\""*) [ -n "$seg_token" ] ;; *) return 1 ;; esac
