@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/arith.h"
+#include "base/compiler.h"
 #include "base/log.h"
 #include "heap/private.h"
 
@@ -21,9 +22,10 @@
 /*
  * Pages that are not in memory were never touched, or they were swapped out. A read of the file,
  * unlike one of the mapping, makes no page, and unlike lseek(SEEK_DATA) it waits for no lock that
- * another holder of the descriptor could keep.
+ * another holder of the descriptor could keep. False: the kernel does not read it (errno). Then no
+ * byte of the copy can be trusted.
  */
-static void copy_absent(size_t offset, size_t len)
+static bool copy_absent(size_t offset, size_t len)
 {
 	static const char zeros[NM_HEAP_PAGE];
 	/* Under the lock. */
@@ -33,14 +35,23 @@ static void copy_absent(size_t offset, size_t len)
 
 	for (; len; offset += step, len -= step) {
 		step = nm_min_u64(len, sizeof(pages));
-		got = pread(nm_heap.fd, pages, step, (off_t)offset);
+		do
+			got = pread(nm_heap.fd, pages, step, (off_t)offset);
+		while (got < 0 && errno == EINTR);
+		if (nm_unlikely(got != (ssize_t)step)) {
+			/* The seals keep the size, so nothing is short but by an error. */
+			if (got >= 0)
+				errno = EIO;
+			return false;
+		}
 		for (ssize_t at = 0; at < got; at += (ssize_t)NM_HEAP_PAGE)
 			if (memcmp(pages + at, zeros, NM_HEAP_PAGE) != 0)
 				memcpy(nm_heap.copy + offset + at, pages + at, NM_HEAP_PAGE);
 	}
+	return true;
 }
 
-static void copy_pages(size_t offset, size_t len)
+static bool copy_pages(size_t offset, size_t len)
 {
 	unsigned char there[STEP];
 	size_t nr, run;
@@ -55,13 +66,14 @@ static void copy_pages(size_t offset, size_t len)
 			if (there[i] & 1)
 				memcpy(nm_heap.copy + offset, nm_heap.base + offset,
 				       run * NM_HEAP_PAGE);
-			else
-				copy_absent(offset, run * NM_HEAP_PAGE);
+			else if (!copy_absent(offset, run * NM_HEAP_PAGE))
+				return false;
 		}
 	}
+	return true;
 }
 
-static void copy_blocks(void)
+static bool copy_blocks(void)
 {
 	/* Without the descriptor there is no way to look at a page without making it. */
 	bool knows_pages = nm_heap_owns_fd();
@@ -72,14 +84,28 @@ static void copy_blocks(void)
 		uint32_t nr = nm_blocks_len(blocks, page);
 		size_t offset = (size_t)page * NM_HEAP_PAGE, len = (size_t)nr * NM_HEAP_PAGE;
 
-		if (knows_pages)
-			copy_pages(offset, len);
-		else
+		if (knows_pages && !copy_pages(offset, len))
+			return false;
+		if (!knows_pages)
 			memcpy(nm_heap.copy + offset, nm_heap.base + offset, len);
 		page += nr;
 		if (page == blocks->nr_pages)
 			break;
 	}
+	return true;
+}
+
+static NM_COLD void drop_copy(const char *why)
+{
+	int err = errno;
+
+	if (nm_heap.copy)
+		munmap(nm_heap.copy, nm_heap.size);
+	nm_heap.copy = NULL;
+	nm_log_once(NM_LOG_WARN,
+		    "%s: a forked child ends if it uses allocations of NEARMETAL_HEAP_MIN or more "
+		    "(%s)",
+		    why, strerror(err));
 }
 
 void nm_heap_before_fork(void)
@@ -95,14 +121,12 @@ void nm_heap_before_fork(void)
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (nm_heap.copy == MAP_FAILED) {
 		nm_heap.copy = NULL;
-		nm_log_once(NM_LOG_WARN,
-			    "no memory for a copy of the heap: a forked child ends if it uses "
-			    "allocations of NEARMETAL_HEAP_MIN or more (%s)",
-			    strerror(errno));
+		drop_copy("no memory for a copy of the heap");
 	} else {
 		/* Most of the time goes into faults of this memory. */
 		(void)madvise(nm_heap.copy, nm_heap.size, MADV_HUGEPAGE);
-		copy_blocks();
+		if (!copy_blocks())
+			drop_copy("cannot read the heap to copy it");
 	}
 	errno = saved_errno;
 }

@@ -50,6 +50,11 @@ static NM_COLD void turn_off(const char *why, int err)
 		err ? ": " : "", err ? strerror(-err) : "");
 }
 
+void nm_heap_watch_forks(void)
+{
+	pthread_atfork(nm_heap_before_fork, nm_heap_after_fork, nm_heap_in_child);
+}
+
 void nm_heap_start(void)
 {
 	char message[256];
@@ -62,7 +67,6 @@ void nm_heap_start(void)
 	}
 	nm_heap.size = nm_align_up(size, NM_HEAP_PAGE);
 	nm_heap.state = NM_HEAP_NONE;
-	pthread_atfork(nm_heap_before_fork, nm_heap_after_fork, nm_heap_in_child);
 	atomic_store_explicit(&nm_heap_bounds.min, min, memory_order_relaxed);
 }
 

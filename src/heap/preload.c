@@ -107,6 +107,7 @@ static NM_COLD bool ask(void)
 	find("valloc", &behind.valloc);
 	find("pvalloc", &behind.pvalloc);
 	atomic_store_explicit(&asked, KNOWN, memory_order_release);
+	nm_heap_watch_forks();
 	return true;
 }
 

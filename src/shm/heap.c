@@ -88,6 +88,27 @@ bool nm_own_heap_has(const struct nm_own_heap *heap, const void *start, uint64_t
 	return true;
 }
 
+/*
+ * Without making a page, which would be charged to this process: after mlockall(MCL_FUTURE) a readable
+ * mapping would be filled at once. Nor is it any part of this process's core dump.
+ */
+static void *map_unfilled(int fd, uint64_t size)
+{
+	void *base = mmap(NULL, size, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	int err;
+
+	if (base == MAP_FAILED)
+		return base;
+	if (munlock(base, size) < 0 || madvise(base, size, MADV_DONTDUMP) < 0 ||
+	    mprotect(base, size, PROT_READ) < 0) {
+		err = errno;
+		munmap(base, size);
+		errno = err;
+		return MAP_FAILED;
+	}
+	return base;
+}
+
 int nm_foreign_heap_attach(int fd, struct nm_foreign_heap *ret_heap, struct nm_reason *ret_reason)
 {
 	struct nm_foreign_heap heap = {0};
@@ -108,8 +129,7 @@ int nm_foreign_heap_attach(int fd, struct nm_foreign_heap *ret_heap, struct nm_r
 		return err;
 	heap.present = nm_pages_alloc((heap.size / PAGE + WORD_PAGES - 1) / WORD_PAGES *
 				      sizeof(*heap.present));
-	base = heap.present ? mmap(NULL, heap.size, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0) :
-			      MAP_FAILED;
+	base = heap.present ? map_unfilled(fd, heap.size) : MAP_FAILED;
 	if (base == MAP_FAILED) {
 		err = heap.present ? -errno : -ENOMEM;
 		nm_reason_set(ret_reason, "cannot map its heap: %s", strerror(-err));

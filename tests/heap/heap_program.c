@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/heap_face.h"
+#include "early_fork.h"
 
 #define CHECK(condition)                                                                           \
 	do {                                                                                       \
@@ -282,6 +283,59 @@ static void test_fork(void)
 	free(bytes);
 }
 
+/* Handlers that another library registered before ours could. */
+static void test_early_handlers(void)
+{
+	char *bytes = memset(malloc(LARGE), 'a', LARGE);
+	pid_t child;
+
+	early_fork_use(bytes);
+	child = fork();
+	if (child == 0)
+		_exit(bytes[0] != 'b' || bytes[1] != 'b' || bytes[2] != 'a');
+	early_fork_use(NULL);
+	CHECK(wait_for(child) == 0);
+	CHECK(bytes[0] == 'b' && bytes[1] == 'a');
+	free(bytes);
+}
+
+static int fails_reads;
+
+/* For the library, too. */
+__attribute__((visibility("default"))) ssize_t pread64(int fd, void *bytes, size_t len,
+						       off64_t offset)
+{
+	if (fails_reads) {
+		errno = EIO;
+		return -1;
+	}
+	return syscall(SYS_pread64, fd, bytes, len, offset);
+}
+
+/* A child never sees zeros in place of bytes that could not be read. */
+static void test_unreadable(void)
+{
+	volatile char *bytes = memset(malloc(LARGE), 'a', LARGE);
+	char *untouched = malloc(64 * LARGE);
+	int status, saved = dup(STDERR_FILENO), quiet = open("/dev/null", O_WRONLY | O_CLOEXEC);
+	pid_t child;
+
+	fails_reads = 1;
+	dup2(quiet, STDERR_FILENO);
+	child = fork();
+	dup2(saved, STDERR_FILENO);
+	if (child == 0)
+		_exit(bytes[LARGE - 1] != 'a');
+	fails_reads = 0;
+	status = wait_for(child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	CHECK(bytes[LARGE - 1] == 'a');
+	close(saved);
+	close(quiet);
+	free(untouched);
+	free((void *)bytes);
+}
+
 static void *fork_there(void *arg)
 {
 	for (int i = 0; i < 20; i++)
@@ -443,6 +497,8 @@ int main(int argc, char **argv)
 	test_full();
 	test_threads();
 	test_fork();
+	test_early_handlers();
+	test_unreadable();
 	test_fork_in_threads();
 	test_exec();
 	test_raw_child();

@@ -37,6 +37,7 @@ struct near_net {
 };
 
 static struct near_node *nodes[NODES_MAX];
+const struct nm_select_params *near_select;
 
 static unsigned int index_of(const struct near_node *node)
 {
@@ -259,6 +260,7 @@ static struct near_node *create(bool has_windows, uint32_t part, bool has_net)
 	NM_CHECK_EQ(nm_cqueue_create(0, &node->cq), 0);
 	config.who = node->address.who;
 	config.memory = node->memory;
+	config.select = near_select;
 	config.lost = note_lost;
 	config.lost_arg = node;
 	NM_CHECK_EQ(nm_engine_create(&config, &node->engine), 0);

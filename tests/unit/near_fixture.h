@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "shm/window.h"
+#include "transport/select.h"
 
 struct near_net;
 
@@ -20,6 +21,9 @@ struct near_node {
 	unsigned int nr_lost;	 /* calls of config.lost */
 	struct nm_failed failed; /* in the last one */
 };
+
+/* For engines that are created from here on; NULL: what all programs use. */
+extern const struct nm_select_params *near_select;
 
 /* HAS_NET: with a network to the others that have one. The rundir is the case's own. */
 struct near_node *near_create(bool has_net);

@@ -2,6 +2,7 @@
 /* Heaps of others: what is no sound heap is refused, what is not there is not read. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -69,6 +70,41 @@ NM_TEST(places_outside_are_none)
 	NM_CHECK(!nm_foreign_heap_at(&foreign, 1, UINT64_MAX));
 	NM_CHECK(!nm_foreign_heap_at(&foreign, UINT64_MAX, 1));
 	NM_CHECK(!nm_foreign_heap_at(&foreign, (UINT64_C(1) << 63) - 1, UINT64_C(1) << 63));
+	nm_foreign_heap_detach(&foreign);
+	heap_destroy();
+}
+
+/* The line VmFlags of the mapping at BASE. */
+static void flags_of(const void *base, char *ret_line, size_t len)
+{
+	FILE *maps = fopen("/proc/self/smaps", "re");
+	char start[32];
+	bool is_found = false;
+
+	NM_CHECK(maps);
+	snprintf(start, sizeof(start), "%lx-", (unsigned long)(uintptr_t)base);
+	while (fgets(ret_line, (int)len, maps)) {
+		is_found |= !strncmp(ret_line, start, strlen(start));
+		if (is_found && !strncmp(ret_line, "VmFlags:", 8))
+			break;
+	}
+	fclose(maps);
+}
+
+/* A reader that locks all that it maps makes no page of others, and none is in its core dump. */
+NM_TEST(a_locked_reader_makes_no_page)
+{
+	struct nm_foreign_heap foreign = {0};
+	struct nm_reason why = {""};
+	char flags[4096] = "";
+
+	heap_create(SIZE);
+	NM_CHECK_EQ(mlockall(MCL_FUTURE), 0);
+	NM_CHECK_EQ(nm_foreign_heap_attach(heap.face.fd, &foreign, &why), 0);
+	munlockall();
+	NM_CHECK_EQ(nr_present(), 0);
+	flags_of(foreign.base, flags, sizeof(flags));
+	NM_CHECK_HAS(flags, " dd");
 	nm_foreign_heap_detach(&foreign);
 	heap_destroy();
 }

@@ -92,10 +92,11 @@ static const struct first_case first_cases[] = {
 	 {.size = 200000},
 	 NM_PROTOCOL_POOL,
 	 "pull 0, both halves 0, heap 0 (0: the peer's memory is out of reach)"},
-	{"the same in the sender's heap",
+	{"the same in the sender's heap, whose rate has to be shown first",
 	 {.size = 1 << 20, .far = true, .in_heap = true},
-	 NM_PROTOCOL_HEAP,
-	 "heap, alone, far; MB/s: pool 6000, past cache 15000, pull 0, both halves 0, heap 20000"},
+	 NM_PROTOCOL_POOL_PAST,
+	 "past cache, alone, far; MB/s: pool 6000, past cache 15000, pull 0, both halves 0, heap "
+	 "0"},
 	{"a stream from another NUMA node past the cache",
 	 {.size = 1 << 20, .outstanding = 3, .far = true},
 	 NM_PROTOCOL_POOL_PAST,
@@ -135,7 +136,8 @@ NM_TEST(first_choice_and_its_reason)
 struct machine {
 	struct nm_select_state state;
 	uint64_t now_ns;
-	bool far;	      /* and that is known */
+	bool far; /* and that is known */
+	bool in_heap;
 	const uint32_t *mbps; /* by protocol */
 	uint64_t nr[NM_NR_PROTOCOLS], ns[NM_NR_PROTOCOLS];
 	unsigned int nr_changes;
@@ -155,6 +157,7 @@ static void run(struct machine *m, unsigned int nr, uint64_t size, bool remote_c
 			.size = size,
 			.outstanding = 1,
 			.remote_copy = remote_copy,
+			.in_heap = m->in_heap,
 			.far = m->far,
 			.now_ns = m->now_ns,
 		};
@@ -162,7 +165,8 @@ static void run(struct machine *m, unsigned int nr, uint64_t size, bool remote_c
 			nm_select_transfer(&nm_select_defaults, &m->state, &facts);
 		uint64_t ns = size * 1000 / m->mbps[v.protocol];
 
-		NM_CHECK(remote_copy || v.protocol < NM_PROTOCOL_PULL);
+		NM_CHECK(remote_copy || v.protocol < NM_PROTOCOL_PULL ||
+			 (m->in_heap && v.protocol == NM_PROTOCOL_HEAP));
 		nm_select_learn(&nm_select_defaults, &m->state, &v, size, ns);
 		m->now_ns += ns;
 		m->nr[v.protocol]++;
@@ -227,6 +231,30 @@ NM_TEST(a_known_distance_saves_the_first_transfers)
 	m.mbps = near_mbps;
 	run(&m, 20000, 1 << 20, false);
 	NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL);
+}
+
+/* Whether the sender writes its messages just before nobody tells: the rates do. */
+NM_TEST(heap_is_chosen_by_its_rate)
+{
+	static const uint32_t unchanged[NM_NR_PROTOCOLS] = {0, 15000, 13000, 0, 0, 50000};
+	static const uint32_t written[NM_NR_PROTOCOLS] = {0, 15000, 13000, 0, 0, 5000};
+	static const uint64_t sizes[] = {65536, 262144, 1 << 20, 4 << 20};
+
+	for (size_t i = 0; i < NM_ARRAY_SIZE(sizes); i++) {
+		struct machine m = {.mbps = written, .last = NM_PROTOCOL_POOL, .in_heap = true};
+
+		run(&m, 1, sizes[i], false);
+		NM_CHECK_EQ(m.nr[NM_PROTOCOL_POOL], 1);
+		run(&m, 20000, sizes[i], false);
+		NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL);
+		NM_CHECK(m.nr[NM_PROTOCOL_HEAP] > 0); /* tries */
+		m.mbps = unchanged;
+		run(&m, 20000, sizes[i], false);
+		NM_CHECK_EQ(m.last, NM_PROTOCOL_HEAP);
+		m.mbps = written;
+		run(&m, 100, sizes[i], false);
+		NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL);
+	}
 }
 
 /* Nobody tells that cores are shared: the rates do. */
