@@ -158,8 +158,8 @@ void nm_heap_in_child(void)
 		    mremap(nm_heap.copy, nm_heap.size, nm_heap.size, MREMAP_MAYMOVE | MREMAP_FIXED,
 			   nm_heap.base) == MAP_FAILED) {
 			/* So that nothing else is put there. */
-			mmap(nm_heap.base, nm_heap.size, PROT_NONE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+			(void)mmap(nm_heap.base, nm_heap.size, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 			nm_heap.state = NM_HEAP_LOST;
 		}
 		nm_heap.copy = NULL;

@@ -115,15 +115,15 @@ static const char *make_file(struct nm_heap *heap, int *ret_err)
 	*ret_err = heap->fd;
 	if (heap->fd < 0)
 		return "cannot create a memfd";
-	base = MAP_FAILED;
-	*ret_err =
-		ftruncate(heap->fd, (off_t)heap->size) < 0 || fstat(heap->fd, &st) < 0 ? -errno : 0;
-	if (*ret_err)
+	if (ftruncate(heap->fd, (off_t)heap->size) < 0 || fstat(heap->fd, &st) < 0) {
+		*ret_err = -errno;
 		return "cannot size it";
+	}
 	base = map_aligned(heap);
-	*ret_err = base == MAP_FAILED ? -errno : 0;
-	if (*ret_err)
+	if (base == MAP_FAILED) {
+		*ret_err = -errno;
 		return "cannot map it";
+	}
 	heap->base = base;
 	heap->device = st.st_dev;
 	heap->inode = st.st_ino;
