@@ -34,7 +34,7 @@ LIMIT_S = 60.0
 TRAFFIC = ("-n", "150000", "-s", "5", "-b", "5G")
 LONG_TRAFFIC = ("-n", "500000", "-s", "6", "-b", "16G")
 # A fast machine ends the traffic first, and a busy one has time for it after the moves.
-MOVES, MOVES_MIN, MOVES_S = 10, 3, 100.0
+MOVES, MOVES_MIN, MOVES_S = 10, 3, 60.0
 
 
 def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:

@@ -127,9 +127,11 @@ static void find_home(struct shm_transport *shm, const struct nm_vmseg_config *c
 	}
 	if (err) {
 		shm->home->look_ns = now_ns + RETRY_NS;
+		/* The description usually comes before the machine is told that it stays. */
 		if (shm->home->nr_lines++ < FAILURE_LINES)
-			nm_warn("the segment of %.200s cannot be used yet: %s", shm->home->path,
-				why.text);
+			nm_log(err == -EBUSY ? NM_LOG_INFO : NM_LOG_WARN,
+			       "the segment of %.200s cannot be used yet: %s", shm->home->path,
+			       why.text);
 		return;
 	}
 	nm_home_name(config->token, config->part, home);
