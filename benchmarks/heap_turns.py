@@ -3,16 +3,16 @@
 
     python -m benchmarks.heap_turns
 
-The processes are those of `benchmarks/versus.py`, which describes turns and launches. They differ only
-in their way:
+The processes are those of `benchmarks/versus.py`, which describes turns and launches. They differ
+only in their way:
 
     heap      sealed: NEARMETAL_CMA=off, with libnearmetal-heap.so
     pool      sealed: NEARMETAL_CMA=off, without it
     kernel    the kernel copies, as between processes of one node
 
-The table has the 10th percentile of the times per message, the median of launches, and the rate of the
-heap divided by that of each other way, with its interval. The receiver chooses between heap and pool
-by the rates that it measures, so `heap` is what a job with the library gets.
+The table has the 10th percentile of the times per message, the median of launches, and the rate of
+the heap divided by that of each other way, with its interval. The receiver chooses between heap and
+pool by the rates that it measures, so `heap` is what a job with the library gets.
 
 A message that its sender does not change lies in the receiver's cache after the first copy, which
 favours one copy. `--written` has the sender write each message first, and its time contains that.
@@ -21,46 +21,20 @@ favours one copy. `--written` has the sender write each message first, and its t
 from __future__ import annotations
 
 import argparse
-import contextlib
-import random
-import tempfile
-from pathlib import Path
 from statistics import median
 
-from benchmarks.versus import (
-    LOW_PERCENT,
-    PROVIDER,
-    ROOT,
-    TURNS,
-    WARM_UP,
-    Pair,
-    Times,
-)
+from benchmarks.versus import LOW_PERCENT, PROVIDER, ROOT, Kinds, Times, launch
 from nearmetal.study.stats import median_interval, percentile
 
 LIBRARY = ROOT / "build/c/src/heap/libnearmetal-heap.so"
 SIZES = (65536, 262144, 1048576, 4194304)
 TESTS = tuple(f"{test}:{size}" for test in ("pingpong", "uniband") for size in SIZES)
 SEALED = {"NEARMETAL_CMA": "off"}
-WAYS = {"heap": {**SEALED, "LD_PRELOAD": str(LIBRARY)}, "pool": SEALED, "kernel": {}}
-
-
-def launch(options: tuple[str, ...]) -> dict[str, Times]:
-    """Return the times of one launch of each way."""
-    with tempfile.TemporaryDirectory(prefix="nearmetal-heap-") as scratch:
-        pairs: dict[str, Pair] = {}
-        try:
-            for way in random.sample(list(WAYS), len(WAYS)):
-                pairs[way] = Pair(Path(scratch) / way, PROVIDER, WAYS[way], TESTS, options)
-                pairs[way].turn(WARM_UP)
-            for number in range(WARM_UP + 1, WARM_UP + 1 + TURNS):
-                for pair in random.sample(list(pairs.values()), len(pairs)):
-                    pair.turn(number)
-            return {way: pair.finish() for way, pair in pairs.items()}
-        finally:
-            for pair in pairs.values():
-                with contextlib.suppress(OSError):
-                    pair.stop()
+WAYS: Kinds = {
+    "heap": (PROVIDER, {**SEALED, "LD_PRELOAD": str(LIBRARY)}),
+    "pool": (PROVIDER, SEALED),
+    "kernel": (PROVIDER, {}),
+}
 
 
 def rows(launches: list[dict[str, Times]]) -> list[str]:
@@ -94,7 +68,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     options = ("-f",) if args.written else ()
-    launches = [launch(options) for _ in range(args.launches)]
+    launches = [launch(WAYS, TESTS, options) for _ in range(args.launches)]
     print("| time per message, µs | heap | pool | kernel | pool / heap | kernel / heap |")
     print("|---|---|---|---|---|---|")
     print("\n".join(rows(launches)), flush=True)

@@ -57,6 +57,8 @@ PATIENCE_S = 60.0
 RANKS = 2
 
 Times = dict[tuple[str, int], list[float]]
+Kinds = dict[str, tuple[Path, dict[str, str]]]
+"""The provider of each kind of pair, and its variables."""
 
 
 class Pair:
@@ -139,31 +141,37 @@ class Pair:
         self.out.close()
 
 
-def launch(before: Path, env: dict[str, str]) -> tuple[Times, Times]:
-    """Return the times of one launch: of the other build, and of this checkout."""
+def launch(
+    kinds: Kinds,
+    tests: tuple[str, ...] = TESTS,
+    options: tuple[str, ...] = (),
+) -> dict[str, Times]:
+    """Return the times of one launch of a pair of each kind."""
     with tempfile.TemporaryDirectory(prefix="nearmetal-versus-") as scratch:
-        builds = [("before", before), ("after", PROVIDER)]
         pairs: dict[str, Pair] = {}
         try:
-            for name, provider in random.sample(builds, len(builds)):
-                pairs[name] = Pair(Path(scratch) / name, provider, env)
+            for name, (provider, env) in random.sample(list(kinds.items()), len(kinds)):
+                pairs[name] = Pair(Path(scratch) / name, provider, env, tests, options)
                 pairs[name].turn(WARM_UP)
             for number in range(WARM_UP + 1, WARM_UP + 1 + TURNS):
                 for pair in random.sample(list(pairs.values()), len(pairs)):
                     pair.turn(number)
-            return pairs["before"].finish(), pairs["after"].finish()
+            return {name: pair.finish() for name, pair in pairs.items()}
         finally:
             for pair in pairs.values():
                 with contextlib.suppress(OSError):
                     pair.stop()
 
 
-def rows(way: str, launches: list[tuple[Times, Times]]) -> list[str]:
+def rows(way: str, launches: list[dict[str, Times]]) -> list[str]:
     """Return the lines of the table."""
     lines = []
     for test, size in (text.split(":") for text in TESTS):
         key = (test, int(size))
-        low = [[percentile(times[key], LOW_PERCENT) for times in pair] for pair in launches]
+        low = [
+            [percentile(found[kind][key], LOW_PERCENT) for kind in ("before", "after")]
+            for found in launches
+        ]
         ratios = [after / before for before, after in low]
         interval = median_interval(ratios)
         spread = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "too few launches"
@@ -187,7 +195,8 @@ def main() -> None:
     print("| time per message, µs | before | after | ratio | 95 % interval |")
     print("|---|---|---|---|---|")
     for way, env in WAYS.items():
-        launches = [launch(args.before.resolve(), env) for _ in range(args.launches)]
+        kinds: Kinds = {"before": (args.before.resolve(), env), "after": (PROVIDER, env)}
+        launches = [launch(kinds) for _ in range(args.launches)]
         print("\n".join(rows(way, launches)), flush=True)
 
 
