@@ -14,6 +14,8 @@
 #ifndef NM_BASE_CHANNEL_H
 #define NM_BASE_CHANNEL_H
 
+#include <stdint.h>
+
 #define NM_CHANNELS(X)                                                                             \
 	X(SELF, self, self, CORE)                                                                  \
 	X(SHM, shm, shm, CORE)                                                                     \
@@ -31,6 +33,11 @@ enum nm_channel {
 /* "self,shm,segment,net": the default of NEARMETAL_CHANNELS. */
 #define NM_CHANNEL_COMMA_NAME(id, name, ...) "," #name
 #define NM_CHANNEL_LIST (&(NM_CHANNELS(NM_CHANNEL_COMMA_NAME))[1])
+
+/* What went over one of them, for logs and statistics. */
+struct nm_traffic {
+	uint64_t messages, bytes;
+};
 
 const char *nm_channel_name(enum nm_channel channel); /* "none", "self", "shm", ... */
 

@@ -44,12 +44,12 @@
  *                          source again
  *
  * Errors: 0 or -errno. -EAGAIN: not now, call again after progress(). -EPIPE: the link is down.
- * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The engine
- * logs a failed connect() and the end of a peer.
+ * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The
+ * engine logs a failed connect() and the end of a peer.
  * Threads: the engine makes all calls to the transports of one endpoint under one lock. A transport
  * may own a service thread; that thread never calls the sink.
- * Blocking: only create(), connect(), destroy(), copy->revoke() and functions of nm_gpudirect_ops may
- * block, for a bounded time.
+ * Blocking: only create(), connect(), destroy(), copy->revoke() and functions of nm_gpudirect_ops
+ * may block, for a bounded time.
  * Cost: send() of at most 2 KiB of payload and an idle progress() make no allocation, no log entry
  * and, except on the network or to wake a peer that sleeps, no system call.
  * Trust: bytes from a peer are hostile. The transport copies and checks the header as far as it
@@ -63,10 +63,10 @@
  *                            engine ignores its packets; link and source stay until destroy()
  *
  * Every transport has all nine slots of nm_transport_ops. nm_copy_ops, nm_place_ops,
- * nm_gpudirect_ops, nm_quarantine_ops and nm_move_ops are optional capabilities: a transport has all functions of one,
- * or none. These may be NULL, too: learn() of a transport, and known(), let_go(), quarantined(),
- * asked() and gpudirect_done() of a sink. A new transport adds a line to base/channel.h and defines nm_CODE_kind, whose
- * create() fills a struct nm_transport.
+ * nm_gpudirect_ops, nm_quarantine_ops and nm_move_ops are optional capabilities: a transport has
+ * all functions of one, or none. These may be NULL, too: learn() of a transport, and known(),
+ * let_go(), quarantined(), asked(), gpudirect_done() and homed() of a sink. A new transport adds a
+ * line to base/channel.h and defines nm_CODE_kind, whose create() fills a struct nm_transport.
  */
 #ifndef NM_TRANSPORT_TRANSPORT_H
 #define NM_TRANSPORT_TRANSPORT_H
@@ -93,8 +93,8 @@ struct nm_transport;
 /*
  * How far the two streams of a channel between this endpoint and a peer got. The channel chooses
  * the unit, the same on both sides, and counts all streams of a direction together, those too that
- * were left in order. After a quarantine the engine compares `sent` of each side with `taken` of the other: if they differ, packets of
- * that direction were lost.
+ * were left in order. After a quarantine the engine compares `sent` of each side with `taken` of
+ * the other: if they differ, packets of that direction were lost.
  */
 struct nm_stream_ends {
 	uint64_t sent;	/* this endpoint -> peer: everything that send() took */
@@ -107,11 +107,11 @@ struct nm_stream_ends {
  * deliver() calls is running. PEER is the engine's record of the peer: the same pointer from
  * source_up() and in link->peer, unless learn() was false, and valid until all transports are
  * destroyed.
- * Only these call functions of this contract in turn: deliver() calls send() on any link, cast_out()
- * and move->suspend() of FROM, functions of nm_place_ops, and finish() and the functions of
- * nm_move_ops of other transports; source_up() calls learn() of other transports; let_go() calls place->release();
- * reports of an end call functions of nm_place_ops, and move->leave() and move->forget(). If
- * deliver() or asked() ends the peer, it calls what reports of an end call.
+ * Only these call functions of this contract in turn: deliver() calls send() on any link,
+ * cast_out() and move->suspend() of FROM, functions of nm_place_ops, and finish() and the functions
+ * of nm_move_ops of other transports; source_up() calls learn() of other transports; let_go() calls
+ * place->release(); reports of an end call functions of nm_place_ops, and move->leave() and
+ * move->forget(). If deliver() or asked() ends the peer, it calls what reports of an end call.
  */
 struct nm_sink {
 	void *engine; /* for the functions below; they read it from FROM->sink */
@@ -159,31 +159,31 @@ struct nm_sink {
 	bool (*known)(struct nm_transport *from, const struct nm_identity *who,
 		      struct nm_address *ret_address);
 	/*
-	 * Release every payload of the peer that place->hold() keeps: the transport has kept as many
-	 * as it can, or its memory goes. WAITS false: only those that need no wait, and have the
-	 * device read the others; the next packet of the peer may wait for their room. May be NULL
-	 * if the engine never calls hold().
+	 * Release every payload of the peer that place->hold() keeps: the transport has kept as
+	 * many as it can, or its memory goes. WAITS false: only those that need no wait, and have
+	 * the device read the others; the next packet of the peer may wait for their room. May be
+	 * NULL if the engine never calls hold().
 	 */
 	void (*let_go)(struct nm_transport *from, struct nm_peer *peer, bool waits);
 	/*
 	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM, or
-	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, true again for
-	 * a link that was made later and about once a second, and false also for a peer without a
-	 * link that a connect() may reach now. Returns false if the engine has no use for PEER any
-	 * more: the transport then ends link and source.
+	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, true again
+	 * for a link that was made later and about once a second, and false also for a peer without
+	 * a link that a connect() may reach now. Returns false if the engine has no use for PEER
+	 * any more: the transport then ends link and source.
 	 */
 	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
 	/*
-	 * What expect() or send() of nm_gpudirect_ops began for REQUEST of this peer is over: nothing
-	 * touches its memory any more. ERR 0: all bytes were sent or have come. May be NULL if the
-	 * engine never calls them.
+	 * What expect() or send() of nm_gpudirect_ops began for REQUEST of this peer is over:
+	 * nothing touches its memory any more. ERR 0: all bytes were sent or have come. May be NULL
+	 * if the engine never calls them.
 	 */
 	void (*gpudirect_done)(struct nm_transport *from, struct nm_peer *peer, uint64_t request,
 			       int err);
 	/*
-	 * This endpoint, which had left its memory, has such memory again, maybe another one: HOME names
-	 * the place. The transport knows none of the homes of peers. Called from within progress().
-	 * NULL: no peer has to know.
+	 * This endpoint, which had left its memory, has such memory again, maybe another one: HOME
+	 * names the place. The transport knows none of the homes of peers. Called from within
+	 * progress(). NULL: no peer has to know.
 	 */
 	void (*homed)(struct nm_transport *from, const uint8_t home[NM_HOME_LEN]);
 	bool has_devices; /* the engine's user may pass memory of devices */
@@ -206,15 +206,10 @@ struct nm_link {
 	/* Set by the transport. True if the peer is known to share no cache with this endpoint. */
 	bool far;
 	/*
-	 * Set by the transport, like remote_copy. True if copy->show_heap() may find memory that the
-	 * peer reads, or copy->read_heap() works on this link.
+	 * Set by the transport, like remote_copy. True if copy->show_heap() may find memory that
+	 * the peer reads, or copy->read_heap() works on this link.
 	 */
 	bool shows_heap, reads_heap;
-};
-
-/* Counted for logs and statistics. */
-struct nm_traffic {
-	uint64_t messages, bytes;
 };
 
 /* What logs, statistics and nearmetal-info report about a link. */
@@ -235,12 +230,13 @@ struct nm_transport_ops {
 	/*
 	 * Make the link to the peer at ADDRESS, which is valid during the call only. PEER is stored
 	 * in the link. May allocate, make system calls, and wait up to 200 ms for the answer.
-	 * -EAGAIN: no answer yet. Further calls look for it without waiting, and the engine tries no
-	 * other transport meanwhile. NEARMETAL_CONNECT_MS after the first call, at the latest, there
-	 * is another result. 0: RET_LINK is set; no call for this peer follows while the link is up.
-	 * -EHOSTUNREACH: the peer is not reachable here, or gone. -ENOMEM, -ENOSPC and others: out
-	 * of resources. After these errors there is no link, and the engine tries the transport of
-	 * the next rank. It may call this one again later. RET_REASON is set in every case.
+	 * -EAGAIN: no answer yet. Further calls look for it without waiting, and the engine tries
+	 * no other transport meanwhile. NEARMETAL_CONNECT_MS after the first call, at the latest,
+	 * there is another result. 0: RET_LINK is set; no call for this peer follows while the link
+	 * is up. -EHOSTUNREACH: the peer is not reachable here, or gone. -ENOMEM, -ENOSPC and
+	 * others: out of resources. After these errors there is no link, and the engine tries the
+	 * transport of the next rank. It may call this one again later. RET_REASON is set in every
+	 * case.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
@@ -250,8 +246,8 @@ struct nm_transport_ops {
 	 * bytes in all; NR_IOV is 0 to 64, and pieces may be empty). The caller may reuse the bytes
 	 * after the return. Packets of one link arrive in order. Returns 0: the transport has the
 	 * packet, the peer may not have it yet. -EAGAIN: no room, nothing was taken, nothing is
-	 * logged. -EPIPE: the link is down, nothing was taken. Unless the sink knows that already, a
-	 * later progress() calls source_down() or quarantined(). Never blocks or calls the sink.
+	 * logged. -EPIPE: the link is down, nothing was taken. Unless the sink knows that already,
+	 * a later progress() calls source_down() or quarantined(). Never blocks or calls the sink.
 	 */
 	int (*send)(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov);
@@ -274,12 +270,12 @@ struct nm_transport_ops {
 	 * Get ready for the sleep of a thread; this call itself does not sleep. Add to DOORBELLS
 	 * the words that peers change when they send, and set doorbells->rung if something has
 	 * arrived already. False: packets can arrive without a ring, so the thread sleeps only for
-	 * a moment. After true, a ring can be missing as well: sleep() sets a flag that senders read
-	 * without a memory fence. So every sleep has a time limit. A word may be unmapped during the
-	 * sleep, which then ends. No system call. Each thread calls sleep() of all transports before
-	 * it sleeps. When the last thread has woken up, wake() of all follows, after false too.
-	 * Other threads may call progress() in between. On NM_TRANSPORT_SILENT kinds the engine also
-	 * calls sleep() without a wake(), to look at `rung` and the result.
+	 * a moment. After true, a ring can be missing as well: sleep() sets a flag that senders
+	 * read without a memory fence. So every sleep has a time limit. A word may be unmapped
+	 * during the sleep, which then ends. No system call. Each thread calls sleep() of all
+	 * transports before it sleeps. When the last thread has woken up, wake() of all follows,
+	 * after false too. Other threads may call progress() in between. On NM_TRANSPORT_SILENT
+	 * kinds the engine also calls sleep() without a wake(), to look at `rung` and the result.
 	 */
 	bool (*sleep)(struct nm_transport *transport, struct nm_doorbells *doorbells);
 	/* No thread sleeps any more. No system call. nm_transport_unwoken(): nothing to do. */
@@ -291,8 +287,8 @@ struct nm_transport_ops {
 	unsigned int (*progress)(struct nm_transport *transport);
 	/*
 	 * Close every link normally, and free the transport, which may be NULL, with its links.
-	 * Blocks at most until transport->close_by_ns while peers take what was sent. Peers then see
-	 * source_down() with err 0, or -ECONNRESET if the time was too short. Calls no sink.
+	 * Blocks at most until transport->close_by_ns while peers take what was sent. Peers then
+	 * see source_down() with err 0, or -ECONNRESET if the time was too short. Calls no sink.
 	 */
 	void (*destroy)(struct nm_transport *transport);
 };
@@ -336,8 +332,8 @@ struct nm_copy_ops {
 	bool (*show_heap)(const struct nm_link *link, const struct iovec *piece,
 			  struct nm_span *ret_span);
 	/*
-	 * read_remote() for spans of the peer's heap, which have NM_SPAN_HEAP, if reads_heap is true.
-	 * -EFAULT: the first one is outside. -ENODATA: its owner never touched it, or it was
+	 * read_remote() for spans of the peer's heap, which have NM_SPAN_HEAP, if reads_heap is
+	 * true. -EFAULT: the first one is outside. -ENODATA: its owner never touched it, or it was
 	 * swapped out.
 	 */
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
@@ -365,8 +361,9 @@ struct nm_copy_ops {
 	void (*leave)(struct nm_link *link);
 	/*
 	 * These two let the engine choose: a peer that polls answers a packet sooner than a remote
-	 * copy ends, and a peer that computes does not. polled() announces that this endpoint polls.
-	 * polls() is true if the peer announced it within the last 2 ms. NOW_NS is nm_clock_ns().
+	 * copy ends, and a peer that computes does not. polled() announces that this endpoint
+	 * polls. polls() is true if the peer announced it within the last 2 ms. NOW_NS is
+	 * nm_clock_ns().
 	 */
 	void (*polled)(struct nm_transport *transport, uint64_t now_ns);
 	bool (*polls)(struct nm_link *link, uint64_t now_ns);
@@ -399,8 +396,8 @@ struct nm_place_ops {
 			    struct iovec *ret_memory);
 	/*
 	 * Within deliver() of a packet of PEER: its payload stays in place until release() of
-	 * *RET_HOLD or the end of the source, before which let_go() of the sink is called. Holds of a
-	 * source are numbered in the order of its packets. False: the payload cannot stay.
+	 * *RET_HOLD or the end of the source, before which let_go() of the sink is called. Holds of
+	 * a source are numbered in the order of its packets. False: the payload cannot stay.
 	 */
 	bool (*hold)(struct nm_transport *transport, const struct nm_peer *peer,
 		     uint64_t *ret_hold);
@@ -410,15 +407,16 @@ struct nm_place_ops {
 /* ---- Capability: the memory of devices, without the host ---- */
 
 /*
- * MEMORY is one piece of a device, with its mark (base/device.h). What cannot be done is logged once
- * for each buffer, with the reason.
+ * MEMORY is one piece of a device, with its mark (base/device.h). What cannot be done is logged
+ * once for each buffer, with the reason.
  */
 struct nm_gpudirect_ops {
 	/* May expect() and send() succeed there? The first call for a buffer may take long. */
 	bool (*reaches)(struct nm_link *link, const struct iovec *memory);
 	/*
-	 * Receive a message of that length from the peer, beside its packets. The peer sends it with
-	 * *RET_TAG, which others cannot guess. gpudirect_done() of the sink follows. 0 or -errno.
+	 * Receive a message of that length from the peer, beside its packets. The peer sends it
+	 * with *RET_TAG, which others cannot guess. gpudirect_done() of the sink follows. 0 or
+	 * -errno.
 	 */
 	int (*expect)(struct nm_link *link, const struct iovec *memory, uint64_t request,
 		      uint64_t *ret_tag);
@@ -449,10 +447,10 @@ struct nm_quarantine_ops {
 	void (*cast_out)(struct nm_transport *transport, const struct nm_identity *who,
 			 const char *what);
 	/*
-	 * Complete a quarantine that WHO began and reported on another channel. Delivers the packets
-	 * that WHO had sent before, at most one ring of them, and calls quarantined(), even if only
-	 * a link exists. If WHO is unknown or has ended here already, it calls nothing. In every
-	 * case WHO cannot connect here again. Until this call, send() to WHO may return 0 for
+	 * Complete a quarantine that WHO began and reported on another channel. Delivers the
+	 * packets that WHO had sent before, at most one ring of them, and calls quarantined(), even
+	 * if only a link exists. If WHO is unknown or has ended here already, it calls nothing. In
+	 * every case WHO cannot connect here again. Until this call, send() to WHO may return 0 for
 	 * packets that WHO does not take; `sent` counts them. The transport may also notice the end
 	 * first, and calls quarantined() then. Never called within its own progress() or finish().
 	 */
@@ -474,8 +472,8 @@ struct nm_move_ops {
 	int (*enter)(struct nm_transport *transport, const struct nm_address *address,
 		     struct nm_peer *peer, struct nm_link **ret_link, struct nm_reason *ret_reason);
 	/*
-	 * IS_SUSPENDED: within deliver() of a packet of PEER: no packet follows until resumed, and no
-	 * normal end is reported. False: packets and end follow.
+	 * IS_SUSPENDED: within deliver() of a packet of PEER: no packet follows until resumed, and
+	 * no normal end is reported. False: packets and end follow.
 	 */
 	void (*suspend)(struct nm_transport *transport, const struct nm_identity *who,
 			bool is_suspended);
@@ -485,25 +483,25 @@ struct nm_move_ops {
 	 */
 	uint64_t (*hold)(struct nm_link *link);
 	/*
-	 * WHO said that its last packet here ends at POSITION. Delivers what is left up to there, at
-	 * most one ring, and ends the source. -ENOENT: there is no source of WHO. -EBADMSG: the
+	 * WHO said that its last packet here ends at POSITION. Delivers what is left up to there,
+	 * at most one ring, and ends the source. -ENOENT: there is no source of WHO. -EBADMSG: the
 	 * ring does not end at POSITION, and the source is as it was. -EPIPE: the source ends in
 	 * another way, which progress() reports. Never called within its own progress().
 	 */
 	int (*take_rest)(struct nm_transport *transport, const struct nm_identity *who,
 			 uint64_t position);
 	/*
-	 * Send the packets of the held LINK from *POSITION on again, over TO, and advance *POSITION.
-	 * 0: all are sent. -EAGAIN: call again. -EBADMSG: no packet begins at *POSITION, or its bytes
-	 * may be overwritten. Other errors are those of send() on TO; -EMSGSIZE: a packet is too
-	 * large for TO.
+	 * Send the packets of the held LINK from *POSITION on again, over TO, and advance
+	 * *POSITION. 0: all are sent. -EAGAIN: call again. -EBADMSG: no packet begins at *POSITION,
+	 * or its bytes may be overwritten. Other errors are those of send() on TO; -EMSGSIZE: a
+	 * packet is too large for TO.
 	 */
 	int (*replay)(struct nm_link *link, uint64_t *position, struct nm_link *to);
 	/* The peer has, or will not get, what went over the held LINK. The link is then down. */
 	void (*leave)(struct nm_link *link);
 	/*
-	 * The engine has no use for WHO any more. While a machine is asked to leave, asked() follows
-	 * for it once more, from within progress().
+	 * The engine has no use for WHO any more. While a machine is asked to leave, asked()
+	 * follows for it once more, from within progress().
 	 */
 	void (*forget)(struct nm_transport *transport, const struct nm_identity *who);
 	/*
@@ -511,11 +509,11 @@ struct nm_move_ops {
 	 * true; set doorbells->rung if a report is due. False: no room. No system call.
 	 */
 	bool (*listen)(struct nm_transport *transport, struct nm_doorbells *doorbells);
-	/* True: it has left its memory; now and then, progress() gives it up or finds another one. */
+	/* True: it has left its memory. Now and then, progress() gives it up or finds another. */
 	bool (*is_away)(const struct nm_transport *transport);
 	/*
-	 * WHO has said on the network that its memory is at HOME now, and no more where its identity
-	 * names it. False: this transport has no such memory.
+	 * WHO has said on the network that its memory is at HOME now, and no more where its
+	 * identity names it. False: this transport has no such memory.
 	 */
 	bool (*home)(struct nm_transport *transport, const struct nm_identity *who,
 		     const uint8_t home[NM_HOME_LEN]);

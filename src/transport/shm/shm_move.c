@@ -241,8 +241,6 @@ static NM_COLD bool home(struct nm_transport *transport, const struct nm_identit
 }
 
 const struct nm_move_ops nm_shm_move_ops = {
-	.home = home,
-	.is_away = is_away,
 	.enter = enter,
 	.suspend = suspend,
 	.hold = hold,
@@ -251,4 +249,6 @@ const struct nm_move_ops nm_shm_move_ops = {
 	.leave = leave,
 	.forget = forget,
 	.listen = listen,
+	.is_away = is_away,
+	.home = home,
 };

@@ -15,7 +15,7 @@ struct shm_home {
 	unsigned int nr_lines;	       /* in the log, about failures to attach */
 };
 
-/* Attach and show a window: segment, claim and window of SHM. After an error nothing of them stays. */
+/* Attach and show a window: segment, claim and window of SHM. After an error none of them stays. */
 int nm_home_open(struct shm_transport *shm, const struct nm_vmseg_config *config,
 		 const uint8_t id[6], struct nm_reason *ret_reason);
 /* This endpoint has left its segment: look whether to give it up, or whether there is one again. */
