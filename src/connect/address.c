@@ -84,7 +84,8 @@ bool nm_identity_has_file(const struct nm_identity *who, uint64_t inode, uint64_
 	return !memcmp(who->place, bytes, sizeof(bytes));
 }
 
-_Static_assert(sizeof(((struct nm_identity *)0)->place) == NM_PLACE_FILE + NM_HOME_LEN, "both");
+_Static_assert(sizeof(((struct nm_identity *)0)->place) == NM_PLACE_FILE + NM_HOME_LEN,
+	       "a place names the file and the part");
 
 /* The host chooses the token, so no machine can choose this value. */
 void nm_home_name(const uint8_t token[NM_VMSEG_TOKEN_LEN], uint32_t part,

@@ -80,8 +80,9 @@ static inline struct nm_vmseg_wire *nm_vmseg_wire_of(const struct nm_sessions *s
 }
 
 /*
- * Find the slot of SESSION's peer: it shows the peer's name, in the peer's part. 0; -EHOSTUNREACH: one of the two machines is
- * asked to leave, or has left, and RET_PEER is set, too; -ENOENT, -EBADMSG; always with a reason.
+ * Find the slot of SESSION's peer: it shows the peer's name, in the peer's part. 0; -EHOSTUNREACH:
+ * one of the two machines is asked to leave, or has left, and RET_PEER is set, too; -ENOENT,
+ * -EBADMSG; always with a reason.
  */
 int nm_wire_vmseg_find(const struct nm_vmseg_wire *wire, const struct nm_session *session,
 		       struct nm_vmseg_peer *ret_peer, struct nm_reason *ret_reason);

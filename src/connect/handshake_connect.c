@@ -289,7 +289,6 @@ static bool end_turn(struct nm_sessions *sessions, uint64_t now)
 static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 		struct nm_reason *ret_reason)
 {
-	const struct nm_identity *who = &call->session->who;
 	uint64_t now = nm_clock_ns();
 	int err = -EAGAIN;
 
@@ -299,7 +298,7 @@ static int dial(struct nm_sessions *sessions, struct nm_handshake *call,
 		call->call_ns = now + PAUSE_NS;
 		if (!has_too_many_calls(sessions) || end_turn(sessions, now)) {
 			call->turn_ns = now;
-			err = sessions->wire->ops->connect(sessions, call, who, ret_reason);
+			err = sessions->wire->ops->connect(sessions, call, ret_reason);
 		} else if (!call->turn_ns) {
 			/* Its time begins when it is its turn. */
 			call->deadline_ns = now + sessions->config.connect_ms * NM_NS_PER_MS;

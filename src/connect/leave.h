@@ -15,8 +15,8 @@
 #include "connect/exchange.h"
 
 /*
- * 0; -EHOSTUNREACH with a reason: the own machine or that of PART is asked to leave, so no handshake
- * begins.
+ * 0; -EHOSTUNREACH with a reason: the own machine or that of PART is asked to leave, so no
+ * handshake begins.
  */
 int nm_leave_check(const struct nm_vmseg_wire *wire, uint32_t part, struct nm_reason *ret_reason);
 /* True if the own slot is FROZEN. */
@@ -32,8 +32,9 @@ bool nm_leave_is_over(const struct nm_sessions *sessions);
 void nm_leave_return(struct nm_sessions *sessions, uint64_t now_ns);
 /*
  * Look at the two machines of EXCHANGE, whose peer's slot is in STATE. Reports a change to the
- * endpoint, and a request to leave until it has an end, at most once a second. Asks a peer in FROZEN nothing. Ends a call that the peer did not
- * answer yet, and a session that a peer in FROZEN has ended: then true.
+ * endpoint, and a request to leave until it has an end, at most once a second. Asks a peer in
+ * FROZEN nothing. Ends a call that the peer did not answer yet, and a session that a peer in FROZEN
+ * has ended: then true.
  */
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		   enum nm_vmseg_state state, uint64_t now_ns);

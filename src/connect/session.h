@@ -13,9 +13,10 @@
  * any PID namespace. But another process may own the socket: only the peer's window shows an end.
  *
  * Threads: a service thread (all signals blocked) answers callers, takes the answers to calls of
- * this endpoint, removes dead sockets, and notices hangups. It reports by events, which the endpoint polls with one load. All functions here
- * are for the one thread that owns the endpoint. Only that thread changes the state of a session.
- * After fork() the child holds nothing of the parent's sessions.
+ * this endpoint, removes dead sockets, and notices hangups. It reports by events, which the
+ * endpoint polls with one load. All functions here are for the one thread that owns the endpoint.
+ * Only that thread changes the state of a session. After fork() the child holds nothing of the
+ * parent's sessions.
  */
 #ifndef NM_CONNECT_SESSION_H
 #define NM_CONNECT_SESSION_H
@@ -199,17 +200,17 @@ int nm_sessions_call(struct nm_sessions *sessions, const struct nm_identity *who
  */
 void nm_sessions_set_home(struct nm_sessions *sessions, const struct nm_identity *who,
 			  const uint8_t home[NM_HOME_LEN]);
-/* In a segment: true while this endpoint has left it, so nm_sessions_pause() may succeed; one load. */
+/* In a segment: true while this endpoint has left it: nm_sessions_pause() may succeed. One load. */
 bool nm_sessions_is_away(const struct nm_sessions *sessions);
 /*
- * Stop the service thread, and forget segment, claim and window, which the caller then destroys. All
- * sessions stay as they are; no direction begins until nm_sessions_resume(). False: this endpoint
- * has not left the segment, or has come back, and nothing changes.
+ * Stop the service thread, and forget segment, claim and window, which the caller then destroys.
+ * All sessions stay as they are; no direction begins until nm_sessions_resume(). False: this
+ * endpoint has not left the segment, or has come back, and nothing changes.
  */
 bool nm_sessions_pause(struct nm_sessions *sessions);
 /*
- * Serve again, with the segment, the claim and the window of CONFIG, and its dir; nothing else of it
- * is read. 0, or -errno with a reason, and still paused.
+ * Serve again, with the segment, the claim and the window of CONFIG, and its dir; nothing else of
+ * it is read. 0, or -errno with a reason, and still paused.
  */
 int nm_sessions_resume(struct nm_sessions *sessions, const struct nm_sessions_config *config,
 		       struct nm_reason *ret_reason);

@@ -12,8 +12,8 @@
  * other side is gone. A wire without such sockets holds the far end of a socket pair.
  *
  * All functions except create(), open() and hide() need sessions->lock. The service thread calls
- * them unless a comment names another thread; map() and hung_up() come from the thread that takes the
- * message. None of them waits for another process.
+ * them unless a comment names another thread; map() and hung_up() come from the thread that takes
+ * the message. None of them waits for another process.
  */
 #ifndef NM_CONNECT_WIRE_H
 #define NM_CONNECT_WIRE_H
@@ -50,11 +50,11 @@ struct nm_wire_ops {
 	/* In a forked child: close what would hide the parent's death. */
 	void (*forget)(struct nm_sessions *sessions);
 	/*
-	 * Connect HANDSHAKE to WHO and set its fd. By the calling thread. 0, or with a reason:
-	 * -ENOENT: WHO is not here, the usual case; -EAGAIN: not now, its fd is -1; -errno.
+	 * Connect HANDSHAKE to its peer and set its fd. By the calling thread. 0, or with a reason:
+	 * -ENOENT: the peer is not here, the usual case; -EAGAIN: not now, its fd is -1; -errno.
 	 */
 	int (*connect)(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		       const struct nm_identity *who, struct nm_reason *ret_reason);
+		       struct nm_reason *ret_reason);
 	/* Check if the caller on HANDSHAKE is allowed. 0 or -errno with a reason. */
 	int (*check_caller)(struct nm_handshake *handshake, struct nm_reason *ret_reason);
 	/*

@@ -300,7 +300,7 @@ static NM_COLD int connect_failed(struct dir_wire *wire, const char *name, int e
 }
 
 static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handshake,
-		       const struct nm_identity *who, struct nm_reason *ret_reason)
+		       struct nm_reason *ret_reason)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	char name[NM_SOCKET_NAME_LEN];
@@ -310,7 +310,7 @@ static int dir_connect(struct nm_sessions *sessions, struct nm_handshake *handsh
 	if (fd < 0)
 		return nm_connect_failed(ret_reason, "cannot create a socket", -errno);
 	handshake->fd = fd;
-	nm_socket_name(who->id, name);
+	nm_socket_name(handshake->session->who.id, name);
 	len = nm_rundir_address(&wire_of(sessions)->dir, name, &address);
 	if (connect(fd, (struct sockaddr *)&address, len) < 0) {
 		if (errno != EAGAIN && errno != EINTR)

@@ -160,14 +160,13 @@ static uint64_t new_number(void)
 }
 
 static int segment_connect(struct nm_sessions *sessions, struct nm_handshake *handshake,
-			   const struct nm_identity *who, struct nm_reason *ret_reason)
+			   struct nm_reason *ret_reason)
 {
 	struct nm_vmseg_wire *wire = wire_of(sessions);
 	struct nm_vmseg_peer peer;
 	struct nm_exchange *exchange;
 	int err, ends[2];
 
-	(void)who;
 	err = nm_wire_vmseg_find(wire, handshake->session, &peer, ret_reason);
 	if (err == -EHOSTUNREACH)
 		nm_session_await(sessions, handshake->session, peer.address.part, 0);
