@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libnearmetal-heap.so shows to a library that looks for it in the same process, by the name of
- * its only function beside those of malloc(). Another layout gets another name.
+ * What libnearmetal-heap.so shows to a library that looks for it in the same process, by the name
+ * of its only function beside those of malloc(). Another layout gets another name.
  */
 #ifndef NM_BASE_HEAP_FACE_H
 #define NM_BASE_HEAP_FACE_H

@@ -17,9 +17,9 @@ int nm_memfd_create(const char *name);
 /* 0 or -errno. The owner's mapping stays writable. */
 int nm_memfd_seal(int fd);
 /*
- * Check that FD, which came from another process, is such a memfd of this user, before anything else
- * is read of it. WHAT names it in the reason: "window". 0, or -errno with a reason: -EPERM: it is
- * not.
+ * Check that FD, which came from another process, is such a memfd of this user, before anything
+ * else is read of it. WHAT names it in the reason: "window". 0, or -errno with a reason: -EPERM: it
+ * is not.
  */
 int nm_memfd_check(int fd, const char *what, struct stat *ret_stat, struct nm_reason *ret_reason);
 

@@ -46,7 +46,7 @@ uint32_t nm_blocks_take(struct nm_blocks *blocks, uint32_t len, uint32_t align,
 uint32_t nm_blocks_len(const struct nm_blocks *blocks, uint32_t page);
 /* Give back the used block at PAGE. */
 void nm_blocks_give(struct nm_blocks *blocks, uint32_t page);
-/* Change the length of the used block at PAGE in place. False: there is no room behind it. */
+/* Change the length of the used block at PAGE in place. False: there is no room after it. */
 bool nm_blocks_resize(struct nm_blocks *blocks, uint32_t page, uint32_t len);
 /* The first used block at or after PAGE, or NM_BLOCK_NONE. PAGE begins a block. */
 uint32_t nm_blocks_next_used(const struct nm_blocks *blocks, uint32_t page);

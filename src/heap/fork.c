@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A child of fork() gets a private copy of the heap. The parent makes it in private memory before
- * the fork, the child puts it where the heap was, and the parent drops its own. So neither waits for
- * the other, and a child that dies early leaves nothing.
+ * the fork, the child puts it where the heap was, and the parent drops its own. So neither waits
+ * for the other, and a child that dies early leaves nothing.
  */
 #include <errno.h>
 #include <string.h>
@@ -89,8 +89,6 @@ static bool copy_blocks(void)
 		if (!knows_pages)
 			memcpy(nm_heap.copy + offset, nm_heap.base + offset, len);
 		page += nr;
-		if (page == blocks->nr_pages)
-			break;
 	}
 	return true;
 }

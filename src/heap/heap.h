@@ -28,8 +28,8 @@ extern struct nm_heap_bounds nm_heap_bounds;
 /* Read the knobs; from now on the heap may be used. */
 void nm_heap_start(void);
 /*
- * Before nm_heap_start(), and as early as can be: handlers of fork() that were registered before ours
- * write the parent's memory after it was copied, and use the child's before the copy is there.
+ * Before nm_heap_start(), and as early as can be: handlers of fork() that were registered before
+ * ours write the parent's memory after it was copied, and use the child's before the copy is there.
  */
 void nm_heap_watch_forks(void);
 /* SIZE bytes, zeros with IS_ZERO, at a multiple of ALIGN (a power of two), or NULL: no room. */

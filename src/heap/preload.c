@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libnearmetal-heap.so, a library for LD_PRELOAD: the functions of malloc(3). Large allocations go to
- * the heap (heap.h), all others and those that find no room there to the allocator behind, which may
- * be the C library's or the program's own.
+ * libnearmetal-heap.so, a library for LD_PRELOAD: the functions of malloc(3). Large allocations go
+ * to the heap (heap.h), all others and those that find no room there to the next allocator: the C
+ * library's, another preloaded one or the program's own.
  *
- * The allocator behind is looked up at the first call, before any constructor. dlsym() itself may
+ * The next allocator is looked up at the first call, before any constructor. dlsym() itself may
  * allocate, and gets a little memory from here that is never freed.
  */
 #include <dlfcn.h>
@@ -32,12 +32,12 @@ static struct {
 	void *(*memalign)(size_t align, size_t size);
 	void *(*valloc)(size_t size);
 	void *(*pvalloc)(size_t size);
-} behind;
+} next;
 
 enum { UNKNOWN, ASKING, KNOWN };
 static _Atomic int asked;
 
-/* ---- Before the allocator behind is known ---- */
+/* ---- Before the next allocator is known ---- */
 
 #define EARLY_SIZE (64U << 10)
 #define EARLY_HEAD 16U /* before each allocation: its length */
@@ -96,16 +96,16 @@ static NM_COLD bool ask(void)
 
 	if (!atomic_compare_exchange_strong(&asked, &expected, ASKING))
 		return expected == KNOWN;
-	find("malloc", &behind.malloc);
-	find("calloc", &behind.calloc);
-	find("realloc", &behind.realloc);
-	find("free", &behind.free);
-	find("malloc_usable_size", &behind.usable_size);
-	find("posix_memalign", &behind.posix_memalign);
-	find("aligned_alloc", &behind.aligned_alloc);
-	find("memalign", &behind.memalign);
-	find("valloc", &behind.valloc);
-	find("pvalloc", &behind.pvalloc);
+	find("malloc", &next.malloc);
+	find("calloc", &next.calloc);
+	find("realloc", &next.realloc);
+	find("free", &next.free);
+	find("malloc_usable_size", &next.usable_size);
+	find("posix_memalign", &next.posix_memalign);
+	find("aligned_alloc", &next.aligned_alloc);
+	find("memalign", &next.memalign);
+	find("valloc", &next.valloc);
+	find("pvalloc", &next.pvalloc);
 	atomic_store_explicit(&asked, KNOWN, memory_order_release);
 	nm_heap_watch_forks();
 	return true;
@@ -133,7 +133,7 @@ EXPORTED void *malloc(size_t size)
 		if (bytes)
 			return bytes;
 	}
-	return is_known() ? behind.malloc(size) : early_alloc(size);
+	return is_known() ? next.malloc(size) : early_alloc(size);
 }
 
 EXPORTED void *calloc(size_t nr, size_t size)
@@ -150,7 +150,7 @@ EXPORTED void *calloc(size_t nr, size_t size)
 		if (bytes)
 			return bytes;
 	}
-	return is_known() ? behind.calloc(nr, size) : early_alloc(total);
+	return is_known() ? next.calloc(nr, size) : early_alloc(total);
 }
 
 EXPORTED void free(void *bytes)
@@ -158,7 +158,7 @@ EXPORTED void free(void *bytes)
 	if (nm_unlikely(nm_heap_has(bytes)))
 		nm_heap_free(bytes);
 	else if (bytes && !is_early(bytes) && is_known())
-		behind.free(bytes);
+		next.free(bytes);
 }
 
 EXPORTED size_t malloc_usable_size(void *bytes)
@@ -167,7 +167,7 @@ EXPORTED size_t malloc_usable_size(void *bytes)
 		return nm_heap_len(bytes);
 	if (is_early(bytes))
 		return early_len(bytes);
-	return is_known() ? behind.usable_size(bytes) : 0;
+	return is_known() ? next.usable_size(bytes) : 0;
 }
 
 /* Into another place; LEN bytes of BYTES count. */
@@ -201,7 +201,7 @@ EXPORTED void *realloc(void *bytes, size_t size)
 		if (to)
 			return move(bytes, malloc_usable_size(bytes), to, size);
 	}
-	return is_known() ? behind.realloc(bytes, size) : NULL;
+	return is_known() ? next.realloc(bytes, size) : NULL;
 }
 
 EXPORTED void *reallocarray(void *bytes, size_t nr, size_t size)
@@ -215,7 +215,7 @@ EXPORTED void *reallocarray(void *bytes, size_t nr, size_t size)
 	return realloc(bytes, total);
 }
 
-/* In the heap, or NULL. Wrong arguments are left to the allocator behind. */
+/* In the heap, or NULL. Wrong arguments are left to the next allocator. */
 static void *take_aligned(size_t align, size_t size)
 {
 	return nm_heap_is_worth(size) && nm_is_power_of_two(align) ?
@@ -228,7 +228,7 @@ EXPORTED int posix_memalign(void **ret_bytes, size_t align, size_t size)
 	void *bytes = align % sizeof(void *) ? NULL : take_aligned(align, size);
 
 	if (!bytes)
-		return is_known() ? behind.posix_memalign(ret_bytes, align, size) : ENOMEM;
+		return is_known() ? next.posix_memalign(ret_bytes, align, size) : ENOMEM;
 	*ret_bytes = bytes;
 	return 0;
 }
@@ -237,21 +237,21 @@ EXPORTED void *aligned_alloc(size_t align, size_t size)
 {
 	void *bytes = take_aligned(align, size);
 
-	return bytes || !is_known() ? bytes : behind.aligned_alloc(align, size);
+	return bytes || !is_known() ? bytes : next.aligned_alloc(align, size);
 }
 
 EXPORTED void *memalign(size_t align, size_t size)
 {
 	void *bytes = take_aligned(align, size);
 
-	return bytes || !is_known() ? bytes : behind.memalign(align, size);
+	return bytes || !is_known() ? bytes : next.memalign(align, size);
 }
 
 EXPORTED void *valloc(size_t size)
 {
 	void *bytes = take_aligned((size_t)sysconf(_SC_PAGESIZE), size);
 
-	return bytes || !is_known() ? bytes : behind.valloc(size);
+	return bytes || !is_known() ? bytes : next.valloc(size);
 }
 
 /* Whole pages, as all blocks of the heap are. */
@@ -259,7 +259,7 @@ EXPORTED void *pvalloc(size_t size)
 {
 	void *bytes = take_aligned((size_t)sysconf(_SC_PAGESIZE), size);
 
-	return bytes || !is_known() ? bytes : behind.pvalloc(size);
+	return bytes || !is_known() ? bytes : next.pvalloc(size);
 }
 
 EXPORTED int nearmetal_heap_1(struct nm_heap_face *ret_face);

@@ -9,7 +9,7 @@
 #include "heap/blocks.h"
 
 #define NM_HEAP_PAGE ((size_t)4096)
-/* Larger alignments are left to the allocator behind. */
+/* Larger alignments are left to the next allocator. */
 #define NM_HEAP_ALIGN ((size_t)2 << 20)
 
 enum nm_heap_state {

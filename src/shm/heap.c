@@ -89,8 +89,8 @@ bool nm_own_heap_has(const struct nm_own_heap *heap, const void *start, uint64_t
 }
 
 /*
- * Without making a page, which would be charged to this process: after mlockall(MCL_FUTURE) a readable
- * mapping would be filled at once. Nor is it any part of this process's core dump.
+ * Without making a page, which would be charged to this process: after mlockall(MCL_FUTURE) a
+ * readable mapping would be filled at once. Nor is it any part of this process's core dump.
  */
 static void *map_unfilled(int fd, uint64_t size)
 {
@@ -107,6 +107,12 @@ static void *map_unfilled(int fd, uint64_t size)
 		return MAP_FAILED;
 	}
 	return base;
+}
+
+/* A bit for each page, in whole words. */
+static size_t size_of_present(const struct nm_foreign_heap *heap)
+{
+	return nm_align_up(heap->size / PAGE, WORD_PAGES) / 8;
 }
 
 int nm_foreign_heap_attach(int fd, struct nm_foreign_heap *ret_heap, struct nm_reason *ret_reason)
@@ -127,8 +133,7 @@ int nm_foreign_heap_attach(int fd, struct nm_foreign_heap *ret_heap, struct nm_r
 	err = nm_budget_take_spare(heap.size, ret_reason);
 	if (err)
 		return err;
-	heap.present = nm_pages_alloc((heap.size / PAGE + WORD_PAGES - 1) / WORD_PAGES *
-				      sizeof(*heap.present));
+	heap.present = nm_pages_alloc(size_of_present(&heap));
 	base = heap.present ? map_unfilled(fd, heap.size) : MAP_FAILED;
 	if (base == MAP_FAILED) {
 		err = heap.present ? -errno : -ENOMEM;
@@ -146,8 +151,7 @@ void nm_foreign_heap_detach(struct nm_foreign_heap *heap)
 {
 	if (!heap)
 		return;
-	nm_pages_free(heap->present,
-		      (heap->size / PAGE + WORD_PAGES - 1) / WORD_PAGES * sizeof(*heap->present));
+	nm_pages_free(heap->present, size_of_present(heap));
 	heap->present = NULL;
 	if (!heap->base)
 		return;

@@ -3,9 +3,10 @@
  * The heap of libnearmetal-heap.so that this process may have, and the heaps of neighbours, mapped
  * read-only: a large message that lies there is copied once (docs/design/heap.md).
  *
- * Places in a heap are offsets. A neighbour's heap is hostile as its window is: its bytes may change
- * during every read, and it may have pages that its owner never touched. A read of such a page would
- * take memory of this process, so only pages that are there are read. The seals keep them there.
+ * Places in a heap are offsets. A neighbour's heap is hostile as its window is: its bytes may
+ * change during every read, and it may have pages that its owner never touched. A read of such a
+ * page would take memory of this process, so only pages that are there are read. The seals keep
+ * them there.
  */
 #ifndef NM_SHM_HEAP_H
 #define NM_SHM_HEAP_H
@@ -23,8 +24,8 @@ struct nm_own_heap {
 };
 
 /*
- * Look for the heap of this process. The reason for its absence is only set if the library is there:
- * 0; -ENOENT: it is not; -errno with a reason. In each case RET_HEAP can be closed.
+ * Look for the heap of this process. The reason for its absence is only set if the library is
+ * there: 0; -ENOENT: it is not; -errno with a reason. In each case RET_HEAP can be closed.
  */
 int nm_own_heap_open(struct nm_own_heap *ret_heap, struct nm_reason *ret_reason);
 void nm_own_heap_close(struct nm_own_heap *heap);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library that the program is linked to, so its constructor runs before that of a preloaded one. Its
- * handlers of fork() use memory of the heap, which has to be whole in all of them.
+ * A library that the program is linked to, so its constructor runs before that of a preloaded one.
+ * Its handlers of fork() use memory of the heap, which has to be whole in all of them.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -233,7 +233,7 @@ NM_TEST(a_known_distance_saves_the_first_transfers)
 	NM_CHECK_EQ(m.last, NM_PROTOCOL_POOL);
 }
 
-/* Whether the sender writes its messages just before nobody tells: the rates do. */
+/* No fact says whether the sender has just written its messages: the rates show it. */
 NM_TEST(heap_is_chosen_by_its_rate)
 {
 	static const uint32_t unchanged[NM_NR_PROTOCOLS] = {0, 15000, 13000, 0, 0, 50000};
