@@ -15,7 +15,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -26,9 +25,9 @@
 #include "base/fork.h"
 #include "base/log.h"
 #include "base/params.h"
+#include "base/thread.h"
 #include "ucx/face.h"
 
-#define THREAD_STACK (64 * 1024)
 /* Sleeps where messages come without a ring, from the first to the longest in a row. */
 #define MOMENT_NS (50 * NM_NS_PER_US)
 #define LONGEST_MOMENT_NS NM_NS_PER_MS
@@ -84,25 +83,6 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	nm_container_of(watch, struct nm_ucx_wake, fork)->is_child = true;
 }
 
-static int start_thread(struct nm_ucx_wake *wake)
-{
-	sigset_t all, before;
-	pthread_attr_t attr;
-	int err;
-
-	pthread_attr_init(&attr);
-	pthread_attr_setstacksize(&attr, THREAD_STACK);
-	sigfillset(&all);
-	/* The thread inherits this mask, so it never receives the program's signals. */
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&wake->thread, &attr, serve, wake);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	if (!err)
-		pthread_setname_np(wake->thread, "nm-waker");
-	return err;
-}
-
 static struct nm_ucx_wake *create(void)
 {
 	struct nm_ucx_wake *wake = calloc(1, sizeof(*wake));
@@ -115,9 +95,10 @@ static struct nm_ucx_wake *create(void)
 	pthread_mutex_init(&wake->lock, NULL);
 	pthread_cond_init(&wake->given, NULL);
 	wake->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	err = wake->fd < 0 ? errno : start_thread(wake);
+	err = wake->fd < 0 ? -errno :
+			     nm_thread_start(&wake->thread, "nm-waker", false, serve, wake);
 	if (err) {
-		nm_error("ucx: no wake-up by a descriptor: %s", strerror(err));
+		nm_error("ucx: no wake-up by a descriptor: %s", strerror(-err));
 		if (wake->fd >= 0)
 			close(wake->fd);
 		free(wake);
