@@ -25,8 +25,8 @@ MIN_PART, MAX_PART = 2 << 20, 64 << 30
 MAX_DOCUMENT = 4 << 20
 """Bytes of the XML of a domain; that of a large server has some ten thousand."""
 
-_ID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
-_PROJECT = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ID_FORM = r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}"
+PROJECT_FORM = r"[A-Za-z0-9_-]{1,64}"
 _PORT = re.compile(r"pci\.[0-9]{1,3}")
 _SHOWN = 60
 _PASSED = ("hostdev", "interface[@type='hostdev']")
@@ -48,12 +48,12 @@ class ServerDomain:
 
 def is_id(text: object) -> bool:
     """Whether it is an ID of Nova."""
-    return isinstance(text, str) and _ID.fullmatch(text) is not None
+    return isinstance(text, str) and re.fullmatch(ID_FORM, text) is not None
 
 
 def is_project(text: object) -> bool:
     """Whether it is the ID of a project; Keystone's drivers make other ones than UUIDs."""
-    return isinstance(text, str) and _PROJECT.fullmatch(text) is not None
+    return isinstance(text, str) and re.fullmatch(PROJECT_FORM, text) is not None
 
 
 def read_server(document: str) -> ServerDomain | None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from openstack import exceptions as faults
-
-from nearmetal.cluster.backends.openstack.session import CloudSession
 from nearmetal.computed.domains import is_id
+
+if TYPE_CHECKING:
+    from nearmetal.cluster.backends.openstack.session import CloudSession
 
 _VERSION = "2.71"
 """The first version of Nova's API that names the group of a server."""
@@ -42,6 +42,8 @@ class NovaGroups:
 
     def membership(self, server: str) -> ServerMembership:
         """Return the project and group of a server; raises BackendError."""
+        from openstack import exceptions as faults  # noqa: PLC0415 - only where the service runs
+
         with self._session.asking(f"reading server {server}"):
             answer = self._session.sdk.compute.get(f"/servers/{server}", microversion=_VERSION)
             faults.raise_from_response(answer)

@@ -13,13 +13,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
-from nearmetal.computed.domains import MAX_PART, MIN_PART
+from nearmetal.computed.domains import ID_FORM, MAX_PART, MIN_PART, PROJECT_FORM
 from nearmetal.computed.settings import MAX_PARTS
 from nearmetal.config.model import Model
 from nearmetal.core.errors import StateError
 from nearmetal.core.files import MAX_STATE, read_regular, replace_file
 
-_Id = Annotated[str, Field(pattern=r"^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$")]
+_Id = Annotated[str, Field(pattern=f"^{ID_FORM}$")]
 
 
 class PartPhase(StrEnum):
@@ -51,7 +51,7 @@ class PartHolding(Model):
 class GroupSegment(Model):
     """The segment of the servers of one group and one project."""
 
-    project: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    project: Annotated[str, Field(pattern=f"^{PROJECT_FORM}$")]
     group: _Id
     name: Annotated[str, Field(pattern=r"^nearmetal-computed-[0-9a-f]{16}$")]
     part_size: Annotated[int, Field(ge=MIN_PART, le=MAX_PART)]

@@ -166,6 +166,7 @@ def read_status(directory: Path) -> dict[str, Any]:
     data = read_json(directory / "status.json")
     if not isinstance(data, dict):
         raise StateError(
-            f"no status in {directory}", "start the service: systemctl start nearmetal-computed"
+            f"cannot read a status in {directory}",
+            "as root, start the service: systemctl start nearmetal-computed",
         )
     return data

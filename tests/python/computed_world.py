@@ -13,6 +13,7 @@ from nearmetal.computed.holdings import Holdings
 from nearmetal.computed.keeper import PartKeeper
 from nearmetal.computed.segment_files import SegmentFiles
 from nearmetal.computed.servers import Deadline, SeenServer
+from nearmetal.computed.service import read_status
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
@@ -36,6 +37,15 @@ def uuid(number: int) -> str:
 
 
 GROUP, OTHER_GROUP = uuid(0xA), uuid(0xB)
+
+
+def states(state: Path) -> dict[str, str]:
+    """Return the state of the part of each server, or why it has none, as the service shows it."""
+    if not (state / "status.json").exists():
+        return {}
+    status = read_status(state)
+    held = {p["server"]: p["state"] for one in status["segments"] for p in one["parts"]}
+    return held | {one["server"]: one["why"] for one in status["refusals"]}
 
 
 class Killed(BaseException):

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,35 @@ def test_status_of_a_service_that_never_ran(
 ) -> None:
     assert main(["computed", "status", "--state", str(tmp_path)]) == 1
     assert "start the service" in capsys.readouterr().err
+
+
+WITHOUT_OPENSTACK = """
+import sys
+sys.modules["openstack"] = None
+from nearmetal.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_missing_package_is_named_by_serve_and_not_needed_by_status(tmp_path: Path) -> None:
+    clouds, settings = tmp_path / "clouds.yaml", tmp_path / "computed.yaml"
+    clouds.touch(0o600)
+    settings.write_text(f"version: 1\ncloud: c\nclouds: {clouds}\n")
+    (tmp_path / "status.json").write_text('{"segments": [], "refusals": [], "trouble": ""}')
+
+    def run(verb: str, *options: str) -> tuple[int, str]:
+        argv = (sys.executable, "-c", WITHOUT_OPENSTACK, "computed", verb, *options)
+        done = subprocess.run(
+            [*argv, "--state", str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stderr
+
+    code, told = run("serve", "--settings", str(settings))
+    assert code == 1
+    assert "nearmetal[openstack]" in told
+    code, told = run("status")
+    assert code == 4
+    assert "the service does not run" in told
 
 
 def test_serve_refuses_credentials_that_others_may_read(

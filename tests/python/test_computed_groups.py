@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openstack")
-
 from nearmetal.computed.groups import ServerMembership, read_membership
 
 SERVER, GROUP = "8f0e6a2c-8d1b-4b6c-9f5c-0a4f1f4d2c11", "8f0e6a2c-8d1b-4b6c-9f5c-0a4f1f4d2c22"

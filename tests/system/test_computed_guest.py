@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nearmetal-computed on a real libvirt and QEMU, with guests that boot: a job uses the segment.
 
-The domains have the metadata and the ports that Nova gives them. test_computed_nova.py has Nova.
+The domains have the metadata and the ports that Nova gives them. test_openstack_guests.py has Nova.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
 from nearmetal.computed.domains import EXTRA_SPEC, NOVA
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.segment_files import PREFIX, SegmentFiles
-from nearmetal.computed.service import ComputedService, read_status
+from nearmetal.computed.service import ComputedService
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.process import LocalRunner
 from nearmetal.image.seed import Seed
+from tests.python.computed_world import GROUP, RED, states, uuid
 from tests.system import hypervisors
 from tests.system import segment_checks as segment
 from tests.system.machines import Machine, Yard, built_image, free_port
-
-pytest.importorskip("openstack")
 
 pytestmark = [
     pytest.mark.system,
@@ -38,13 +37,7 @@ pytestmark = [
 ]
 
 NAMES = ("vm1", "vm2")
-RED, BLUE = "a" * 32, "b" * 32
-GROUP = "00000000-0000-4000-8000-00000000000a"
 SIZE = 16 << 20
-
-
-def uuid(number: int) -> str:
-    return f"00000000-0000-4000-8000-{number:012x}"
 
 
 class AnyProcess:
@@ -128,18 +121,10 @@ class Lab:
             self.thread.join(60)
             assert not self.thread.is_alive()
 
-    def states(self) -> dict[str, str]:
-        """Return the state of the part of each server, or why it has none."""
-        if not (self.state / "status.json").exists():
-            return {}
-        status = read_status(self.state)
-        held = {p["server"]: p["state"] for one in status["segments"] for p in one["parts"]}
-        return held | {one["server"]: one["why"] for one in status["refusals"]}
-
     def until(self, wanted: dict[str, str]) -> None:
         end = time.monotonic() + 120
-        while self.states() != wanted:
-            assert time.monotonic() < end, (self.states(), self.said)
+        while states(self.state) != wanted:
+            assert time.monotonic() < end, (states(self.state), self.said)
             time.sleep(0.2)
 
     def segments(self) -> list[Path]:

@@ -24,8 +24,8 @@ pytest.importorskip("openstack")
 
 from nearmetal.computed.domains import EXTRA_SPEC
 from nearmetal.computed.segment_files import PREFIX
-from nearmetal.computed.service import read_status
 from tests.openstack import hypervisor
+from tests.python.computed_world import states
 from tests.system.openstack_cloud import (
     QUIET,
     ROOT,
@@ -157,17 +157,9 @@ class Segments:
     def state(self) -> Path:
         return self.folder / "state"
 
-    def states(self) -> dict[str, str]:
-        """Return the state of the part of each server, or why it has none."""
-        if not (self.state / "status.json").exists():
-            return {}
-        status = read_status(self.state)
-        held = {p["server"]: p["state"] for one in status["segments"] for p in one["parts"]}
-        return held | {one["server"]: one["why"] for one in status["refusals"]}
-
     def until(self, wanted: dict[str, str]) -> None:
         for _ in self.cloud.waiting(f"{wanted}: {self.folder / 'log'}"):
-            if self.states() == wanted:
+            if states(self.state) == wanted:
                 return
 
     def files(self) -> list[Path]:

@@ -41,7 +41,7 @@ WORDS = "energy"
 """The name of the fact that says what the sum contains, or why there is none."""
 
 MOST_W = 1000
-"""More than a zone uses: no processor package is sold with half of it."""
+"""More than a zone uses: the largest packages are sold with about half of it."""
 
 _READ_S = 20.0
 _SECONDS = (5.0, 60.0)
@@ -110,16 +110,19 @@ def read_hosts(
     """Read the counters of the hosts of nodes. Without a backend, of this machine."""
     here = parse_counters(runner.run(Command(("/bin/sh", "-c", SCRIPT)), timeout_s=_READ_S).text)
     found = {} if here is None else {here.boot: here}
-    wanted: dict[str, str] = {} if backend or not here else {here.boot: "this machine"}
-    for node in nodes if backend else ():
-        assert backend is not None  # noqa: S101 - see above
-        command = backend.on_node(node, ["/bin/sh", "-c", SCRIPT], env={"PATH": "/usr/bin:/bin"})
-        answer = parse_counters(runner.run(command, timeout_s=_READ_S).text)
-        if answer is None:
-            return Reading(now(), {}, f"{node} did not say its counters")
-        # A container of this kernel may not read what this process may.
-        found.setdefault(answer.boot, answer)
-        wanted.setdefault(answer.boot, node)
+    wanted: dict[str, str] = {}
+    if backend is not None:
+        for node in nodes:
+            argv = ["/bin/sh", "-c", SCRIPT]
+            command = backend.on_node(node, argv, env={"PATH": "/usr/bin:/bin"})
+            answer = parse_counters(runner.run(command, timeout_s=_READ_S).text)
+            if answer is None:
+                return Reading(now(), {}, f"{node} did not say its counters")
+            # A container of this kernel may not read what this process may.
+            found.setdefault(answer.boot, answer)
+            wanted.setdefault(answer.boot, node)
+    elif here is not None:
+        wanted[here.boot] = "this machine"
     if not wanted:
         return Reading(now(), {}, "this machine did not say its counters")
     for boot, node in wanted.items():

@@ -209,16 +209,16 @@ segment_verify() {
 	esac
 }
 
-# segment_endpoints: a rank for each slot; the layout of a part has at most 256 endpoints.
+# segment_endpoints: a rank for each slot, or each processor of a machine of no cluster; the layout of a part has at most 256 endpoints.
 segment_endpoints() {
 	endpoints=1
-	[ -e "$run/nodes" ] || {
+	if [ -e "$run/nodes" ]; then
+		while read -r name _ slots _; do
+			[ "$name" != "$node" ] || endpoints=$slots
+		done <"$run/nodes"
+	else
 		endpoints=$(nproc)
-		return
-	}
-	while read -r name _ slots _; do
-		[ "$name" != "$node" ] || endpoints=$slots
-	done <"$run/nodes"
+	fi
 	[ "$endpoints" -le 256 ] || endpoints=256
 }
 
