@@ -7,20 +7,23 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from nearmetal.cluster.keys import KeyRing
 from nearmetal.cluster.ssh_nodes import OTHER_KEY, Nodes, machine_agent
 from nearmetal.config.model import Model
 from nearmetal.core.errors import BackendError
 from nearmetal.core.files import read_json, replace_file
-from nearmetal.core.process import Command
+from nearmetal.core.process import Command, Runner
 from nearmetal.image import GUEST_AGENT, parts_here
 from nearmetal.image.parts import GuestFile, foreign_tar, tar_of
 from nearmetal.image.seed import Seed
@@ -82,6 +85,38 @@ class GuestRecords:
         records = self.read()
         if records.pop(node, None) is not None:
             self.write(records)
+
+
+class SshGuests:
+    """The machines of a cluster that become nodes: their keys, their records, what they get."""
+
+    def __init__(self, directory: Path, runner: Runner) -> None:
+        self._directory, self._runner = directory, runner
+        self._keys = KeyRing(directory / "keys", runner)
+        self._records = GuestRecords(directory)
+
+    @cached_property
+    def _parts(self) -> bytes:
+        """What every guest gets."""
+        return guest_parts()
+
+    @cached_property
+    def _common(self) -> bytes:
+        return hashlib.sha256(self._parts).digest()
+
+    def _digest_of(self, nodes: Iterable[tuple[str, str, int]], address: str, mac: str) -> str:
+        """Return a digest of what a guest gets. `nodes`: names, addresses and slots of all nodes."""
+        text = json.dumps([sorted(nodes), address, mac])
+        return hashlib.sha256(self._common + text.encode()).hexdigest()
+
+    def forget(self, node: str) -> None:
+        """Forget a machine that is removed."""
+        self.close(node)
+        self._records.drop(node)
+
+    def close(self, node: str = "*") -> None:
+        """End kept connections to a guest that goes off, or to all."""
+        Nodes(self._directory, {}, self._runner).close(node)
 
 
 def guest_parts() -> bytes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import shutil
 import struct
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from nearmetal.core.errors import ImageError
 from nearmetal.core.files import replacing
@@ -44,8 +43,7 @@ def write_disk(path: Path, image: Image) -> None:
     table = _entry(_ALIGN, len(begin), _TAR, boots=True) + _entry(second, root, _LINUX)
     head = first[:_CODE] + int(identity, 16).to_bytes(4, "little") + bytes(2)
     try:
-        with replacing(path, shared=True) as text, image.root.open("rb") as squashed:
-            stream = cast("BinaryIO", text)
+        with replacing(path, shared=True) as stream, image.root.open("rb") as squashed:
             stream.write(head + table.ljust(64, b"\0") + b"\x55\xaa" + rest)
             stream.seek(_ALIGN)
             stream.write(begin)

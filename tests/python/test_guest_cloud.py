@@ -13,12 +13,13 @@ import pytest
 from nearmetal.core.resources import share
 from nearmetal.image.seed import SAY_KEY, FirstSeed, first_user_data
 
+KEY = "ssh-ed25519 " + "A" * 68
 FIRST = FirstSeed.model_validate(
     {
         "cluster": "c",
         "name": "n1",
         "interfaces": [{"mac": "fa:16:3e:00:00:01", "address": "10.77.0.11/24"}],
-        "ssh": {"authorized_keys": ["ssh-ed25519 " + "A" * 68]},
+        "ssh": {"authorized_keys": [KEY]},
     }
 )
 OURS = first_user_data(FIRST)
@@ -47,8 +48,16 @@ echo "$node"
 """
 
 
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
 def fetch(top: Path, **drives: bytes | None) -> subprocess.CompletedProcess[str]:
     """Run the unit with these drives, in the order of their names; None: no disc."""
+    if shutil.which("jq") is None:
+        pytest.skip("no jq, which this part of the unit uses")
     for place in ("etc", "run", "drives"):
         (top / place).mkdir()
     for name, data in drives.items():
@@ -57,16 +66,7 @@ def fetch(top: Path, **drives: bytes | None) -> subprocess.CompletedProcess[str]
         (folder / "user_data").write_bytes(OURS if data is None else data)
         if data is not None:
             (top / "drives" / name / "disc").touch()
-    script = SCRIPT.format(top=top, unit=share("guest", "unit"))
-    return subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-@pytest.fixture(autouse=True)
-def _programs() -> None:
-    if shutil.which("jq") is None:
-        pytest.skip("the built image has jq")
+    return run(SCRIPT.format(top=top, unit=share("guest", "unit")))
 
 
 def test_the_user_data_of_a_config_drive_are_read(tmp_path: Path) -> None:
@@ -100,18 +100,13 @@ def test_without_a_drive_there_is_no_seed(tmp_path: Path) -> None:
     assert fetch(tmp_path).returncode == 3
 
 
-KEY = "ssh-ed25519 " + "A" * 68
-
-
 def test_the_key_is_said_twice_as_the_kernel_may_cut_a_line(tmp_path: Path) -> None:
     for folder in ("etc", "run"):
         (tmp_path / folder).mkdir()
     (tmp_path / "etc" / "ssh_host_key.pub").write_text(f"{KEY} \n")
     script = SCRIPT.format(top=tmp_path, unit=share("guest", "unit"))
     script = script.partition("cloud_fetch ||")[0] + "sleep() { say pause; }\ncloud_say_key\n"
-    done = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(script)
     line = f"nearmetal: key {KEY}"
     assert done.stderr.splitlines() == [line, "pause", line]
 
@@ -120,13 +115,7 @@ def test_cloud_init_says_the_key_twice_at_both_places(tmp_path: Path) -> None:
     (tmp_path / "ssh_host_ed25519_key.pub").write_text(f"{KEY} root@host\n")
     script = SAY_KEY.replace("/etc/ssh/", f"{tmp_path}/")
     script = script.replace("/dev/", f"{tmp_path}/").replace(">$", ">>$")
-    done = subprocess.run(
-        ["sh", "-c", f'sleep() {{ echo "$1"; }}\n{script}'],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.split() == ["2", "0"]
+    done = run(f'sleep() {{ echo "$1"; }}\n{script}')
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "0"]), done.stderr
     for place in ("console", "ttyS0"):
         assert (tmp_path / place).read_text() == f"nearmetal: key {KEY}\n" * 2

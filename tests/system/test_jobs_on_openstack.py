@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +24,7 @@ from tests.system.machines import CACHE
 from tests.system.need import need_build
 from tests.system.openstack_cloud import QUIET, RealCloud, objects, running_cloud, spec_text
 from tests.system.openstack_guests import guest_bridge, machine_of, ports_of
-from tests.system.virtual_clusters import environment
+from tests.system.virtual_clusters import CommandLine
 
 pytestmark = [
     pytest.mark.system,
@@ -47,38 +44,12 @@ hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]
 
 
 @dataclass(frozen=True)
-class Site:
-    """A cloud, the command line with a state of its own, and an image."""
+class Site(CommandLine):
+    """A cloud, the command line on it, and an image."""
 
     cloud: RealCloud
-    folder: Path
     image: Path
     bridge: str
-
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        clouds = os.environ["OS_CLIENT_CONFIG_FILE"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *args],
-            env=environment(self.folder / "state") | {"OS_CLIENT_CONFIG_FILE": clouds},
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        with self.start(*args) as process:
-            out, err = process.communicate(timeout=900)
-        return subprocess.CompletedProcess(args, process.returncode, out, err)
-
-    def ok(self, *args: str) -> str:
-        done = self.run(*args)
-        assert done.returncode == 0, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
-
-    def json(self, verb: str, *args: str) -> Any:
-        return json.loads(self.run(verb, "--json", *args).stdout)
 
     def write(self, name: str, text: str, image: Path | None = None) -> str:
         path = self.folder / f"{name}.yaml"
@@ -94,7 +65,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     need_build()
     folder = tmp_path_factory.mktemp("jobs")
     with guest_bridge("10.82.0.1/24") as bridge, running_cloud(folder, bridge=bridge) as cloud:
-        found = Site(cloud, folder, folder / "disk.raw", bridge)
+        found = Site(folder, cloud, folder / "disk.raw", bridge)
         found.ok("image", "build", "--cache", str(CACHE), "--disk", str(found.image))
         yield found
 

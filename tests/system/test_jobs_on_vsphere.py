@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import subprocess
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import pytest
 from tests.system.hypervisors import ip
 from tests.system.need import need_build
 from tests.system.vcenter import PASSWORD, TEMPLATE, Simulator, machines_of, simulator
-from tests.system.virtual_clusters import environment
+from tests.system.virtual_clusters import CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,35 +56,10 @@ def guest_root() -> Path:
 
 
 @dataclass(frozen=True)
-class Site:
-    """A vCenter whose machines have guests, and the command line with a state of its own."""
+class Site(CommandLine):
+    """A vCenter whose machines have guests, and the command line on it."""
 
     vcenter: Simulator
-    folder: Path
-
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "nearmetal", *args],
-            env=environment(self.folder / "state") | {PASSWORD: "pass"},
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
-        with self.start(*args) as process:
-            out, err = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(args, process.returncode, out, err)
-
-    def ok(self, *args: str) -> str:
-        done = self.run(*args)
-        assert done.returncode == 0, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
-
-    def json(self, verb: str, *args: str) -> Any:
-        return json.loads(self.run(verb, "--json", *args).stdout)
 
     def write(self, name: str, *parts: str) -> str:
         path = self.folder / f"{name}.yaml"
@@ -106,7 +80,7 @@ def sites(folder: Path, **variables: str) -> Iterator[Site]:
         ip("link", "set", BRIDGE, "up")
         os.environ[PASSWORD] = "pass"
         for vcenter in simulator(folder, guests=guests):
-            yield Site(vcenter, folder)
+            yield Site(folder, vcenter)
     finally:
         os.environ.pop(PASSWORD, None)
         ip("link", "delete", BRIDGE)
@@ -311,30 +285,29 @@ def test_a_template_without_cloud_init(site: Site) -> None:
     site.ok("down", "--yes", path)
 
 
-def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
-    key = site.folder / "keys" / "root"
+def refused(site: Site, name: str, keys: str) -> str:
+    """Return what `up` says if the spec names this pair, for root and for sshd."""
+    key = site.folder / "keys" / keys
     access = f"ssh: {{identity: {key}, host_key: {public(key)}}}\n"
-    machine = f"machine: {{template: {TEMPLATE}}}\n"
-    path = site.write("wrong", access, machine, NODES)
+    path = site.write(name, access, f"machine: {{template: {TEMPLATE}}}\n", NODES)
     done = site.run("up", path)
     assert done.returncode == 1
-    assert "by ssh as root: its sshd does not have the expected host key (SHA256:" in done.stderr
-    assert "another machine answers" in done.stderr
-    assert "known_hosts" not in done.stderr
+    assert "cannot be entered by ssh as root: " in done.stderr
     site.ok("down", "--yes", path)
+    return done.stderr
+
+
+def test_a_machine_with_another_host_key_is_not_entered(site: Site) -> None:
+    said = refused(site, "wrong", "root")
+    assert "by ssh as root: its sshd does not have the expected host key (SHA256:" in said
+    assert "another machine answers" in said
+    assert "known_hosts" not in said
 
 
 def test_a_key_that_root_does_not_accept_is_refused_with_a_hint(site: Site) -> None:
-    key = site.folder / "keys" / "host"
-    access = f"ssh: {{identity: {key}, host_key: {public(key)}}}\n"
-    machine = f"machine: {{template: {TEMPLATE}}}\n"
-    path = site.write("denied", access, machine, NODES)
-    done = site.run("up", path)
-    assert done.returncode == 1
-    assert "cannot be entered by ssh as root" in done.stderr
-    assert "Permission denied" in done.stderr
-    assert "its sshd must let root log in with the key" in done.stderr
-    site.ok("down", "--yes", path)
+    said = refused(site, "denied", "host")
+    assert "Permission denied" in said
+    assert "its sshd must let root log in with the key" in said
 
 
 def public(key: Path) -> str:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearmetal.cluster.apply import Cluster, down
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
@@ -55,6 +56,29 @@ def start(state: Path, *args: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The command line with a state of its own in a folder."""
+
+    folder: Path
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return start(self.folder / "state", *args)
+
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*args) as process:
+            out, err = process.communicate(timeout=900)
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
+
+    def ok(self, *args: str) -> str:
+        done = self.run(*args)
+        assert done.returncode == 0, f"{args}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def json(self, verb: str, *args: str) -> Any:
+        return json.loads(self.run(verb, "--json", *args).stdout)
 
 
 @dataclass

@@ -178,7 +178,7 @@ class Arrival:
                 self._sleep(LOOK_S)
                 continue
             ready = [name for name in left if self._is_known(name, places[name])]
-            # Nobody is reached by a node that does not answer yet.
+            # A node that forwards logins must answer first.
             ready = [name for name in ready if places[name].through in {"", *entered}]
             entered |= self._enter(places, ready)
             left = [name for name in left if name not in entered]

@@ -83,7 +83,7 @@ class OpenstackBackend(SshBackend):
             self._guests = ServerGuests(spec, self._session, self._directory, runner)
         files = (ImageFile(path, runner) for path in spec.image_files)
         self._files = {file.path: file for file in files}
-        self._reasons: dict[str, str] = {}
+        self._lacking: dict[str, str] = {}
         """Why jobs cannot enter servers that run, as the last look found."""
         self._begun: dict[str, str] = {}
         """Nodes whose servers are made or started, by the IDs of the servers."""
@@ -157,7 +157,7 @@ class OpenstackBackend(SshBackend):
             parts.append(part_of(self.spec, Kind.NETWORK, ROUTER, router))
         for name, groups in world.groups.items():
             parts.append(part_of(self.spec, Kind.HOST, name, group_values(groups[0])))
-        lacking = self._reasons = self._lacking()
+        self._lacking = self._guests.lacking(world) if self._guests is not None else {}
         for name, server in world.servers.items():
             server_now = server_values(self.spec, world, self._catalog, name)
             item = part_of(self.spec, Kind.NODE, name, server_now)
@@ -167,16 +167,12 @@ class OpenstackBackend(SshBackend):
             parts.append(item)
             if server.status == "ERROR":
                 halted[item.key] = "Nova reports ERROR for it"
-            elif reason := why_unfinished(server) or lacking.get(name, ""):
+            elif reason := why_unfinished(server) or self._lacking.get(name, ""):
                 unfinished[item.key] = reason
         # What an interruption left of nodes that the spec has no longer; others use it again.
         broken |= {Key(Kind.NODE, name) for name in world.left - self._desired_nodes()}
         there = tuple(self._with_ground(part) for part in parts)
         return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
-
-    def _lacking(self) -> dict[str, str]:
-        """Return the reason for each running server that is not prepared for jobs."""
-        return self._guests.lacking(self._world) if self._guests is not None else {}
 
     def _wanted_images(self) -> set[str]:
         """Return the images that are whole, and those of the files that `facts` has read.
@@ -317,18 +313,14 @@ class OpenstackBackend(SshBackend):
     def status(self) -> list[NodeStatus]:
         """Return every node of the spec."""
         self.observe()
-        lacking = self._reasons
-        return [
-            self._status(host.name, node, lacking.get(node.name, ""))
-            for host, node in self.spec.nodes
-        ]
+        return [self._status(host.name, node) for host, node in self.spec.nodes]
 
-    def _status(self, host: str, node: CloudNode, lacking: str) -> NodeStatus:
+    def _status(self, host: str, node: CloudNode) -> NodeStatus:
         server = self._world.servers.get(node.name)
         if server is None:
             health = "not there"
         elif server.status in RUNS:
-            health = lacking or "running"
+            health = self._lacking.get(node.name, "running")
         else:
             health = str(server.status).lower()
         return NodeStatus(

@@ -14,10 +14,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +30,13 @@ from nearmetal.cluster.backends.openstack.arrival import (
 from nearmetal.cluster.backends.openstack.session import CloudSession, DeniedError
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
-from nearmetal.cluster.keys import KeyRing, known_hosts
+from nearmetal.cluster.keys import known_hosts
 from nearmetal.cluster.ssh_guests import (
     NEVER,
     OTHER,
     GuestNode,
-    GuestRecords,
+    SshGuests,
     deliver,
-    guest_parts,
 )
 from nearmetal.cluster.ssh_nodes import Nodes, login_options
 from nearmetal.core.errors import BackendError
@@ -70,16 +67,14 @@ def first_interfaces(catalog: Catalog, ports: Iterable[Any]) -> Iterator[SeedInt
         yield SeedInterface(mac=mac, address=f"{fixed['ip_address']}/{prefix}", gateway=gateway)
 
 
-class ServerGuests:
+class ServerGuests(SshGuests):
     """The guests of one cluster whose spec says that jobs enter its servers."""
 
     def __init__(
         self, spec: OpenstackSpec, session: CloudSession, directory: Path, runner: Runner
     ) -> None:
-        self.spec, self._session, self._runner = spec, session, runner
-        self._directory = directory
-        self._keys = KeyRing(directory / "keys", runner)
-        self._store = GuestRecords(directory)
+        super().__init__(directory, runner)
+        self.spec, self._session = spec, session
         self.specs = {node.name: (host.name, node) for host, node in spec.nodes}
 
     # The first boot
@@ -96,24 +91,15 @@ class ServerGuests:
 
     # What was brought, and what should be there
 
-    @cached_property
-    def _parts(self) -> bytes:
-        return guest_parts()
-
-    @cached_property
-    def _common(self) -> bytes:
-        return hashlib.sha256(self._parts).digest()
-
     def _digest(self, places: Mapping[str, GuestPlace], node: str) -> str:
         """Return a digest of what a guest gets."""
         own = places[node]
-        nodes = [(n, places[n].address, self.specs[n][1].slots) for n in sorted(places)]
-        text = json.dumps([nodes, own.address, own.mac])
-        return hashlib.sha256(self._common + text.encode()).hexdigest()
+        nodes = ((n, place.address, self.specs[n][1].slots) for n, place in places.items())
+        return self._digest_of(nodes, own.address, own.mac)
 
     def records(self) -> dict[str, GuestNode]:
         """Return the prepared machines by node."""
-        return self._store.read()
+        return self._records.read()
 
     def lacking(self, world: World) -> dict[str, str]:
         """Return the reason for each running server that is not prepared for jobs as it is now."""
@@ -185,15 +171,6 @@ class ServerGuests:
         where = {name: (address, gate(by)) for name, (address, by) in addresses.items()}
         return Nodes(self._directory, where, self._runner)
 
-    def forget(self, node: str) -> None:
-        """Forget a machine that is removed."""
-        self.close(node)
-        self._store.drop(node)
-
-    def close(self, node: str = "*") -> None:
-        """End kept connections to a guest, or to all."""
-        self._reach({}).close(node)
-
     # Making nodes
 
     def make_nodes(self, look: Callable[[], World]) -> None:
@@ -207,7 +184,8 @@ class ServerGuests:
         try:
             places = arrival.wait()
             fresh = arrival.first_keys
-            lacking = [n for n in places if n in fresh or self._lacks(places, n)]
+            records = self.records()
+            lacking = [n for n in places if n in fresh or self._is_other(records[n], places, n)]
             gates = {place.through for place in places.values()}
             # The others are reached by these.
             self._make(places, [n for n in lacking if n in gates], fresh)
@@ -226,10 +204,6 @@ class ServerGuests:
 
     def _at(self, places: Mapping[str, GuestPlace]) -> Nodes:
         return self._reach({n: (place.reach, place.through) for n, place in places.items()})
-
-    def _lacks(self, places: Mapping[str, GuestPlace], node: str) -> bool:
-        record = self.records().get(node)
-        return record is None or self._is_other(record, places, node)
 
     def _trust(self, first_keys: Mapping[str, str]) -> None:
         """Write the keys of the nodes, and those of machines that are none yet."""
@@ -260,7 +234,7 @@ class ServerGuests:
                 )
                 for node in some
             }
-            self._store.write({n: r for n, r in known.items() if n in self.specs} | made)
+            self._records.write({n: r for n, r in known.items() if n in self.specs} | made)
 
     def _seed(self, places: Mapping[str, GuestPlace], node: str) -> Seed:
         keys, own = self._keys.host_keys(places), places[node]

@@ -30,15 +30,14 @@ from nearmetal.cluster.backends.vsphere.machine import USER_DATA
 from nearmetal.cluster.backends.vsphere.marks import Found
 from nearmetal.cluster.backends.vsphere.settings import DHCP, HOST_KEY_PATTERN
 from nearmetal.cluster.backends.vsphere.spec import SshAccess, VsphereNode, VsphereSpec
-from nearmetal.cluster.keys import KeyRing, known_hosts
+from nearmetal.cluster.keys import known_hosts
 from nearmetal.cluster.ssh_guests import (
     LOOK_S,
     NEVER,
     OTHER,
     GuestNode,
-    GuestRecords,
+    SshGuests,
     deliver,
-    guest_parts,
     until_entered,
 )
 from nearmetal.cluster.ssh_nodes import Nodes
@@ -121,15 +120,14 @@ def published_key(found: Properties) -> str:
     return text if re.fullmatch(HOST_KEY_PATTERN, text) else ""
 
 
-class Guests:
+class Guests(SshGuests):
     """The guests of one cluster whose spec says how to log in to them."""
 
     def __init__(
         self, spec: VsphereSpec, access: SshAccess, directory: Path, runner: Runner
     ) -> None:
-        self._spec, self._access, self._directory, self._runner = spec, access, directory, runner
-        self._keys = KeyRing(directory / "keys", runner)
-        self._records = GuestRecords(directory)
+        super().__init__(directory, runner)
+        self._spec, self._access = spec, access
         self._wanted = spec.guest_addresses()
         self._lock = threading.Lock()
 
@@ -166,20 +164,10 @@ class Guests:
         pairs = ((n, self.address(n, m.properties)) for n, m in found.items() if n in self._on)
         return {node: address for node, address in pairs if address is not None}
 
-    @cached_property
-    def _parts(self) -> bytes:
-        """What every guest gets."""
-        return guest_parts()
-
     def _digest(self, ips: Mapping[str, str], own: GuestAddress) -> str:
         """Return a digest of what a guest gets. `ips`: the addresses of all nodes."""
-        nodes = [(name, ips[name], self._on[name][1].slots) for name in sorted(ips)]
-        text = json.dumps([nodes, own.ip, own.mac])
-        return hashlib.sha256(self._common + text.encode()).hexdigest()
-
-    @cached_property
-    def _common(self) -> bytes:
-        return hashlib.sha256(self._parts).digest()
+        nodes = ((name, ip, self._on[name][1].slots) for name, ip in ips.items())
+        return self._digest_of(nodes, own.ip, own.mac)
 
     def lacking(self, found: Mapping[str, Found]) -> dict[str, str]:
         """Return the reason for each running machine that is not prepared for jobs as it is now."""
@@ -215,15 +203,6 @@ class Guests:
     def _reach(self, addresses: Mapping[str, str]) -> Nodes:
         where = {name: (address, None) for name, address in addresses.items()}
         return Nodes(self._directory, where, self._runner)
-
-    def forget(self, node: str) -> None:
-        """Forget a machine that is removed."""
-        self.close(node)
-        self._records.drop(node)
-
-    def close(self, node: str = "*") -> None:
-        """End kept connections to a guest that goes off, or to all."""
-        self._reach({}).close(node)
 
     # Making nodes
 
