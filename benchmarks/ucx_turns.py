@@ -26,6 +26,7 @@ TESTS = {
     "tag_bw 64 KiB": ("-t", "tag_bw", "-s", "65536", "-n", "2000"),
     "tag_bw 1 MiB": ("-t", "tag_bw", "-s", "1048576", "-n", "200"),
     "am_lat 8 B": ("-t", "ucp_am_lat", "-s", "8", "-n", "20000"),
+    "am_bw 8 B": ("-t", "ucp_am_bw", "-s", "8", "-n", "100000"),
     "am_bw 8 KiB": ("-t", "ucp_am_bw", "-s", "8192", "-n", "10000"),
 }
 # Fields of the line that `ucx_perftest -v` prints, in microseconds: the median of latencies; for

@@ -68,6 +68,10 @@ def program_for_mpi(name: str, mpi: str, family: str) -> Path:
     return path if os.access(path, os.X_OK) else built_program(f"{name}-{family}")
 
 
+def _first_file(places: Sequence[Path]) -> Path | None:
+    return next((path.resolve() for path in places if path.is_file()), None)
+
+
 def provider_library() -> Path:
     """Return the provider: $NEARMETAL_PROVIDER_LIB, the build's, or an installed one.
 
@@ -75,9 +79,9 @@ def provider_library() -> Path:
     """
     given = os.environ.get("NEARMETAL_PROVIDER_LIB")
     places = [Path(given)] if given else built_places(PROVIDER)
-    for path in places:
-        if path.is_file():
-            return path.resolve()
+    found = _first_file(places)
+    if found:
+        return found
     if given:
         raise LaunchError(
             f"NEARMETAL_PROVIDER_LIB={given}: no such file",
@@ -92,10 +96,10 @@ def provider_library() -> Path:
 def heap_library(places: Sequence[Path] = ()) -> Path:
     """Return the library for LD_PRELOAD whose memory neighbours read; raises LaunchError."""
     places = places or built_places(HEAP)
-    for path in places:
-        if path.is_file():
-            return path.resolve()
-    raise LaunchError(f"{places[0]} is not there", f"{REMEDY}, or run without --heap")
+    found = _first_file(places)
+    if found is None:
+        raise LaunchError(f"{places[0]} is not there", f"{REMEDY}, or run without --heap")
+    return found
 
 
 def ucx_transport() -> Path:
@@ -104,14 +108,14 @@ def ucx_transport() -> Path:
     Raises LaunchError.
     """
     places = built_places(_UCX)
-    for path in places:
-        if path.is_file():
-            return path.resolve().parent
-    raise LaunchError(
-        f"the transport for UCX is not built: looked for {places[0]} and below /usr/lib and "
-        "/usr/local/lib",
-        f"{REMEDY}, or run with --fabric ofi",
-    )
+    found = _first_file(places)
+    if found is None:
+        raise LaunchError(
+            f"the transport for UCX is not built: looked for {places[0]} and below /usr/lib and "
+            "/usr/local/lib",
+            f"{REMEDY}, or run with --fabric ofi",
+        )
+    return found.parent
 
 
 def find_tool(name: str) -> Path | None:

@@ -58,13 +58,6 @@ static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *address)
 	return nm_ucx_iface_get_address(&iface->base.super, address);
 }
 
-static ucs_status_t get_device_address(uct_iface_h base, uct_device_addr_t *address)
-{
-	(void)base;
-	(void)address;
-	return UCS_OK;
-}
-
 static int is_reachable_v2(const uct_iface_h base, const uct_iface_is_reachable_params_t *params)
 {
 	struct nm_ucx_iface *iface = main_of(base);
@@ -242,22 +235,15 @@ static uct_iface_ops_t ops = {
 	.iface_event_arm = event_arm,
 	.iface_close = close_iface,
 	.iface_query = query,
-	.iface_get_device_address = get_device_address,
+	.iface_get_device_address = nm_ucx_iface_get_device_address,
 	.iface_get_address = get_address,
 	.iface_is_reachable = uct_base_iface_is_reachable,
 };
 
 static const uct_iface_internal_ops_t internal_ops = {
-	.iface_query_v2 = uct_iface_base_query_v2,
-	.iface_estimate_perf = uct_base_iface_estimate_perf,
-	.iface_vfs_refresh = ucs_empty_function,
-	.ep_query = ucs_empty_function_return_unsupported,
-	.ep_invalidate = ucs_empty_function_return_unsupported,
-	.ep_connect_to_ep_v2 = ucs_empty_function_return_unsupported,
+	NM_UCX_INTERNAL_OPS,
 	.iface_is_reachable_v2 = is_reachable_v2,
 	.ep_is_connected = is_connected,
-	.ep_get_device_ep = ucs_empty_function_return_unsupported,
-	.ep_put_sgl_zcopy = ucs_empty_function_return_unsupported,
 };
 
 ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,

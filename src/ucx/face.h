@@ -155,17 +155,31 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 			       const uct_iface_config_t *config, uct_iface_h *ret_iface);
 
 ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *address);
+/* Nearness is proven by a handshake, so there is nothing to compare. */
+ucs_status_t nm_ucx_iface_get_device_address(uct_iface_h iface, uct_device_addr_t *address);
 /* The latest interface of WORKER, or NULL. */
 struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
 /* The peer of PARAMS if it is met. NULL: UCX gets the reason. */
 struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 				  const uct_iface_is_reachable_params_t *params);
 
+/* Slots of uct_iface_internal_ops_t that are alike in both transports. */
+#define NM_UCX_INTERNAL_OPS                                                                        \
+	.iface_query_v2 = uct_iface_base_query_v2,                                                 \
+	.iface_estimate_perf = uct_base_iface_estimate_perf,                                       \
+	.iface_vfs_refresh = ucs_empty_function,                                                   \
+	.ep_query = ucs_empty_function_return_unsupported,                                         \
+	.ep_invalidate = ucs_empty_function_return_unsupported,                                    \
+	.ep_connect_to_ep_v2 = ucs_empty_function_return_unsupported,                              \
+	.ep_get_device_ep = ucs_empty_function_return_unsupported,                                 \
+	.ep_put_sgl_zcopy = ucs_empty_function_return_unsupported
+
 /* ---- copy.c ---- */
 
 ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 				    const uct_iface_params_t *params,
 				    const uct_iface_config_t *config, uct_iface_h *ret_iface);
+
 /* ---- remote.c ---- */
 
 /*
@@ -223,6 +237,7 @@ void nm_ucx_peer_begin(struct nm_peer *peer);
 void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why);
 /* Report the end of PEER to its endpoints during the next progress. */
 void nm_ucx_peer_report(struct nm_peer *peer);
+
 /* Bytes of the message that are not in the payload. */
 static inline size_t nm_ucx_header_len(const struct nm_packet *packet)
 {

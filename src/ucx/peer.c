@@ -364,12 +364,9 @@ static unsigned int progress_holding(struct nm_ucx_iface *iface)
 
 unsigned int nm_ucx_peers_progress(struct nm_ucx_iface *iface)
 {
-	unsigned int nr = 0;
+	unsigned int nr = progress_connecting(iface);
 
-	if (!nm_list_empty(&iface->connecting))
-		nr += progress_connecting(iface);
-	if (!nm_list_empty(&iface->holding))
-		nr += progress_holding(iface);
+	nr += progress_holding(iface);
 	while (!nm_list_empty(&iface->lost)) {
 		struct nm_peer *peer = nm_list_first(&iface->lost, struct nm_peer, node);
 

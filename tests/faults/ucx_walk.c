@@ -18,11 +18,12 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "common.h"
+#include "connect/rundir.h"
 #include "ucx/face.h"
 
 enum { VICTIM, SURVIVOR, THIRD, NR_ROLES };
@@ -31,9 +32,7 @@ enum { UNKNOWN, OPEN, NEVER };
 #define NR_MESSAGES 300u
 #define COPY_LEN 5000u
 #define PATIENCE_NS (30 * NM_NS_PER_S)
-#define STOPPED_MS 60
-
-static const char *const action_names[] = {"left alone", "killed", "stopped", "late"};
+#define STOPPED_NS (60 * NM_NS_PER_MS)
 
 struct shared {
 	struct nm_identity who[NR_ROLES];
@@ -48,18 +47,6 @@ static struct nm_ucx_iface *face;
 static unsigned int role, got[NR_ROLES];
 static bool is_lost;
 static uint8_t own_bytes[COPY_LEN];
-
-static size_t nr_places(void)
-{
-	return (size_t)(__stop_nm_faults - __start_nm_faults);
-}
-
-static void nap_ms(unsigned int ms)
-{
-	const struct timespec pause = {0, (long)(ms * NM_NS_PER_MS)};
-
-	nanosleep(&pause, NULL);
-}
 
 static _Noreturn void defect(const char *what)
 {
@@ -187,7 +174,7 @@ static bool converse(unsigned int other, int fd)
 	uct_ep_h base;
 
 	while (!atomic_load(&shared->open[other]))
-		nap_ms(1);
+		nap(NM_NS_PER_MS);
 	if (atomic_load(&shared->open[other]) == NEVER)
 		return false;
 	address.who = shared->who[other];
@@ -251,34 +238,9 @@ static void close_face(void)
 	free(face);
 }
 
-static unsigned int count_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	unsigned int nr = 0;
-
-	while (dir && readdir(dir))
-		nr++;
-	if (dir)
-		closedir(dir);
-	return nr;
-}
-
-static unsigned int count_windows(void)
-{
-	FILE *maps = fopen("/proc/self/maps", "re");
-	unsigned int nr = 0;
-	char line[512];
-
-	while (maps && fgets(line, sizeof(line), maps))
-		nr += strstr(line, "nearmetal-window") != NULL;
-	if (maps)
-		fclose(maps);
-	return nr;
-}
-
 static _Noreturn void act(void)
 {
-	unsigned int before = count_descriptors();
+	unsigned int before = count_entries("/proc/self/fd");
 	bool is_good = false;
 	int fd;
 
@@ -293,7 +255,8 @@ static _Noreturn void act(void)
 		is_good = converse(SURVIVOR, fd);
 	}
 	close_face();
-	if (role != VICTIM && (count_descriptors() != before || count_windows()))
+	if (role != VICTIM &&
+	    (count_entries("/proc/self/fd") != before || count_mappings("nearmetal-window")))
 		defect("something was left open");
 	_exit(is_good ? EXIT_GOOD : EXIT_LOST);
 }
@@ -333,7 +296,7 @@ static bool run(const char *mark, enum nm_fault_action action, unsigned int nth)
 			if (pids[i] != pid)
 				continue;
 			if (WIFSTOPPED(word)) {
-				nap_ms(STOPPED_MS);
+				nap(STOPPED_NS);
 				kill(pid, SIGCONT);
 				continue;
 			}
@@ -357,31 +320,29 @@ static bool run(const char *mark, enum nm_fault_action action, unsigned int nth)
 	return is_good;
 }
 
-static bool is_asked(const char *name, int argc, char **argv)
+/* Remove the rundir. Whatever nearmetal does not remove there itself is a defect. */
+static unsigned int remove_place(void)
 {
-	bool is_named = false;
-
-	for (int i = 1; i < argc; i++) {
-		if (argv[i][0] == '-')
-			continue;
-		is_named = true;
-		if (!strcmp(argv[i], name))
-			return true;
-	}
-	return !is_named;
-}
-
-/* Other endpoints remove those of killed ones, but only after a while. */
-static void remove_sockets(void)
-{
-	DIR *dir = opendir(dir_path);
 	struct dirent *entry;
+	struct nm_rundir dir;
+	struct nm_reason why;
+	unsigned int nr = 0;
+	DIR *stream;
 
-	while (dir && (entry = readdir(dir)))
-		if (entry->d_type == DT_SOCK)
-			unlinkat(dirfd(dir), entry->d_name, 0);
-	if (dir)
-		closedir(dir);
+	if (!nm_rundir_open(dir_path, &dir, &why)) {
+		nm_rundir_reap(&dir, 0);
+		nm_rundir_close(&dir);
+	}
+	stream = opendir(dir_path);
+	while (stream && (entry = readdir(stream))) {
+		if (unlinkat(dirfd(stream), entry->d_name, 0))
+			continue; /* "." and ".." */
+		printf("not ok: %s is left in the rundir\n", entry->d_name);
+		nr++;
+	}
+	if (stream)
+		closedir(stream);
+	return nr + (rmdir(dir_path) != 0);
 }
 
 int main(int argc, char **argv)
@@ -390,14 +351,12 @@ int main(int argc, char **argv)
 	size_t size = sizeof(*shared) + nr_places() * sizeof(shared->seen[0]);
 	unsigned int nr_marks = 0, nr_bad = 0;
 
-	if (!mkdtemp(dir_path))
+	shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED || !mkdtemp(dir_path))
 		return 1;
 	setenv("NEARMETAL_RUNDIR", dir_path, 1);
 	setenv("NEARMETAL_POOL_SIZE", "1M", 1);
 	setenv("NEARMETAL_LOG", "error", 0);
-	shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
-		return 1;
 	nr_bad += !run(NULL, NM_FAULT_NONE, 1);
 	for (size_t i = 0; i < nr_places(); i++) {
 		const char *name = __start_nm_faults[i]->name;
@@ -407,7 +366,7 @@ int main(int argc, char **argv)
 		for (size_t n = 0; n < i && is_first; n++)
 			is_first =
 				!shared->seen[n] || strcmp(__start_nm_faults[n]->name, name) != 0;
-		if (!shared->seen[i] || !is_first || !is_asked(name, argc, argv))
+		if (!shared->seen[i] || !is_first || !is_wanted(name, argv + 1 + is_sampled))
 			continue;
 		nr_marks++;
 		for (unsigned int action = NM_FAULT_KILL; action <= NM_FAULT_DELAY; action++) {
@@ -421,11 +380,7 @@ int main(int argc, char **argv)
 		}
 	}
 	nr_bad += !run(NULL, NM_FAULT_NONE, 1);
-	remove_sockets();
-	if (rmdir(dir_path)) {
-		printf("not ok: something is left in %s\n", dir_path);
-		nr_bad++;
-	}
+	nr_bad += remove_place();
 	printf("%u marks, %u defects\n", nr_marks, nr_bad);
 	return nr_bad || !nr_marks;
 }

@@ -14,7 +14,6 @@
  * usage: walk [--sample] [NAME...]   these marks alone; without, all that the linker has put into
  *                                    the table. --sample: each mark in one of its ways, by turns
  */
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -30,6 +29,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "cable.h"
+#include "common.h"
 #include "connect/rundir.h"
 #include "machines.h"
 #include "talk.h"
@@ -45,13 +45,6 @@ enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
 #define PATIENCE_NS (60 * NM_NS_PER_S)
 #define STOPPED_NS (60 * NM_NS_PER_MS)
 #define MOVE_NS (20 * NM_NS_PER_S)
-
-static const char *const action_names[] = {
-	[NM_FAULT_NONE] = "left alone",
-	[NM_FAULT_KILL] = "killed",
-	[NM_FAULT_STOP] = "stopped",
-	[NM_FAULT_DELAY] = "late",
-};
 
 /* What all processes of a run see. */
 struct shared {
@@ -76,43 +69,6 @@ static struct shared *shared;
 static bool sampled;
 /* In memory: whoever writes to a mapped file waits while a disk takes its pages, seconds on a busy one. */
 static char dir_path[] = "/dev/shm/nearmetal-walk-XXXXXX";
-
-static size_t nr_places(void)
-{
-	return (size_t)(__stop_nm_faults - __start_nm_faults);
-}
-
-static void nap(uint64_t ns)
-{
-	const struct timespec pause = {0, (long)ns};
-
-	nanosleep(&pause, NULL);
-}
-
-static unsigned int count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	unsigned int nr = 0;
-
-	while (dir && readdir(dir))
-		nr++;
-	if (dir)
-		closedir(dir);
-	return nr;
-}
-
-static unsigned int count_windows(void)
-{
-	FILE *maps = fopen("/proc/self/maps", "re");
-	unsigned int nr = 0;
-	char line[512];
-
-	while (maps && fgets(line, sizeof(line), maps))
-		nr += strstr(line, "nearmetal-window") || strstr(line, dir_path);
-	if (maps)
-		fclose(maps);
-	return nr;
-}
 
 static void wait_for(unsigned int role)
 {
@@ -237,7 +193,7 @@ static int play_victim(struct run *run)
 
 static int play_survivor(struct run *run)
 {
-	unsigned int fds = count_entries("/proc/self/fd");
+	unsigned int fds = count_entries("/proc/self/fd"), nr_windows;
 	enum talk_end end;
 
 	open_talker(run, SURVIVOR);
@@ -252,9 +208,10 @@ static int play_survivor(struct run *run)
 		return EXIT_DEFECT;
 	}
 	talker_close(&run->talkers[SURVIVOR]);
-	if (count_entries("/proc/self/fd") != fds || count_windows()) {
+	nr_windows = count_mappings("nearmetal-window") + count_mappings(dir_path);
+	if (count_entries("/proc/self/fd") != fds || nr_windows) {
 		snprintf(shared->words, sizeof(shared->words), "left %u descriptors, %u windows",
-			 count_entries("/proc/self/fd") - fds, count_windows());
+			 count_entries("/proc/self/fd") - fds, nr_windows);
 		return EXIT_DEFECT;
 	}
 	return end == TALK_GOOD ? EXIT_GOOD : EXIT_LOST;
@@ -493,17 +450,6 @@ static int open_place(void)
 		return -1;
 	setenv("NEARMETAL_RUNDIR", dir_path, 1);
 	return 0;
-}
-
-/* Is NAME asked for? ONLY ends with NULL; none: all are. */
-static bool is_wanted(const char *name, char *const *only)
-{
-	bool all = !*only;
-
-	for (; *only; only++)
-		if (!strcmp(*only, name))
-			return true;
-	return all;
 }
 
 /* Walk every NR_WALKERS-th mark from FIRST on, of those in ONLY. Returns the exit status. */

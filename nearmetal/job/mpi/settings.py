@@ -88,12 +88,12 @@ class Request:
     """The wishes of a job to its MPI. Paths are as the nodes see them.
 
     `provider_directory`: where the nodes have links to providers; None: they see the providers
-    themselves. `provider_names`: files in the libraries of the MPI that are providers. `ucx`: the MPI uses nearmetal over
-    UCX; None: over libfabric. `stack`: a way of the MPI itself, with the stock provider; None: the
-    one over TCP.
-    `one_host`: all nodes share a host, so they meet in memory. `libfabric`: the version that the
-    MPI loads, for example (1, 17); None: the one that belongs to the MPI. `fabric_providers`: the
-    directory of providers that this libfabric reads by itself, if there is one.
+    themselves. `provider_names`: files in the libraries of the MPI that are providers. `ucx`: the
+    MPI uses nearmetal over UCX; None: over libfabric. `stack`: a way of the MPI itself, with the
+    stock provider; None: the one over TCP. `one_host`: all nodes share a host, so they meet in
+    memory. `libfabric`: the version that the MPI loads, for example (1, 17); None: the one that
+    belongs to the MPI. `fabric_providers`: the directory of providers that this libfabric reads by
+    itself, if there is one.
     """
 
     provider: Provider
