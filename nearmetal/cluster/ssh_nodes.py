@@ -196,11 +196,12 @@ NO_WAY = "this machine must reach the network of the cluster"
 def entry_failure(
     node: str, what: str, reason: str, kind: type[BackendError] = BackendError
 ) -> BackendError:
-    """Return the error of a machine that ssh could not enter, with the hint for the reason."""
+    """Return the error of a command or login by ssh, with the hint for the reason."""
     low, hint = reason.lower(), ""
     if "timed out" in low or "no route" in low or "unreachable" in low:
         hint = NO_WAY
-    elif "permission denied" in low:
+    elif "permission denied (" in low:
+        # ssh names the methods that it has tried; without them, a command was denied a file.
         hint = "its sshd must let root log in with the key that the machine got at its first boot"
     elif "host key" in low or "identification has changed" in low:
         sent = re.search("SHA256:[A-Za-z0-9+/]{43}", reason)

@@ -48,15 +48,15 @@ struct nm_engine {
 	struct nm_list claimed;		/* messages set aside by PEEK|CLAIM, through all_node */
 	uint64_t published_ns;		/* when config.publish was called last */
 	struct nm_memory_watch regions; /* shows the domain's regions on `publisher` */
-	uint32_t opening;		/* number of the own moves to another segment or part */
-	uint8_t home[NM_HOME_LEN];	/* the part since the last one */
-	struct nm_transport *moved;	/* the channel there */
 	struct nm_transport *publisher; /* that can show them; NULL: none */
 	bool publishing;
 	struct nm_stages *stages;     /* NULL until bytes of a device move */
 	struct nm_failed failed;      /* ever */
 	struct nm_peer *crash_untold; /* it crashed, and no completion has said so yet */
 	uint64_t asked_ns;	      /* the last report of a transport by asked(); 0: none */
+	uint32_t opening;	      /* number of the own moves to another segment or part */
+	uint8_t home[NM_HOME_LEN];    /* the part since the last one */
+	struct nm_transport *moved;   /* the channel there */
 };
 
 static inline struct nm_match *nm_match_of(struct nm_engine *engine, bool tagged)

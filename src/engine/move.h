@@ -113,7 +113,7 @@ void nm_move_on_moved(const struct nm_incoming *in);
 /* move_home.c: the sink's function, and HOME. */
 void nm_sink_homed(struct nm_transport *from, const uint8_t home[NM_HOME_LEN]);
 void nm_move_on_home(const struct nm_incoming *in);
-/* PEER uses the network: it may have to know that this endpoint has moved. */
+/* PEER may use the network: if this endpoint has moved, such a peer has to know it. */
 void nm_move_introduce(struct nm_engine *engine, struct nm_peer *peer);
 /* Send what is due, and go on. Returns the number of packets sent. For a peer with a move. */
 unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer) NM_COLD;

@@ -50,7 +50,10 @@ void nm_move_want_back(struct nm_engine *engine, struct nm_peer *peer, struct nm
 	nm_peer_activate(engine, peer);
 }
 
-/* Call the peer in memory, once it knows where this endpoint is, until it answers. 0: move->met is set. */
+/*
+ * Call the peer in memory, once it knows where this endpoint is, until it answers.
+ * 0: move->met is set.
+ */
 static int meet(struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;

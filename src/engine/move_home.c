@@ -56,8 +56,8 @@ unsigned int nm_move_say_home(struct nm_engine *engine, struct nm_peer *peer)
 	return 1;
 }
 
-/* What is known of PEER's home, for FROM. */
-static bool settle(struct nm_peer *peer, struct nm_transport *from)
+/* FROM looks for PEER at its home from now on. False: FROM has no such memory. */
+static bool take_home(struct nm_peer *peer, struct nm_transport *from)
 {
 	return from->move->home(from, &peer->who, peer->move->home);
 }
@@ -77,7 +77,7 @@ void nm_sink_homed(struct nm_transport *from, const uint8_t home[NM_HOME_LEN])
 		    nm_identity_equal(&peer->who, &engine->config.who))
 			continue;
 		if (peer->move && peer->move->opening)
-			(void)settle(peer, from);
+			(void)take_home(peer, from);
 		nm_move_introduce(engine, peer);
 		nm_move_want_back(engine, peer, from);
 	}
@@ -91,7 +91,7 @@ static void look_for(struct nm_engine *engine, struct nm_peer *peer)
 	for (unsigned int i = 0; i < engine->nr_polled; i++) {
 		struct nm_transport *t = engine->polled[i];
 
-		if (!t->move || !settle(peer, t))
+		if (!t->move || !take_home(peer, t))
 			continue;
 		nm_move_want_back(engine, peer, t);
 		if (!peer->move->memory)

@@ -154,8 +154,7 @@ void nm_peer_set_link(struct nm_peer *peer, struct nm_link *link, const struct n
 		nm_move_first_session(peer);
 	nm_unexpected_on_link(peer, t->eager_max);
 	nm_peer_sends_on(peer, t->kind->channel);
-	if (peer->engine->opening)
-		nm_move_introduce(peer->engine, peer);
+	nm_move_introduce(peer->engine, peer);
 	t->ops->describe(link, &facts);
 	facts.label.text[sizeof(facts.label.text) - 1] = '\0';
 	if (facts.label.text[0])

@@ -12,7 +12,8 @@
  * The receiver alone decides what is requested and in which order; the sender follows
  * and knows that it is done by ACK, or by having sent what came with LAST. Addresses are the other
  * side's word: the kernel checks them, and a lie spoils only the liar's own message. Spans of a heap
- * that the receiver maps (shm/heap.h) are offsets: the receiver reads there itself, and nothing more.
+ * that the receiver maps (shm/heap.h) are offsets: the receiver reads there itself, and nothing
+ * else.
  */
 #include <errno.h>
 #include <string.h>

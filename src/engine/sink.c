@@ -101,8 +101,7 @@ struct nm_peer *nm_sink_source_up(struct nm_transport *from, const struct nm_ide
 	peer->was_known |= !nm_peer_is_unlisted(peer);
 	if (nm_peer_is_unlisted(peer))
 		engine->nr_unresolved++;
-	if (engine->opening)
-		nm_move_introduce(engine, peer);
+	nm_move_introduce(engine, peer);
 	return peer;
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from nearmetal.cluster.move.site import MoveOptions
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind, Observed
 from nearmetal.cluster.spec import parse_spec
-from nearmetal.cluster.ssh_nodes import Nodes, NodeSilentError
+from nearmetal.cluster.ssh_nodes import Nodes, NodeSilentError, entry_failure
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, CommandError, Interrupted
 from nearmetal.core.process import Command, Completed, LocalRunner
@@ -269,6 +270,18 @@ def test_only_a_guest_that_refuses_the_segment_goes_without_it(
     else:
         assert "n1 has no segment on host h1" in moves._back(MOVE, item, "h1")
     assert seeds == asked_for
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("root@10.0.0.1: Permission denied (publickey).", "must let root log in"),
+        ("leave: mv: cannot write in /run: Permission denied", "^$"),
+    ],
+    ids=["by sshd", "by the guest"],
+)
+def test_only_a_refused_login_has_the_hint_to_let_root_in(reason: str, hint: str) -> None:
+    assert re.search(hint, entry_failure("n1", "it does not leave", reason).hint)
 
 
 def test_the_exit_code_of_a_program_is_in_its_error() -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves with a failure or a kill at each step, on hypervisors in memory.
 
-Each step changes one thing of the world, or cuts hosts off. Whatever happens, the machine ends at one of the two
-hosts, with its devices and its processes in the segment, and nothing is left of the move.
+Each step changes one thing of the world, or cuts hosts off. Whatever happens, the machine ends at
+one of the two hosts, with its devices and its processes in the segment, and nothing is left of the
+move.
 """
 
 from __future__ import annotations
@@ -206,6 +207,14 @@ def mover(world: World, clock: Callable[[], float] = time.monotonic) -> Mover:
     return Mover(world, clock=clock, pause_s=0)
 
 
+def killed(records: MoveRecords, at: int) -> World:
+    """Return the world after a command whose process ended at a step of its move."""
+    world = World(records, at, Killed)
+    with pytest.raises(Killed):
+        mover(world).move(MOVE)
+    return world
+
+
 @pytest.fixture
 def records(tmp_path: Path) -> MoveRecords:
     return MoveRecords(tmp_path)
@@ -244,9 +253,7 @@ def test_a_kill_at_each_step_and_again_at_each_later_step(records: MoveRecords) 
     for first in range(nr_steps(records)):
         second = 0
         while True:
-            world = World(records, first, Killed)
-            with pytest.raises(Killed):
-                mover(world).move(MOVE)
+            world = killed(records, first)
             world.at, world.steps = second, 0
             try:
                 mover(world).complete()
@@ -267,9 +274,7 @@ def test_a_kill_and_then_a_failure_at_each_step(records: MoveRecords) -> None:
     for first in range(nr_steps(records)):
         second, reached = 0, True
         while reached:
-            world = World(records, first, Killed)
-            with pytest.raises(Killed):
-                mover(world).move(MOVE)
+            world = killed(records, first)
             world.at, world.steps, world.how = second, 0, BackendError
             try:
                 mover(world).complete()
@@ -323,9 +328,7 @@ def test_a_kill_and_then_a_host_that_does_not_answer(
     for first in range(nr_steps(records)):
         second, reached = 0, True
         while reached:
-            world = World(records, first, Killed)
-            with pytest.raises(Killed):
-                mover(world).move(MOVE)
+            world = killed(records, first)
             world.at, world.steps, world.cuts = second, 0, cuts
             try:
                 mover(world).complete()
@@ -380,9 +383,7 @@ def test_an_action_without_another_way_is_tried_and_then_named(
 
 
 def test_a_machine_that_runs_nowhere_is_named_and_leaves_no_record(records: MoveRecords) -> None:
-    world = World(records, 9, Killed)
-    with pytest.raises(Killed):
-        mover(world).move(MOVE)
+    world = killed(records, 9)
     world.machine = {"h1": ABSENT, "h2": PAUSED}
     with pytest.raises(StateError, match="runs on neither host"):
         mover(world).complete()

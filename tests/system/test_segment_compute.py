@@ -14,13 +14,15 @@ import pytest
 
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, site
-from tests.system.mpi_jobs import NEAR_FAR, Cluster, compile_for
+from tests.system.mpi_jobs import NEAR_FAR, compile_for
 from tests.system.test_segment_leave import are_on, ask, seen, within
-from tests.system.test_segment_nodes import CHANNELS, HOSTS, SEGMENT, share
+from tests.system.test_segment_nodes import CHANNELS, cluster_with_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from subprocess import Popen
+
+    from tests.system.mpi_jobs import Cluster
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
 
@@ -52,16 +54,9 @@ class Computed:
 def computing() -> Iterator[Cluster]:
     with site() as place:
         compile_for([MPI], SOURCE, place.directory)
-        path = place.write("spec.yaml", f"{NEAR_FAR}show: ['{place.directory}']\n")
-        place.ok("up", path)
-        cluster = Cluster(place, path)
-        share(cluster)
-        yield cluster
-        for nodes in HOSTS.values():
-            place.ok("exec", path, nodes[0], "--", "rm", SEGMENT)
-        place.look(path)
-        place.ok("down", "--yes", path)
-        place.assert_no_trace()
+        text = f"{NEAR_FAR}show: ['{place.directory}']\n"
+        with cluster_with_segments(place, text) as cluster:
+            yield cluster
 
 
 @contextmanager
@@ -94,6 +89,15 @@ def end_of(job: Popen[str], cluster: Cluster, thread: str) -> list[Computed]:
     return [Computed(*map(float, words[1:])) for words in found]
 
 
+def cost(ranks: list[Computed]) -> str:
+    """Say what the job cost its computation."""
+    return (
+        f"of {ranks[0].ended - ranks[0].began:.1f} s the work was slower by "
+        f"{max(rank.slower_s for rank in ranks):.2f} s at most, and other threads used "
+        f"{max(rank.others_s for rank in ranks):.3f} s at most\n"
+    )
+
+
 def test_a_machine_goes_and_comes_while_all_compute(computing: Cluster) -> None:
     with job_that_computes(computing, "on") as job:
         asked = time.time()
@@ -107,10 +111,7 @@ def test_a_machine_goes_and_comes_while_all_compute(computing: Cluster) -> None:
         ranks = end_of(job, computing, "on")
     assert all(rank.began < asked and back < rank.ended for rank in ranks), ranks
     sys.stdout.write(
-        f"frozen after {frozen - asked:.2f} s, back after {back - asked:.2f} s; of "
-        f"{ranks[0].ended - ranks[0].began:.1f} s the work was slower by "
-        f"{max(rank.slower_s for rank in ranks):.2f} s at most, and other threads used "
-        f"{max(rank.others_s for rank in ranks):.3f} s at most\n"
+        f"frozen after {frozen - asked:.2f} s, back after {back - asked:.2f} s; {cost(ranks)}"
     )
 
 
@@ -123,8 +124,4 @@ def test_without_the_thread_the_machine_waits(computing: Cluster) -> None:
             time.sleep(0.2)
         ranks = end_of(job, computing, "off")
     assert all(rank.began < asked < asked + LONG_S < rank.ended for rank in ranks), ranks
-    sys.stdout.write(
-        f"without the thread, of {ranks[0].ended - ranks[0].began:.1f} s the work was slower by "
-        f"{max(rank.slower_s for rank in ranks):.2f} s at most, and other threads used "
-        f"{max(rank.others_s for rank in ranks):.3f} s at most\n"
-    )
+    sys.stdout.write(f"without the thread, {cost(ranks)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,8 @@ from tests.system.need import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.system.local import Site
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
 
@@ -75,19 +78,25 @@ def share(cluster: Cluster) -> None:
             )
 
 
+@contextmanager
+def cluster_with_segments(place: Site, text: str) -> Iterator[Cluster]:
+    """The cluster of a spec whose hosts have a segment each; it leaves nothing."""
+    path = place.write("spec.yaml", text)
+    place.ok("up", path)
+    cluster = Cluster(place, path)
+    share(cluster)
+    yield cluster
+    for nodes in HOSTS.values():
+        place.ok("exec", path, nodes[0], "--", "rm", SEGMENT)
+    place.look(path)
+    place.ok("down", "--yes", path)
+    place.assert_no_trace()
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with site() as place:
-        path = place.write("spec.yaml", NEAR_FAR)
-        place.ok("up", path)
-        cluster = Cluster(place, path)
-        share(cluster)
+    with site() as place, cluster_with_segments(place, NEAR_FAR) as cluster:
         yield cluster
-        for nodes in HOSTS.values():
-            place.ok("exec", path, nodes[0], "--", "rm", SEGMENT)
-        place.look(path)
-        place.ok("down", "--yes", path)
-        place.assert_no_trace()
 
 
 def host_of(name: str) -> str:

@@ -244,7 +244,7 @@ NM_TEST_WITHIN(who_meets_after_the_move, 120)
 	}
 }
 
-/* What is under way is a matter of progress; no message needs the other side to compute nothing. */
+/* It gives the segment up in its own calls; those of its peer do not help. */
 NM_TEST_WITHIN(an_endpoint_that_computes_keeps_the_segment, 60)
 {
 	start(2);
@@ -275,7 +275,7 @@ static void count_failures(enum nm_log_level level, const char *line)
 	nr_failures += level == NM_LOG_WARN && strstr(line, "cannot be used yet");
 }
 
-/* The description comes before the device, or names a wrong one: the network is used, and found. */
+/* The description names a segment that is not there yet: the network is used meanwhile. */
 NM_TEST_WITHIN(a_segment_that_is_not_there_yet, 60)
 {
 	struct nm_vmseg_config config;

@@ -282,7 +282,7 @@ NM_TEST_WITHIN(a_move_that_comes_too_early_is_taken_later, 60)
 NM_TEST_WITHIN(repetitions_have_no_effect, 60)
 {
 	start();
-	/* Only 0 acts from now on: 1 said nothing of this, so for it the session ends without order. */
+	/* Only 0 acts now: 1 said nothing of this, so for it the session ends without order. */
 	near_hold_net(moving_node(1), true);
 	for (uint64_t i = 0; i < 100000; i++)
 		say(NM_OP_MOVE, i ? i : 1, 1);

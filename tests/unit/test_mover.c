@@ -18,7 +18,7 @@
 #include "provider/lock.h"
 #include "transport/vmseg/home.h"
 
-/* A second is long for what takes milliseconds, and no clock decides here that a case fails. */
+/* Long beside the rounds of a thread that moves something: 10 ms apart at most. */
 #define QUIET_MS 300
 
 static struct domain {
@@ -291,7 +291,7 @@ NM_TEST_WITHIN(a_segment_is_given_up_and_found_while_all_compute, 120)
 		await_segment(1, false);
 		moving_talk(20, NULL);
 		if (round == 0) {
-			/* The thread of the other machine sleeps, and this one looks now and then. */
+			/* The other machine's thread sleeps; this one looks now and then. */
 			await_quiet(0);
 			before = domains[1].nr_rounds;
 			compute();
