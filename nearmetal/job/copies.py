@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program and MPI of a job on nodes without our files, and the counters that come back."""
+"""The program and libraries of a job on nodes without our files, and the counters that come back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import os
 import shutil
 import stat
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nearmetal.cluster.backend import STAGED
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.files import new_directory
-from nearmetal.job.mpi import Installation, pick
+from nearmetal.job.mpi import Installation, Ucx, pick
 from nearmetal.job.mpi.installed import Family, Mpi, linked_family
 
 FILES = ".files"
@@ -55,13 +57,25 @@ def guest_mpi(name: str | None, program: Path | None) -> Installation:
     return pick(name, program)
 
 
+class Staging(NamedTuple):
+    """A file or directory here that nodes need, and its staged name.
+
+    `only`: these files of the directory, by their paths in it; (): the directory as it is.
+    """
+
+    path: Path
+    name: str
+    only: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Carried:
-    """A job's program and MPI as the nodes see them, and the files to stage for that."""
+    """A job's program, MPI and UCX as the nodes see them, and the files to stage for that."""
 
     program: Path
     installation: Installation
-    files: tuple[tuple[Path, str], ...]
+    files: tuple[Staging, ...]
+    ucx: Ucx | None = None
 
 
 def carried(
@@ -70,16 +84,35 @@ def carried(
     """Return what nodes lack; `program` None: they have it under the given name."""
     files, found = [], Path(named)
     if program is not None:
-        files.append((program, job + FILES))
+        files.append(Staging(program, job + FILES))
         found = root / STAGED / (job + FILES) / program.name
     if installation.prefix != GUEST_MPI.prefix:
-        # The key holds place and age, so another MPI of that name gets its own copy.
-        age = installation.launcher.stat().st_mtime_ns
-        key = hashlib.sha256(f"{installation.prefix} {age}".encode()).hexdigest()[:8]
-        name = f"{installation.mpi.value}-{key}"
-        files.append((installation.prefix, name))
+        name = _kept(installation.mpi.value, installation.prefix, [installation.launcher])
+        files.append(Staging(installation.prefix, name))
         installation = replace(installation, prefix=root / STAGED / name)
     return Carried(found, installation, tuple(files))
+
+
+def with_ucx(root: Path, taken: Carried, ucx: Ucx | None) -> Carried:
+    """Add UCX and its transport, if the job uses them."""
+    if ucx is None:
+        return taken
+    made = []
+    for kind, path in (("ucx", ucx.libraries), ("ucx-transport", ucx.plugin)):
+        # Programs load libraries by these names alone; the rest of a directory is for compilers.
+        found = [*path.glob("libuc[mpst].so.0"), *path.glob("ucx/libuct_*.so.0")]
+        found += path.glob("libuct_*.so.0")
+        only = tuple(sorted(str(file.relative_to(path)) for file in found))
+        made.append(Staging(path, _kept(kind, path, found), only))
+    there = Ucx(*(root / STAGED / one.name for one in made))
+    return replace(taken, files=(*taken.files, *made), ucx=there)
+
+
+def _kept(kind: str, path: Path, files: Sequence[Path]) -> str:
+    """Return the staged name of what stays for later jobs: another place or age has another one."""
+    ages = sorted(file.stat().st_mtime_ns for file in files)
+    key = hashlib.sha256(f"{path} {' '.join(map(str, ages))}".encode()).hexdigest()[:8]
+    return f"{kind}-{key}"
 
 
 def _is_for_compilers(name: str) -> bool:
@@ -87,17 +120,18 @@ def _is_for_compilers(name: str) -> bool:
     return name.partition("/")[0] == "include" or name.endswith((".a", ".la"))
 
 
-def packed(path: Path) -> bytes:
+def packed(path: Path, only: Sequence[str] = ()) -> bytes:
     """Return a compressed tar archive of a file, or of a directory without files for compilers.
 
-    A link is followed if it is the file asked for, and kept within a directory.
+    A link is followed if it is the file asked for, and kept within a directory. `only`: as Staging.
     """
-    stream, whole = io.BytesIO(), path.is_dir()
+    stream, whole = io.BytesIO(), path.is_dir() and not only
     with tarfile.open(
         fileobj=stream, mode="w:gz", compresslevel=6, dereference=not whole
     ) as archive:
-        for entry in sorted(path.iterdir()) if whole else [path]:
-            archive.add(entry, entry.name, filter=_needed if whole else _plain)
+        entries = {entry.name: entry for entry in (sorted(path.iterdir()) if whole else [path])}
+        for name, entry in ({name: path / name for name in only} or entries).items():
+            archive.add(entry, name, filter=_needed if whole else _plain)
     return stream.getvalue()
 
 
@@ -118,17 +152,23 @@ def _open_mode(mode: int) -> int:
     return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
-def stage(path: Path, shared: Path, name: str, job: str) -> None:
-    """Copy the files that `packed` packs to `name` of a directory that nodes see as it is.
+def stage(wanted: Staging, shared: Path, job: str) -> None:
+    """Copy the files that `packed` packs to the name in a directory that nodes see as it is.
 
     An existing copy stays; an unfinished copy never has that name. Raises LaunchError.
     """
-    target = shared / name
+    path, target = wanted.path, shared / wanted.name
     if target.exists():
         return
     try:
         with new_directory(target, shared / f"{job}{NEW}", mode=0o755, sync=False) as fresh:
-            if path.is_dir():
+            if wanted.only:
+                for name in wanted.only:
+                    folder = (fresh / name).parent
+                    folder.mkdir(exist_ok=True)
+                    folder.chmod(0o755)
+                    _copy_file(path / name, fresh / name)
+            elif path.is_dir():
                 for entry in sorted(path.iterdir()):
                     _copy(entry, fresh, entry.name)
             else:

@@ -26,7 +26,7 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.image.seed import GUEST_USER
-from nearmetal.job.copies import FILES, NEW, packed, stage, unpack
+from nearmetal.job.copies import FILES, NEW, Staging, packed, stage, unpack
 from nearmetal.job.scripts import CARRY, END, GUARD, LINKS, MAKE
 from nearmetal.job.stats import Failure, cause, read_failures, read_stats
 
@@ -85,8 +85,8 @@ class Wanted:
 
     providers: tuple[Path, ...] = ()
     """Each gets a link in the job's directory of providers, in nodes that do not see our files."""
-    files: Sequence[tuple[Path, str]] = ()
-    """Files or directories here that nodes without our files need, each with its staged name."""
+    files: Sequence[Staging] = ()
+    """Those that nodes without our files need."""
     seen: tuple[Path, ...] = ()
     """Files that such nodes must have themselves."""
 
@@ -217,7 +217,7 @@ class NodePlaces:
     def make(self, wanted: Wanted) -> None:
         """Make them, and remove jobs without an owner. Raises LaunchError."""
         asked = [f"see={path}" for path in wanted.seen]
-        asked += [f"have={name}" for _, name in wanted.files]
+        asked += [f"have={one.name}" for one in wanted.files]
         asked += [f"link={path}" for path in wanted.providers]
         done = self._try(self._everyone, asked)
         names = {name for end in done.values() for name in _answer(end.text).there}
@@ -247,18 +247,20 @@ class NodePlaces:
         return self._run(nodes, MAKE, words)
 
     def _bring(self, wanted: Wanted, answers: dict[str, _NodeAnswer]) -> None:
-        """Stage the missing files; an MPI stays for later jobs."""
-        for path, name in wanted.files:
-            lacking = [node for node in self._nodes if name in answers[node].lacks]
+        """Stage the missing files; an MPI and UCX stay for later jobs."""
+        there = self._root / STAGED
+        for one in wanted.files:
+            lacking = [node for node in self._nodes if one.name in answers[node].lacks]
             shared = {node: self._backend.staged(node) for node in lacking}
             for place in {place for place in shared.values() if place is not None}:
-                stage(path, place, name, self.job)
+                stage(one, place, self.job)
             rest = [node for node in lacking if shared[node] is None]
             if rest:
-                there = self._root / STAGED
-                words = {node: [str(there / name), str(there / (self.job + NEW))] for node in rest}
-                done = self._run(rest, CARRY, words, packed(path))
-                _check(done, rest, f"cannot copy {path.name} there")
+                names = [str(there / name) for name in (one.name, self.job + NEW)]
+                done = self._run(
+                    rest, CARRY, dict.fromkeys(rest, names), packed(one.path, one.only)
+                )
+                _check(done, rest, f"cannot copy {one.path.name} there")
 
     def _end(self) -> dict[str, Completed]:
         """End and remove everything; return the archives of statistics."""

@@ -17,7 +17,7 @@ from nearmetal.core.process import Runner
 from nearmetal.core.resources import heap_library, provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
-from nearmetal.job.copies import carried, guest_mpi, is_local
+from nearmetal.job.copies import carried, guest_mpi, is_local, with_ucx
 from nearmetal.job.guards import guarded, later
 from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
@@ -158,17 +158,12 @@ def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what
         )
 
 
-def _ucx(request: JobRequest, runner: Runner, *, shared: bool) -> Ucx | None:
+def _ucx(request: JobRequest, runner: Runner) -> Ucx | None:
     """Return UCX for a job over it; raises UsageError or LaunchError."""
     if request.fabric is Library.OFI:
         return None
     if request.provider is Provider.STOCK:
         raise UsageError("--fabric ucx and --provider stock exclude each other", "leave one out")
-    if not shared:
-        raise LaunchError(
-            "--fabric ucx needs nodes that see the files of this machine: these do not",
-            "use a cluster with `backend: local`, or run with --fabric ofi",
-        )
     return find_ucx(runner)
 
 
@@ -255,7 +250,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     root = backend.job_root()
     wanted = Wanted()
     library, provider_names = None, installation.provider_names
-    ucx = _ucx(request, runner, shared=shared)
+    ucx = _ucx(request, runner)
     if request.provider is Provider.NEARMETAL and ucx is None:
         library = provider_library() if shared else Path(GUEST_PROVIDER)
     if shared:
@@ -267,8 +262,8 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
             _check_visible(backend, runner, first, ucx.plugin, "the transport for UCX")
     else:
         found = program if local else None
-        taken = carried(root, job, found, request.program, installation)
-        program, installation = taken.program, taken.installation
+        taken = with_ucx(root, carried(root, job, found, request.program, installation), ucx)
+        program, installation, ucx = taken.program, taken.installation, taken.ucx
         seen = (None if local else program, library)
         wanted = Wanted(files=taken.files, seen=tuple(path for path in seen if path is not None))
     asked = Request(

@@ -19,7 +19,7 @@ import pytest
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, LocalRunner
-from nearmetal.job.copies import unpack
+from nearmetal.job.copies import Staging, unpack
 from nearmetal.job.places import MARKER, NodePlaces, Wanted, _answer, end_stale, new_name
 from tests.python.counter_files import file_bytes, peer_bytes
 from tests.python.fake_backend import FakeBackend
@@ -104,7 +104,9 @@ def test_every_node_gets_directories_links_and_what_it_lacks(
     (machines.top / "n2/files/mpi-1/lib/libmpi.so").write_text("old")
     made = places(machines)
     library = Path("/usr/lib/prov.so")
-    made.make(Wanted((library,), [(program, "job-x.files"), (mpi, "mpi-1")], (program,)))
+    made.make(
+        Wanted((library,), [Staging(program, "job-x.files"), Staging(mpi, "mpi-1")], (program,))
+    )
     for node in NODES:
         here = machines.top / node
         assert (here / "job-x").stat().st_mode & 0o777 == 0o700
@@ -128,7 +130,7 @@ def test_what_nodes_see_of_this_machine_is_copied_here_alone(
         (tmp_path / node / "files").rmdir()
         (tmp_path / node / "files").symlink_to(shared)
     made = places(machines)
-    made.make(Wanted(files=[(program, "job-x.files"), (program, "mpi-1")]))
+    made.make(Wanted(files=[Staging(program, "job-x.files"), Staging(program, "mpi-1")]))
     assert (shared / "job-x.files/program").read_text() == "a program"
     assert not (tmp_path / "n3/files").is_symlink()
     assert (tmp_path / "n3/files/job-x.files/program").read_text() == "a program"
@@ -330,9 +332,9 @@ def test_copies_that_fail_or_come_second_leave_nothing(machines: Machines, tmp_p
     one.make(Wanted())
     # Between the look and the copy the other job brings the same.
     answers = {node: _answer("lacks mpi-1") for node in NODES}
-    other._bring(Wanted(files=[(program, "mpi-1")]), answers)
+    other._bring(Wanted(files=[Staging(program, "mpi-1")]), answers)
     faster.joinpath("program").write_text("theirs")
-    one._bring(Wanted(files=[(program, "mpi-1")]), answers)
+    one._bring(Wanted(files=[Staging(program, "mpi-1")]), answers)
     assert faster.joinpath("program").read_text() == "theirs"
     assert [path.name for path in files.iterdir()] == ["mpi-1"]
     # One that was cut short goes with its job.
@@ -402,7 +404,7 @@ def test_a_program_is_brought_whatever_its_name(
     (machines.top / "shared").mkdir()
     (machines.top / "n1/files").rmdir()
     (machines.top / "n1/files").symlink_to(machines.top / "shared")
-    made.make(Wanted(files=[(program, "job-x.files")]))
+    made.make(Wanted(files=[Staging(program, "job-x.files")]))
     for node in NODES:
         there = machines.top / node / "files/job-x.files" / name
         assert there.read_text() == "a program"

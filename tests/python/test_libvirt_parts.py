@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,8 @@ from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.ssh import Login
 from nearmetal.image.seed import SeedInterface, SeedVf
-from nearmetal.job.copies import GUEST_MPI, carried, packed, stage, unpack
+from nearmetal.job.copies import GUEST_MPI, Staging, carried, packed, stage, unpack, with_ucx
+from nearmetal.job.mpi import Ucx
 from nearmetal.job.mpi.installed import Installation, Mpi
 
 
@@ -287,14 +289,53 @@ def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:
     own = carried(root, "j", program, "./prog", GUEST_MPI)
     assert own.program == root / "files" / "j.files" / "prog"
     assert own.installation == GUEST_MPI
-    assert own.files == ((program, "j.files"),)
+    assert own.files == (Staging(program, "j.files"),)
     mpich = Installation(Mpi.MPICH5, tmp_path)
     mpich.launcher.parent.mkdir()
     mpich.launcher.write_text("x")
     both = carried(root, "j", program, "./prog", mpich)
     assert both.installation.prefix.name.startswith("mpich5-")
-    assert both.files[1] == (tmp_path, both.installation.prefix.name)
+    assert both.files[1] == Staging(tmp_path, both.installation.prefix.name)
     assert carried(root, "j", None, "/usr/bin/NPmpi", GUEST_MPI).files == ()
+
+
+def test_of_ucx_only_the_libraries_that_programs_load_are_carried(tmp_path: Path) -> None:
+    libraries, plugin = tmp_path / "lib", tmp_path / "plugin"
+    for path in (libraries / "ucx", libraries / "cmake", plugin, tmp_path / "shared"):
+        path.mkdir(parents=True)
+    for name in ("libucp.so.0.0.0", "libucs.so.0", "libucs.so", "libucs_signal.so.0", "cmake/x"):
+        (libraries / name).write_text(name)
+    for name in ("libuct_ib.so.0", "libuct_ib.so", "libucx_perftest_cuda.so.0"):
+        (libraries / "ucx" / name).write_text(name)
+    (libraries / "libucp.so.0").symlink_to("libucp.so.0.0.0")
+    for name in ("libuct_nearmetal.so", "libuct_nearmetal.so.0"):
+        (plugin / name).write_text(name)
+    root = Path("/run/jobs")
+    nothing = carried(root, "j", None, "/usr/bin/app", GUEST_MPI)
+    assert with_ucx(root, nothing, None) is nothing
+    taken = with_ucx(root, nothing, Ucx(libraries, plugin))
+    there, files = taken.ucx, taken.files
+    assert there
+    assert [one.only for one in files] == [
+        ("libucp.so.0", "libucs.so.0", "ucx/libuct_ib.so.0"),
+        ("libuct_nearmetal.so.0",),
+    ]
+    assert [there.libraries, there.plugin] == [root / "files" / one.name for one in files]
+    assert re.fullmatch(
+        r"ucx-[0-9a-f]{8} ucx-transport-[0-9a-f]{8}", " ".join(f.name for f in files)
+    )
+    # Both ways of staging: links are followed, as what they lead to stays here.
+    stage(files[0], tmp_path / "shared", "job-x")
+    made = tmp_path / "shared" / files[0].name
+    assert {str(p.relative_to(made)) for p in made.rglob("*")} == {"ucx", *files[0].only}
+    assert (made / "libucp.so.0").read_text() == "libucp.so.0.0.0"
+    assert (made / "ucx").stat().st_mode & 0o777 == 0o755
+    with tarfile.open(fileobj=io.BytesIO(packed(files[0].path, files[0].only))) as archive:
+        assert tuple(archive.getnames()) == files[0].only
+        assert all(member.isreg() for member in archive)
+    os.utime(plugin / "libuct_nearmetal.so.0", (1, 1))
+    again = with_ucx(root, nothing, Ucx(libraries, plugin))
+    assert [a.name == b.name for a, b in zip(again.files, files, strict=True)] == [True, False]
 
 
 def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
@@ -312,7 +353,7 @@ def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
         (source / name).write_text(name)
         (source / name).chmod(mode)
     (source / "lib/libmpi.so.1").symlink_to("libmpi.so")
-    stage(source, shared, "mpi-1", "job-x")
+    stage(Staging(source, "mpi-1"), shared, "job-x")
     assert [p.name for p in shared.iterdir()] == ["mpi-1"]
     made = shared / "mpi-1"
     found = {str(p.relative_to(made)): p.stat().st_mode & 0o7777 for p in made.rglob("*")}
@@ -326,12 +367,12 @@ def test_what_is_staged_is_readable_whole_and_made_once(tmp_path: Path) -> None:
     }
     assert (made / "lib/libmpi.so.1").readlink() == Path("libmpi.so")
     (source / "run").write_text("another")
-    stage(source, shared, "mpi-1", "job-y")
+    stage(Staging(source, "mpi-1"), shared, "job-y")
     assert (made / "run").read_text() == "run"
-    stage(source / "run", shared, "job-y.files", "job-y")
+    stage(Staging(source / "run", "job-y.files"), shared, "job-y")
     assert (shared / "job-y.files/run").read_text() == "another"
     with pytest.raises(LaunchError, match="cannot copy") as caught:
-        stage(source, tmp_path / "nowhere", "mpi-1", "job-x")
+        stage(Staging(source, "mpi-1"), tmp_path / "nowhere", "job-x")
     assert "room" in caught.value.hint
 
 
