@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
+    from nearmetal.job.mpi import Ucx
 
 
 def _mpi_help() -> str:
@@ -25,7 +26,27 @@ def _mpi_help() -> str:
     )
 
 
+def _add_fabric(parser: VerbParser) -> None:
+    from nearmetal.job.mpi import Library
+
+    parser.option(
+        "--fabric",
+        "ofi: the MPI uses nearmetal through libfabric; ucx: through UCX 1.22 (default: ofi)",
+        choices=[f.value for f in Library],
+        default="ofi",
+    )
+
+
+def _library(args: argparse.Namespace) -> Path | Ucx:
+    """Return the provider, or UCX with its transport; raises LaunchError."""
+    from nearmetal.core.resources import provider_library
+    from nearmetal.job.ucx import find_ucx
+
+    return find_ucx(LocalRunner()) if args.fabric == "ucx" else provider_library()
+
+
 def _add_own(parser: VerbParser) -> None:
+    _add_fabric(parser)
     parser.option("--rundir DIR", "also set the directory where the ranks of a job on a host meet")
     parser.option("--channels LIST", "also limit the channels, see `nearmetal run --help`")
 
@@ -53,13 +74,12 @@ def env_options(parser: VerbParser) -> None:
 
 def on_env(args: argparse.Namespace, view: View) -> int:
     """Print the variables of an MPI."""
-    from nearmetal.core.resources import provider_library
     from nearmetal.job.site.exported import Form, exported, written
     from nearmetal.job.site.found import find_mpi
 
     form = Form.LMOD if args.lmod else Form.DOCKER if args.docker else Form.SH
     mpi = find_mpi(args.mpi, LocalRunner())
-    found = exported(mpi, provider_library(), os.environ, own=_own(args))
+    found = exported(mpi, _library(args), os.environ, own=_own(args))
     lines = written(found, form)
     for note in found.notes:
         view.note(note)
@@ -85,7 +105,6 @@ def wrap_options(parser: VerbParser) -> None:
 
 def on_wrap(args: argparse.Namespace, view: View) -> int:
     """Become the command, with the variables of the MPI."""
-    from nearmetal.core.resources import provider_library
     from nearmetal.job.site.exported import exported, for_launcher
     from nearmetal.job.site.found import LAUNCHERS, find_mpi
 
@@ -93,7 +112,7 @@ def on_wrap(args: argparse.Namespace, view: View) -> int:
         raise UsageError("wrap has no result of its own", "leave out --json, or use `env --json`")
     launcher = args.program if Path(args.program).name in LAUNCHERS else None
     mpi = find_mpi(args.mpi or launcher, LocalRunner())
-    library, own, words = provider_library(), _own(args), args.args
+    library, own, words = _library(args), _own(args), args.args
     if launcher is None:
         found = exported(mpi, library, os.environ, own=own, listed=True)
     else:
@@ -106,15 +125,18 @@ def on_wrap(args: argparse.Namespace, view: View) -> int:
 def doctor_options(parser: VerbParser) -> None:
     """Add the arguments of `doctor`."""
     parser.option("mpi MPI", _mpi_help(), nargs="?")
+    _add_fabric(parser)
     parser.option("--no-run", "do not start two ranks, which takes some seconds")
 
 
 def on_doctor(args: argparse.Namespace, view: View) -> int:
     """Print the diagnoses; exit code 4 if one failed."""
+    from nearmetal.job.mpi import Library
     from nearmetal.job.site.diagnoses import Rating
     from nearmetal.job.site.doctor import examine
 
-    report = examine(args.mpi, LocalRunner(), run=not args.no_run)
+    fabric = Library(args.fabric)
+    report = examine(args.mpi, LocalRunner(), run=not args.no_run, fabric=fabric)
     title = report.mpi.title if report.mpi else "the MPI"
     failed = [one.id for one in report.found if one.grade is Rating.FAIL]
     lines = []
@@ -122,7 +144,10 @@ def on_doctor(args: argparse.Namespace, view: View) -> int:
         lines.append(f"{one.grade.value:<5} {one.id:<16} {one.words}")
         if one.remedy and one.grade is not Rating.OK:
             lines.append(f"{'':<6}{'fix:':<16} {one.remedy}")
-    verdict = f"{title} will use nearmetal here, with `nearmetal env` or `nearmetal wrap`"
+    option = " --fabric ucx" if fabric is Library.UCX else ""
+    verdict = (
+        f"{title} will use nearmetal here, with `nearmetal env{option}` or `nearmetal wrap{option}`"
+    )
     if failed:
         verdict = f"{title} will not use nearmetal here as it should: {', '.join(failed)}"
     data = {

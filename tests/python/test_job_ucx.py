@@ -13,6 +13,10 @@ import pytest
 from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.job.mpi import Installation, Mpi, Provider, Request, Ucx, settings_for
+from nearmetal.job.site import doctor_ucx as say
+from nearmetal.job.site.diagnoses import Rating, of_ofi
+from nearmetal.job.site.exported import exported, for_launcher
+from nearmetal.job.site.found import FoundMpi, LoadedUcx
 from nearmetal.job.ucx import check_ucx, find_ucx
 
 UCX = Ucx(Path("/opt/ucx/lib"), Path("/opt/nearmetal/ucx"))
@@ -99,3 +103,105 @@ def test_a_directory_without_ucx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("NEARMETAL_UCX", str(tmp_path))
     with pytest.raises(LaunchError, match=f"NEARMETAL_UCX={tmp_path}: no libucp.so.0 there"):
         find_ucx(probe(""))
+
+
+def site_mpi(mpi: Mpi, *, ucx: bool = True, device: str = "") -> FoundMpi:
+    return FoundMpi(
+        installation=Installation(mpi, Path("/opt/mpi")),
+        title=mpi.title,
+        device=device,
+        launcher=Path("/opt/mpi/bin/mpirun"),
+        library=Path("/opt/mpi/lib/libmpi.so"),
+        fabrics=(),
+        libfabric=None,
+        ofi=False,
+        source="the test",
+        ucx=ucx,
+    )
+
+
+def test_an_mpi_with_ucx_alone_is_shown_the_way() -> None:
+    mpich = site_mpi(Mpi.MPICH5, device="ch4:ucx")
+    with pytest.raises(LaunchError, match="cannot use libfabric") as caught:
+        exported(mpich, Path("/opt/libnearmetal-fi.so"), {})
+    assert "add --fabric ucx" in caught.value.hint
+    assert of_ofi(mpich, "").remedy.startswith("nearmetal doctor --fabric ucx")
+
+
+LIST = "OMPI_MCA_mca_base_env_list"
+
+
+def test_a_launcher_of_a_site_gets_the_variables_of_ucx() -> None:
+    five = exported(site_mpi(Mpi.OPENMPI5), UCX, {})
+    assert five.prepend == {"LD_LIBRARY_PATH": "/opt/ucx/lib"}
+    assert five.set[LIST] == "LD_LIBRARY_PATH;UCX_PLUGIN_PATH;UCX_TLS"
+    assert five.set["OMPI_MCA_pml"] == "ucx"
+    assert not [name for name in five.set if name.startswith("FI_")]
+    mpich = exported(site_mpi(Mpi.MPICH5, device="ch4:ucx"), UCX, {"UCX_TLS": "nearmetal,rc"})
+    assert (mpich.set["UCX_TLS"], mpich.set["MPIR_CVAR_NOLOCAL"]) == ("nearmetal,rc", "1")
+    four = exported(site_mpi(Mpi.OPENMPI4), UCX, {})
+    assert four.notes[0].endswith("-x LD_LIBRARY_PATH -x UCX_PLUGIN_PATH -x UCX_TLS")
+    _, words = for_launcher(site_mpi(Mpi.OPENMPI4), UCX, ["-x", "MINE", "./app"], {})
+    assert words[:2] == ["-x", "LD_LIBRARY_PATH"]
+
+
+def test_an_mpi_without_ucx_is_refused() -> None:
+    mpich = site_mpi(Mpi.MPICH5, ucx=False, device="ch4:ofi")
+    with pytest.raises(LaunchError, match=r"cannot use UCX \(device ch4:ofi\)"):
+        exported(mpich, UCX, {})
+    assert (say.of_way(mpich).grade, "ch4:ofi" in say.of_way(mpich).words) == (Rating.FAIL, True)
+    intel = say.of_way(site_mpi(Mpi.IMPI, ucx=False))
+    assert (intel.grade, "uses libfabric" in intel.words) == (Rating.FAIL, True)
+    assert "pml/ucx is missing" in say.of_way(site_mpi(Mpi.OPENMPI5, ucx=False)).words
+    assert say.of_way(site_mpi(Mpi.OPENMPI5)).grade is Rating.OK
+
+
+def test_the_names_of_the_transport_are_examined() -> None:
+    assert say.of_transport(UCX.plugin, [*say.NAMES, "other"]).grade is Rating.OK
+    lacking = say.of_transport(Path("/a b"), say.NAMES[1:])
+    assert (lacking.grade, lacking.words) == (
+        Rating.WARN,
+        "/a b lacks libuct_nearmetal.so: a UCX that looks for this name finds nothing",
+    )
+    assert lacking.remedy == "ln -s libuct_nearmetal.so.0 '/a b'/libuct_nearmetal.so"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "words", "remedy"),
+    [
+        (None, "loads no UCX", "ldd"),
+        (LoadedUcx(UCX.libraries / "libucp.so.0", (1, 21, 0)), "UCX 1.21.0", "libucx-cu12==1.22.0"),
+        (LoadedUcx(Path("/usr/lib/libucp.so.0"), (1, 13, 1)), "does not take the one", "RPATH"),
+        (LoadedUcx(Path("/usr/lib/libucp.so.0"), ()), "UCX : /usr/lib", "RPATH"),
+    ],
+)
+def test_another_ucx_than_1_22_is_a_fault(
+    loaded: LoadedUcx | None, words: str, remedy: str
+) -> None:
+    found = say.of_loaded(loaded, UCX)
+    assert found.grade is Rating.FAIL
+    assert words in found.words
+    assert remedy in found.remedy
+
+
+def test_ucx_1_22_of_any_place_is_right() -> None:
+    found = say.of_loaded(LoadedUcx(Path("/hpcx/libucp.so.0"), (1, 22, 7)), UCX)
+    assert (found.grade, found.words) == (Rating.OK, "UCX 1.22.7: /hpcx/libucp.so.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "grade"),
+    [
+        ("^posix,sysv,xpmem", Rating.OK),
+        ("nearmetal,rc", Rating.OK),
+        ("all", Rating.WARN),
+        ("^tcp", Rating.WARN),
+        ("nearmetal,posix", Rating.WARN),
+        ("rc,tcp", Rating.FAIL),
+        ("^nearmetal", Rating.FAIL),
+    ],
+)
+def test_the_choice_of_transports_is_examined(text: str, grade: Rating) -> None:
+    found = say.of_choice({"UCX_TLS": text})
+    assert (found.grade, f"UCX_TLS={text}" in found.words) == (grade, True)
+    assert say.of_choice({}).grade is Rating.WARN

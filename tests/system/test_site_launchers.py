@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi]
 need_build()
 need_mpi(*Mpi)
 
-SELECTING = ("FI_", "OMPI_", "PRTE_", "MPIR_", "I_MPI_", "NEARMETAL_", "LD_LIBRARY_PATH")
+SELECTING = ("FI_", "OMPI_", "PRTE_", "MPIR_", "I_MPI_", "NEARMETAL_", "UCX_", "LD_LIBRARY_PATH")
+OVER_UCX = ("openmpi4", "openmpi5", "mpich5")
+WAYS = [*((mpi, "ofi") for mpi in MPIS), *((mpi, "ucx") for mpi in OVER_UCX)]
 AS_ROOT = {
     f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")
 }
@@ -69,14 +71,52 @@ def carried(directory: Path) -> dict[str, int]:
     return proof.messages
 
 
-@pytest.mark.parametrize("mpi", MPIS)
-def test_a_shell_that_evaluates_env_runs_jobs_by_the_provider(mpi: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mpi", "fabric"), WAYS)
+def test_a_shell_that_evaluates_env_runs_jobs_by_nearmetal(
+    mpi: str, fabric: str, tmp_path: Path
+) -> None:
     launcher = INSTALLED[Mpi(mpi)].launcher
-    said = nearmetal("env", str(launcher))
+    said = nearmetal("env", "--fabric", fabric, str(launcher))
     assert said.returncode == 0, said.stderr
     words = ["sh", "-c", f'eval "$1"; {shlex.join(ranks(mpi, launcher))}', "sh", said.stdout]
     env = environment(NEARMETAL_STATS_DIR=str(tmp_path), **AS_ROOT)
     done = subprocess.run(words, env=env, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert carried(tmp_path)["shm"] >= 2 * 200
+    interfaces = {endpoint["interface"] for endpoint in read_stats(tmp_path)}
+    assert interfaces == {"ucx" if fabric == "ucx" else "libfabric"}
+
+
+@pytest.mark.parametrize("mpi", OVER_UCX)
+def test_doctor_over_ucx_names_the_ucx_that_the_mpi_loads(mpi: str) -> None:
+    done = nearmetal("doctor", "--fabric", "ucx", "--json", str(INSTALLED[Mpi(mpi)].launcher))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {one["id"]: one for one in json.loads(done.stdout)["diagnoses"]}
+    for name in ("transport", "transport-loads", "mpi-ucx", "ucx", "ucx-tls", "hello"):
+        assert found[name]["severity"] == "ok", found[name]
+    assert "UCX 1.22." in found["ucx"]["words"]
+    assert "shm" in found["hello"]["words"]
+
+
+def test_a_wrong_ucx_is_refused_by_env_wrap_and_doctor() -> None:
+    own = INSTALLED[Mpi.MPICH5].prefix / "lib/mpich"
+    old = {"NEARMETAL_UCX": str(own)}
+    assert (own / "libucp.so.0").exists()
+    for words in (("env", "mpich5"), ("wrap", "--mpi", "mpich5")):
+        program = () if words[0] == "env" else ("--", "true")
+        done = nearmetal(words[0], "--fabric", "ucx", *words[1:], *program, **old)
+        assert done.returncode == 1, done.stdout
+        assert "nearmetal's transport is for UCX 1.22" in done.stderr
+    done = nearmetal("doctor", "--fabric", "ucx", "--no-run", "mpich5", **old)
+    assert done.returncode == 4
+    assert "fail  transport-loads" in done.stdout
+
+
+@pytest.mark.parametrize("mpi", OVER_UCX)
+def test_wrap_over_ucx(mpi: str, tmp_path: Path) -> None:
+    launcher = INSTALLED[Mpi(mpi)].launcher
+    words = ("wrap", "--fabric", "ucx", "--", *ranks(mpi, launcher))
+    done = nearmetal(*words, NEARMETAL_STATS_DIR=str(tmp_path), **AS_ROOT)
     assert done.returncode == 0, done.stderr
     assert carried(tmp_path)["shm"] >= 2 * 200
 

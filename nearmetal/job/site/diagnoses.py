@@ -70,6 +70,8 @@ def of_ofi(mpi: FoundMpi, again: str) -> Diagnosis:
     else:
         kind = f"its component mtl/ofi is {'there' if mpi.ofi else 'missing'}"
         fix = f"use an Open MPI that is configured with --with-ofi: {again}"
+    if mpi.ucx:
+        fix = f"nearmetal doctor --fabric ucx: it can use UCX; or {fix}"
     if mpi.ofi:
         return _ok(name, f"{mpi.title} can use libfabric: {kind}")
     return Diagnosis(name, Rating.FAIL, f"{mpi.title} cannot use libfabric: {kind}", fix)

@@ -14,17 +14,19 @@ from typing import Any, TypeVar
 
 from nearmetal.core.errors import NearmetalError
 from nearmetal.core.process import Command, Runner
-from nearmetal.core.resources import provider_library
+from nearmetal.core.resources import provider_library, ucx_transport
 from nearmetal.core.text import printable
 from nearmetal.evidence.counters import NETWORK, SELF
-from nearmetal.job.mpi import Family
+from nearmetal.job.mpi import Family, Library
 from nearmetal.job.site import diagnoses as say
+from nearmetal.job.site import doctor_ucx as about_ucx
 from nearmetal.job.site.diagnoses import Diagnosis, Rating
 from nearmetal.job.site.exported import Exported, exported
-from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi, look_again
+from nearmetal.job.site.found import FoundMpi, Libfabric, find_mpi, look_again, look_for_ucx
 from nearmetal.job.site.hello import RANKS
 from nearmetal.job.site.machine import MachineFacts, read_machine
 from nearmetal.job.stats import JobVerdict, judge, read_stats
+from nearmetal.job.ucx import VERSION, find_ucx
 
 _T = TypeVar("_T")
 
@@ -47,32 +49,75 @@ class Examination:
         return all(one.grade is not Rating.FAIL for one in self.found)
 
 
-def examine(text: str | None, runner: Runner, *, run: bool = True) -> Examination:
-    """Examine this machine and the MPI that a name or a path means; `run`: start two ranks."""
+def examine(
+    text: str | None, runner: Runner, *, run: bool = True, fabric: Library = Library.OFI
+) -> Examination:
+    """Examine this machine and the MPI that a name or a path means.
+
+    `run`: start two ranks. `fabric`: the library by which the MPI would reach nearmetal.
+    """
     env = dict(os.environ)
-    again = "" if text is None else f" {shlex.quote(text)}"
+    ucx = fabric is Library.UCX
+    option = " --fabric ucx" if ucx else ""
+    again = option if text is None else f"{option} {shlex.quote(text)}"
     found: list[Diagnosis] = []
     mpi = _or_say(found, "mpi", lambda: find_mpi(text, runner))
     if mpi is not None:
         found.append(say.of_mpi(mpi))
-    library = _or_say(found, "provider", provider_library)
-    if library is not None:
-        found.append(say.of_provider(library, everyone=_everyone_reads(library)))
-    seen, settings = None, None
-    if mpi is not None:
-        found += [say.of_ofi(mpi, "nearmetal doctor DIR"), say.of_libfabric(mpi.libfabric)]
-        if mpi.ofi and library is not None:
-            settings = _or_say(found, "environment", lambda: exported(mpi, library, env))
-    if mpi is not None and library is not None and settings is not None:
+    settings, seen = (_by_ucx if ucx else _by_libfabric)(found, mpi, runner)
+    if settings is not None:
         env = settings.applied(env)
-        seen, said = look_again(mpi, env, runner)
-        found.append(say.of_loading(seen, said, library))
         found.append(say.of_environment(settings, os.environ, again))
     facts = read_machine(env, runner)
     found += _of_machine(facts, seen)
     if run and mpi is not None and mpi.launcher is not None and settings is not None:
-        found.append(say_hello(mpi, settings, runner))
+        found.append(say_hello(mpi, settings, runner, option))
     return Examination(mpi, tuple(found))
+
+
+def _by_libfabric(
+    found: list[Diagnosis], mpi: FoundMpi | None, runner: Runner
+) -> tuple[Exported | None, Libfabric | None]:
+    """Examine provider and libfabric; return the variables, and what libfabric then offers."""
+    library = _or_say(found, "provider", provider_library)
+    if library is not None:
+        found.append(say.of_provider(library, everyone=_everyone_reads(library)))
+    if mpi is None:
+        return None, None
+    found += [say.of_ofi(mpi, "nearmetal doctor DIR"), say.of_libfabric(mpi.libfabric)]
+    if not mpi.ofi or library is None:
+        return None, None
+    settings = _or_say(found, "environment", lambda: exported(mpi, library, os.environ))
+    if settings is None:
+        return None, None
+    seen, said = look_again(mpi, settings.applied(os.environ), runner)
+    found.append(say.of_loading(seen, said, library))
+    return settings, seen
+
+
+def _by_ucx(
+    found: list[Diagnosis], mpi: FoundMpi | None, runner: Runner
+) -> tuple[Exported | None, None]:
+    """Examine the transport and UCX; return the variables. UCX's own networks are not examined."""
+    plugin = _or_say(found, "transport", ucx_transport)
+    if plugin is not None:
+        found.append(about_ucx.of_transport(plugin, [path.name for path in plugin.iterdir()]))
+    ucx = _or_say(found, "transport-loads", lambda: find_ucx(runner))
+    if ucx is not None:
+        words = f"UCX {'.'.join(map(str, VERSION))} in {ucx.libraries} loads the transport"
+        found.append(Diagnosis("transport-loads", Rating.OK, words))
+    if mpi is None:
+        return None, None
+    found.append(about_ucx.of_way(mpi))
+    if not mpi.ucx or ucx is None:
+        return None, None
+    settings = _or_say(found, "environment", lambda: exported(mpi, ucx, os.environ))
+    if settings is None:
+        return None, None
+    env = settings.applied(os.environ)
+    found.append(about_ucx.of_loaded(look_for_ucx(mpi, env, runner), ucx))
+    found.append(about_ucx.of_choice(env))
+    return settings, None
 
 
 def _or_say(found: list[Diagnosis], name: str, get: Callable[[], _T]) -> _T | None:
@@ -120,8 +165,11 @@ def hello_command(mpi: FoundMpi, env: Mapping[str, str], stats: Path) -> Command
     return Command((*argv, str(mpi.library)), env=ours, most=1 << 20)
 
 
-def say_hello(mpi: FoundMpi, settings: Exported, runner: Runner) -> Diagnosis:
-    """Let two ranks exchange messages, and report the channel that their counters show."""
+def say_hello(mpi: FoundMpi, settings: Exported, runner: Runner, option: str = "") -> Diagnosis:
+    """Let two ranks exchange messages, and report the channel that their counters show.
+
+    `option`: what `wrap` needs for these settings.
+    """
     with tempfile.TemporaryDirectory(prefix="nearmetal-") as place:
         command = hello_command(mpi, settings.applied(os.environ), Path(place))
         try:
@@ -129,7 +177,8 @@ def say_hello(mpi: FoundMpi, settings: Exported, runner: Runner) -> Diagnosis:
         except NearmetalError as error:
             return Diagnosis("hello", Rating.FAIL, error.message, error.hint)
         stats = read_stats(Path(place))
-    retry = f"NEARMETAL_LOG=info nearmetal wrap --mpi {shlex.quote(str(mpi.launcher))} -- {command}"
+    wrap = f"nearmetal wrap{option} --mpi {shlex.quote(str(mpi.launcher))}"
+    retry = f"NEARMETAL_LOG=info {wrap} -- {command}"
     if done.timed_out or done.code != 0:
         how = f"did not end in {_HELLO_S:.0f} s" if done.timed_out else f"failed ({done.code})"
         last = printable(done.error_tail.strip().rpartition("\n")[2])

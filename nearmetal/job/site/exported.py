@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables by which an MPI uses the provider under any launcher, and their written forms."""
+"""The variables by which an MPI uses nearmetal under any launcher, and their written forms."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from nearmetal.core.errors import LaunchError, UsageError
-from nearmetal.job.mpi import Installation, Mpi, Provider, Request, settings_for
+from nearmetal.job.mpi import Installation, Mpi, Provider, Request, Ucx, settings_for
 from nearmetal.job.mpi.settings import as_variables
 from nearmetal.job.site.found import FoundMpi
 
@@ -52,7 +52,7 @@ class Exported:
 
 def exported(
     mpi: FoundMpi,
-    library: Path,
+    library: Path | Ucx,
     env: Mapping[str, str],
     *,
     own: Mapping[str, str] | None = None,
@@ -60,38 +60,47 @@ def exported(
 ) -> Exported:
     """Return what a launcher must export for an MPI, in a shell with the environment `env`.
 
-    `own`: further variables, for example NEARMETAL_RUNDIR. `listed`: no `mpirun -x` will be used,
-    so Open MPI 4 also gets the list of variables to forward. Raises LaunchError for an MPI that
-    cannot use libfabric.
+    `library`: the provider, or UCX with its transport. `own`: further variables, for example
+    NEARMETAL_RUNDIR. `listed`: no `mpirun -x` will be used, so Open MPI 4 also gets the list of
+    variables to forward. Raises LaunchError for an MPI that cannot use libfabric, or UCX.
     """
-    if not mpi.ofi:
-        raise LaunchError(
-            f"{mpi.title} cannot use libfabric{f' (device {mpi.device})' if mpi.device else ''}",
-            "use an MPI with libfabric: Open MPI with mtl/ofi, MPICH with ch4:ofi, or Intel MPI",
+    prepend = {}
+    if isinstance(library, Ucx):
+        _check_way(mpi, "UCX", "Open MPI with pml/ucx, or MPICH with ch4:ucx", can=mpi.ucx)
+        request = Request(Provider.NEARMETAL, interface="", ucx=library)
+        prepend[_PATHS] = str(library.libraries)
+    else:
+        ways = "Open MPI with mtl/ofi, MPICH with ch4:ofi, or Intel MPI"
+        ways += "; it can use UCX: add --fabric ucx" if mpi.ucx else ""
+        _check_way(mpi, "libfabric", ways, can=mpi.ofi)
+        request = Request(
+            Provider.NEARMETAL,
+            library,
+            interface="",
+            libfabric=None if mpi.libfabric is None else mpi.libfabric.version,
+            fabric_providers=mpi.fabric_providers,
         )
-    request = Request(
-        Provider.NEARMETAL,
-        library,
-        interface="",
-        libfabric=None if mpi.libfabric is None else mpi.libfabric.version,
-        fabric_providers=mpi.fabric_providers,
-    )
-    found = selecting(mpi.installation, request, env, own=own, listed=listed)
+        # Intel's libmpi looks for its libfabric in the list of the loader.
+        if mpi.installation.mpi is Mpi.IMPI and mpi.libfabric is not None and mpi.libfabric.own:
+            prepend[_PATHS] = str(mpi.libfabric.path.parent)
+    found = selecting(mpi.installation, request, env, own=own, listed=listed, lists=tuple(prepend))
     notes = list(mpi.unknown)
     if mpi.installation.mpi is Mpi.OPENMPI4 and _LIST not in found:
-        words = " ".join(f"-x {name}" for name in _foreign(found))
+        words = " ".join(f"-x {name}" for name in _foreign((*found, *prepend)))
         notes.append(f"if a job has several hosts, add to mpirun: {words}")
-    # Intel's libmpi looks for its libfabric in the list of the loader.
-    prepend = {}
-    if mpi.installation.mpi is Mpi.IMPI and mpi.libfabric is not None and mpi.libfabric.own:
-        prepend[_PATHS] = str(mpi.libfabric.path.parent)
     unset = ("FI_PROVIDER",) if mpi.installation.mpi is Mpi.IMPI else ()
     return Exported(found, prepend, unset, tuple(notes))
 
 
+def _check_way(mpi: FoundMpi, way: str, others: str, *, can: bool) -> None:
+    if not can:
+        device = f" (device {mpi.device})" if mpi.device else ""
+        raise LaunchError(f"{mpi.title} cannot use {way}{device}", f"use an MPI with it: {others}")
+
+
 def for_launcher(
     mpi: FoundMpi,
-    library: Path,
+    library: Path | Ucx,
     args: Sequence[str],
     env: Mapping[str, str],
     *,
@@ -108,21 +117,21 @@ def for_launcher(
     by_option = crossed and not named and _LIST not in env
     found = exported(mpi, library, env, own=own, listed=not by_option)
     if named and _LIST in found.set:
-        words = ";".join(_foreign(found.set))
+        words = ";".join(_foreign((*found.set, *found.prepend)))
         note = f"if a job has several hosts, add to its mca_base_env_list: {words}"
         found = replace(found, notes=(*found.notes, note))
     if not by_option:
         return found, list(args)
-    options = [word for name in _foreign(found.set) for word in ("-x", name)]
+    options = [word for name in _foreign((*found.set, *found.prepend)) for word in ("-x", name)]
     given = list(options)
     for arg in args:
         given += [arg, *options] if arg == ":" else [arg]
     return replace(found, notes=mpi.unknown), given
 
 
-def _foreign(found: Mapping[str, str]) -> list[str]:
+def _foreign(names: Iterable[str]) -> list[str]:
     """Return the variables that Open MPI does not forward by itself."""
-    return sorted(name for name in found if not name.startswith(_OWN_PREFIXES))
+    return sorted(name for name in names if not name.startswith(_OWN_PREFIXES))
 
 
 def selecting(
@@ -132,10 +141,16 @@ def selecting(
     *,
     own: Mapping[str, str] | None = None,
     listed: bool = False,
+    lists: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """Return the variables to set for an installation, sorted; arguments as `exported`."""
+    """Return the variables to set for an installation, sorted; arguments as `exported`.
+
+    `lists`: the variables that get a directory in addition. Variables that `nearmetal run` sets
+    unless the caller does so keep the value in `env`.
+    """
     settings = settings_for(installation, request)
-    found = {
+    found = {name: env.get(name, value) for name, value in settings.defaults.items()}
+    found |= {
         name: value
         for name, value in settings.env.items()
         if name not in _OF_RUN and "ALLOW_RUN_AS_ROOT" not in name
@@ -144,7 +159,7 @@ def selecting(
     # Open MPI 4 refuses to start if the list and its option -x are used together.
     if installation.mpi is Mpi.OPENMPI5 or (installation.mpi is Mpi.OPENMPI4 and listed):
         given = [name for name in env.get(_LIST, "").split(";") if name]
-        found[_LIST] = ";".join(dict.fromkeys((*given, *_foreign(found))))
+        found[_LIST] = ";".join(dict.fromkeys((*given, *_foreign((*found, *lists)))))
     return dict(sorted(found.items()))
 
 

@@ -29,7 +29,7 @@ _NAMES = {
     Family.OPENMPI: ("libmpi.so.40",),
     Family.MPICH: ("libmpi.so.12", "libmpich.so.12"),
 }
-_COMPONENTS = ("openmpi*/mca_mtl_ofi.so", "openmpi/lib/openmpi*/mca_mtl_ofi.so")
+_COMPONENTS = ("openmpi*/mca_{}.so", "openmpi/lib/openmpi*/mca_{}.so")
 _INTEL_FABRICS = ("lib", "opt/mpi/libfabric/lib", "libfabric/lib")
 
 
@@ -51,11 +51,20 @@ class Libfabric:
 
 
 @dataclass(frozen=True)
+class LoadedUcx:
+    """The UCX that an MPI loads."""
+
+    path: Path
+    version: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class FoundMpi:
     """An MPI of the site. `title`: its name and version. `device`: of MPICH, for example ch4:ofi.
 
     `launcher` None: not known. `fabrics`: the files that bring libfabric into its processes.
-    `ofi`: whether it can use libfabric. `unknown`: what was not detected, in words.
+    `ofi` and `ucx`: whether it can use libfabric, and UCX. `unknown`: what was not detected, in
+    words. `ucx_parts`: the files that bring UCX into its processes, if its library does not.
     """
 
     installation: Installation
@@ -68,6 +77,8 @@ class FoundMpi:
     ofi: bool
     source: str
     unknown: tuple[str, ...] = ()
+    ucx: bool = False
+    ucx_parts: tuple[str, ...] = ()
 
     @property
     def fabric_providers(self) -> Path | None:
@@ -120,6 +131,15 @@ def look_again(
     """Return its libfabric in this environment, with the providers there, and what they printed."""
     report, said = _probe(mpi.library, mpi.fabrics, env, runner)
     return _libfabric(report, mpi.installation.prefix), said
+
+
+def look_for_ucx(mpi: FoundMpi, env: Mapping[str, str], runner: Runner) -> LoadedUcx | None:
+    """Return the UCX that this MPI loads in this environment; raises LaunchError."""
+    report, _ = _probe(mpi.library, mpi.ucx_parts, env, runner)
+    path, version = report.get("ucx"), report.get("ucx_version")
+    if not isinstance(path, str) or not path or not isinstance(version, list):
+        return None
+    return LoadedUcx(Path(path), tuple(number for number in version if isinstance(number, int)))
 
 
 def _names() -> str:
@@ -192,12 +212,18 @@ def _library(prefix: Path, families: Sequence[Family]) -> Path:
     return found
 
 
+def _components(library: Path, name: str) -> tuple[str, ...]:
+    """Return the files of this component of Open MPI."""
+    beside = library.resolve().parent
+    found = (path for form in _COMPONENTS for path in sorted(beside.glob(form.format(name))))
+    return tuple(map(str, found))
+
+
 def _fabrics(library: Path, prefix: Path) -> tuple[str, ...]:
     """Return what brings libfabric into a process: a component of Open MPI, or Intel's own."""
-    beside = library.resolve().parent
-    components = [path for pattern in _COMPONENTS for path in sorted(beside.glob(pattern))]
+    components = _components(library, "mtl_ofi")
     if components:
-        return tuple(map(str, components))
+        return components
     if os.environ.get("I_MPI_OFI_LIBRARY_INTERNAL", "1") in ("0", "no", "off", "disable"):
         return ("libfabric.so.1",)
     return tuple(str(prefix / place / "libfabric.so.1") for place in _INTEL_FABRICS)
@@ -257,10 +283,13 @@ def _described(
     mpi, title = _identity(text, library)
     device = re.search(r"^MPICH Device:\s*(\S.*)$", text, re.MULTILINE)
     libfabric = _libfabric(report, place)
+    parts = _components(library, "pml_ucx")
     if mpi.family is Family.OPENMPI:
         ofi = report.get("mtl_ofi") is True
+        ucx = bool(parts) or report.get("pml_ucx") is True
     else:
         ofi = mpi is Mpi.IMPI or (device is not None and "ofi" in device[1])
+        ucx = device is not None and "ucx" in device[1]
     unknown = []
     if launcher is None:
         unknown.append("the launcher is not known: only its library was given")
@@ -277,6 +306,8 @@ def _described(
         ofi=ofi,
         source=source,
         unknown=tuple(unknown),
+        ucx=ucx,
+        ucx_parts=parts,
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a libmpi and reports its version and libfabric: a program, as foreign code may crash it.
+"""Loads a libmpi, reports its version, libfabric and UCX: a program, as foreign code may crash it.
 
 Usage: probe.py LIBMPI FABRICS. LIBMPI: the path of the MPI's library. FABRICS: a JSON list of files
-that bring libfabric into the process, best first; only the first existing one is loaded. The last
-line of the output is the report, as JSON. It uses the standard library alone.
+that bring libfabric or UCX into the process, best first; only the first existing one is loaded. The
+last line of the output is the report, as JSON. It uses the standard library alone.
 """
 
 from __future__ import annotations
@@ -90,6 +90,9 @@ def _report(library: str, fabrics: list[str]) -> dict[str, Any]:
     report: dict[str, Any] = {
         "version": text.value.decode("utf-8", "replace"),
         "mtl_ofi": hasattr(mpi, "mca_mtl_ofi_component"),
+        "pml_ucx": hasattr(mpi, "mca_pml_ucx_component"),
+        "ucx": "",
+        "ucx_version": [],
         "libfabric": "",
         "fabric_version": [],
         "providers": [],
@@ -111,6 +114,10 @@ def _report(library: str, fabrics: list[str]) -> dict[str, Any]:
         report["fabric_version"] = [version >> 16, version & 0xFFFF]
         report["providers"] = _providers(fabric)
         report["provider"] = next(_mapped(r"libnearmetal-fi\.so.*"), "")
+    if ucp := next(_mapped(r"libucp\.so(\.[0-9]+)*"), ""):
+        numbers = [ctypes.c_uint() for _ in range(3)]
+        ctypes.CDLL(ucp).ucp_get_version(*map(ctypes.byref, numbers))
+        report["ucx"], report["ucx_version"] = ucp, [number.value for number in numbers]
     return report
 
 
