@@ -22,6 +22,8 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 IN_ROOT = "python3-venv,ca-certificates,iproute2,man-db"
 """A user of the wheel, who is not root, needs these; packages of Debian bring what they need."""
 SUITES = ("bookworm", "trixie")
+UCX_NAMES = [f"libuct_nearmetal{end}" for end in (".so", ".so.0", ".so.0.0.0")]
+"""Of the transport for UCX, which looks for any of them."""
 
 pytestmark = [pytest.mark.system, pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -155,7 +157,7 @@ def test_the_wheel_has_every_file_of_the_package() -> None:
         names = set(wheel.namelist())
     assert [name for name in listed if name not in names] == []
     built = {name.rpartition("/")[2] for name in names if "/share/built/" in name}
-    libraries = {"libnearmetal-fi.so", "libnearmetal-heap.so"}
+    libraries = {"libnearmetal-fi.so", "libnearmetal-heap.so", *UCX_NAMES}
     assert built >= {*libraries, "nearmetal-info", "nearmetal-segment", "limits"}
 
 
@@ -172,8 +174,8 @@ def newest_glibc(path: Path) -> tuple[int, ...]:
 def test_nothing_in_the_wheel_needs_a_new_glibc(tmp_path: Path) -> None:
     with zipfile.ZipFile(only("*.whl")) as wheel:
         wheel.extractall(tmp_path)
-    for path in (tmp_path / "nearmetal/share/built").iterdir():
-        assert newest_glibc(path) <= (2, 28), path
+    for path in (tmp_path / "nearmetal/share/built").rglob("*"):
+        assert path.is_dir() or newest_glibc(path) <= (2, 28), path
 
 
 def test_nothing_in_the_rpms_needs_a_newer_glibc_than_that_of_rhel_9(tmp_path: Path) -> None:
@@ -184,9 +186,18 @@ def test_nothing_in_the_rpms_needs_a_newer_glibc_than_that_of_rhel_9(tmp_path: P
             )
         subprocess.run(["tar", "-C", tmp_path, "-xz"], input=archive.stdout, check=True, timeout=60)
     tools = [tmp_path / "usr/bin" / name for name in ("nearmetal-info", "nearmetal-segment")]
-    programs = [*tools, *(tmp_path / "usr/lib64/nearmetal").iterdir()]
+    built = (tmp_path / "usr/lib64/nearmetal").rglob("*")
+    programs = [*tools, *(path for path in built if not path.is_dir())]
     assert len(programs) >= 17
     assert [path.name for path in programs if newest_glibc(path) > (2, 34)] == []
+
+
+def test_the_debian_package_has_the_transport_and_needs_no_ucx() -> None:
+    package = only("libnearmetal-fi_*.deb")
+    listed = {line.split()[5] for line in output("dpkg", "-c", package).splitlines()}
+    directory = "./usr/lib/x86_64-linux-gnu/nearmetal/ucx"
+    assert {f"{directory}/{name}" for name in UCX_NAMES} <= listed
+    assert "ucx" not in output("dpkg", "-f", package, "Depends")
 
 
 def test_lintian_finds_no_error() -> None:
@@ -205,6 +216,8 @@ def test_rpms_have_the_paths_of_rhel() -> None:
     library = output("rpm", "-qlp", only("libnearmetal-fi-*.rpm")).split()
     assert "/usr/lib64/libfabric/libnearmetal-fi.so" in library
     assert "/usr/lib64/nearmetal/libnearmetal-heap.so" in library
+    assert {f"/usr/lib64/nearmetal/ucx/{name}" for name in UCX_NAMES} <= set(library)
+    assert "libuct" not in output("rpm", "-qRp", only("libnearmetal-fi-*.rpm"))
     needs = output("rpm", "-qRp", only("nearmetal-[0-9]*.rpm")).split("\n")
     assert "python3.11" in needs
     listed = output("rpm", "-qlp", only("nearmetal-[0-9]*.rpm")).split()

@@ -27,6 +27,10 @@ build=${BUILD:-$root/build}
 python=${ZIG_PYTHON:-$build/venv/bin/python}
 PACKAGE_MAINTAINER=${PACKAGE_MAINTAINER:-The nearmetal authors <nearmetal@example.org>}
 export PACKAGE_MAINTAINER
+# Without UCX here, the packages lack the transport for it.
+PACKAGE_UCX=$build/ucx/libucx
+[[ -d $PACKAGE_UCX ]] || PACKAGE_UCX=
+export PACKAGE_UCX
 platform=manylinux_2_28_x86_64
 glibc=2.28
 
@@ -100,7 +104,7 @@ make_wheel() {
 	INI
 	# Zig has no list of the processor's abilities, which libgcc has.
 	(cd "$tree" && CFLAGS=-I$work/include WHEEL_PLATFORM=$platform \
-		WHEEL_MESON="--native-file=$work/zig.ini -Dc_link_args=$(gcc -print-libgcc-file-name) -Dopenmpi=/usr/lib/x86_64-linux-gnu/openmpi -Dmpich=$build/mpi/mpich5" \
+		WHEEL_MESON="--native-file=$work/zig.ini -Dc_link_args=$(gcc -print-libgcc-file-name) -Dopenmpi=/usr/lib/x86_64-linux-gnu/openmpi -Dmpich=$build/mpi/mpich5 -Ducx=$PACKAGE_UCX" \
 		ZIG_GLOBAL_CACHE_DIR=$work/zig ZIG_LOCAL_CACHE_DIR=$work/zig \
 		logged python -m hatchling build --target wheel --directory "$out")
 }
@@ -143,6 +147,7 @@ make_rpm() {
 	logged rpmbuild -bb --nodeps --define "_topdir $work/rpm" --define "nearmetal_version $dotted" \
 		--define "nearmetal_source $version" --define "nearmetal_wheels $work/wheels" \
 		--define "nearmetal_mpich $build/mpi/mpich5" --define "nearmetal_python $build/venv/bin/python" \
+		${PACKAGE_UCX:+--define "nearmetal_ucx $PACKAGE_UCX"} \
 		"$root/tools/package/rpm/nearmetal.spec"
 	mv -- "$work"/rpm/RPMS/*/*.rpm "$out/"
 }

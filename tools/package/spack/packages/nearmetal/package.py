@@ -24,11 +24,14 @@ class Nearmetal(PythonPackage):
 
     variant("mpi", default=True, description="The MPI programs of demo, bench and tune")
 
+    variant("ucx", default=False, description="The transport for UCX 1.22")
+
     depends_on("c", type="build")
     depends_on("meson@1.1:", type="build")
     depends_on("ninja", type="build")
     depends_on("pkgconfig", type="build")
     depends_on("libfabric@1.14:")
+    depends_on("ucx@1.22", when="+ucx")
     depends_on("mpi", when="+mpi")
     requires("^openmpi fabrics=ofi", when="^[virtuals=mpi] openmpi", msg="it needs libfabric")
 
@@ -51,8 +54,12 @@ class Nearmetal(PythonPackage):
     conflicts("platform=windows")
 
     def setup_build_environment(self, env):
+        options = []
         # The programs for Open MPI and those for MPICH and its relatives have different names.
         if self.spec.satisfies("+mpi"):
             mpi = self.spec["mpi"]
             family = "openmpi" if mpi.name == "openmpi" else "mpich"
-            env.set("WHEEL_MESON", f"-D{family}={mpi.prefix}")
+            options.append(f"-D{family}={mpi.prefix}")
+        if self.spec.satisfies("+ucx"):
+            options.append(f"-Ducx={self.spec['ucx'].prefix}")
+        env.set("WHEEL_MESON", " ".join(options))
