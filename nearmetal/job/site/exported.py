@@ -71,7 +71,7 @@ def exported(
         prepend[_PATHS] = str(library.libraries)
     else:
         ways = "Open MPI with mtl/ofi, MPICH with ch4:ofi, or Intel MPI"
-        ways += "; it can use UCX: add --fabric ucx" if mpi.ucx else ""
+        ways += "; this MPI can use UCX: add --fabric ucx" if mpi.ucx else ""
         _check_way(mpi, "libfabric", ways, can=mpi.ofi)
         request = Request(
             Provider.NEARMETAL,
