@@ -261,7 +261,7 @@ struct nm_rndv_choice_facts {
 
 /* The side that moves the bytes of a put, get or atomic of this endpoint. */
 enum nm_access_way {
-	NM_ACCESS_DIRECT, /* this process, in memory that it has mapped: its own */
+	NM_ACCESS_DIRECT, /* this process, in memory that it has mapped: its own, a heap */
 	NM_ACCESS_CMA,	  /* this kernel, from and to the target's memory */
 	NM_ACCESS_SERVED, /* the target, asked in packets */
 	NM_NR_ACCESS_WAYS,

@@ -4,7 +4,8 @@
  * shows the region in its window, the initiator copies by itself, in the call, and the access is
  * complete when the call returns. So do accesses to this endpoint's own memory. All others are
  * requests to the target, which then also says what was wrong with a key, rights or bounds: an
- * access is done directly or judged by its target, never judged here.
+ * access is done directly or judged by its target, never judged here. Where no kernel copies, gets
+ * from the target's heap are done directly, too (docs/design/heap.md).
  *
  * Order: an access is direct only while none of ours, atomics included, waits for an answer of that
  * peer, so it never overtakes one. Atomics are always executed by the target.
@@ -189,7 +190,7 @@ static bool copy_remote(const struct nm_rma *rma, uint64_t size, bool is_read)
 	uint64_t keys[NM_IOV_MAX];
 	bool good;
 
-	if (!link->remote_copy || better_asked(link, size))
+	if (better_asked(link, size))
 		return false;
 	for (size_t i = 0; i < rma->nr_remote; i++)
 		keys[i] = rma->remote[i].key;
@@ -200,16 +201,53 @@ static bool copy_remote(const struct nm_rma *rma, uint64_t size, bool is_read)
 	return good;
 }
 
+/* In memory of the target that this process has mapped. No size is better asked. */
+static bool get_from_heap(const struct nm_rma *rma)
+{
+	struct nm_link *link = rma->peer->link;
+	struct nm_cursor cursor = {0, 0};
+	struct iovec pieces[NM_IOV_MAX];
+
+	for (size_t i = 0; i < rma->nr_remote; i++) {
+		struct nm_region wanted = {
+			.key = rma->remote[i].key,
+			.offset = rma->remote[i].address,
+			.len = rma->remote[i].len,
+			.access = NM_REMOTE_READ,
+		};
+		unsigned int nr =
+			nm_cursor_take(&cursor, rma->iov, rma->nr_iov, wanted.len, pieces);
+
+		if (wanted.len > 0 &&
+		    link->transport->copy->get_heap(link, &wanted, pieces, nr) < 0)
+			return false;
+	}
+	return true;
+}
+
+static bool copy(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size, bool is_read,
+		 enum nm_access_way *ret_way)
+{
+	const struct nm_link *link = rma->peer->link;
+
+	*ret_way = link->remote_copy ? NM_ACCESS_CMA : NM_ACCESS_DIRECT;
+	if (link->transport->kind->flags & NM_TRANSPORT_LOOPBACK)
+		return copy_own(engine, rma, size, is_read);
+	if (link->remote_copy)
+		return copy_remote(rma, size, is_read);
+	return is_read && link->reads_heap && get_from_heap(rma);
+}
+
 bool nm_rma_cma_copy(struct nm_engine *engine, const struct nm_rma *rma, uint64_t size,
 		     bool is_read)
 {
 	struct nm_peer *peer = rma->peer;
-	bool is_own = peer->link->transport->kind->flags & NM_TRANSPORT_LOOPBACK;
+	enum nm_access_way way;
 
 	if (peer->nr_started > 0 || size == 0 || (!is_read && rma->flags & NM_REMOTE_CQ_DATA) ||
 	    !nm_user_is_host(rma->iov, rma->nr_iov))
 		return false;
-	if (is_own ? !copy_own(engine, rma, size, is_read) : !copy_remote(rma, size, is_read))
+	if (!copy(engine, rma, size, is_read, &way))
 		return false;
 	if (is_read) {
 		peer->received_bytes += size;
@@ -217,8 +255,7 @@ bool nm_rma_cma_copy(struct nm_engine *engine, const struct nm_rma *rma, uint64_
 		peer->sent_messages++;
 		peer->sent_bytes += size;
 	}
-	nm_peer_count_access(peer, is_own ? NM_ACCESS_DIRECT : NM_ACCESS_CMA,
-			     is_read ? NM_ACCESS_GET : NM_ACCESS_PUT, size);
+	nm_peer_count_access(peer, way, is_read ? NM_ACCESS_GET : NM_ACCESS_PUT, size);
 	nm_complete_transmit(engine, NM_RMA | (is_read ? NM_READ : NM_WRITE), rma->flags,
 			     rma->context, 0);
 	return true;

@@ -2,10 +2,11 @@
 #include "shm/regions.h"
 
 #include <errno.h>
-#include <stdbool.h>
 
 /* A sequence that stays odd belongs to an owner that died or is hostile. */
 #define MAX_TRIES 16
+/* The rights of an entry for the heap. A release that does not know it finds no right there. */
+#define HEAP_SHIFT 32
 
 static uint32_t bucket_of(uint64_t key, uint32_t nr_slots)
 {
@@ -27,12 +28,14 @@ static void fill(struct nm_region_slot *slot, const struct nm_region *region)
 	atomic_store_explicit(&slot->base, region->base, memory_order_release);
 	atomic_store_explicit(&slot->len, region->len, memory_order_release);
 	atomic_store_explicit(&slot->offset, region->offset, memory_order_release);
-	atomic_store_explicit(&slot->access, region->access, memory_order_release);
+	atomic_store_explicit(&slot->access, region->access << (region->in_heap ? HEAP_SHIFT : 0),
+			      memory_order_release);
 	atomic_store_explicit(&slot->sequence, sequence + 2, memory_order_seq_cst);
 }
 
 /* False: the slot is empty or being changed. */
-static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_region)
+static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_region,
+		      uint64_t *ret_sequence)
 {
 	struct nm_region region;
 	uint64_t before;
@@ -47,7 +50,11 @@ static bool read_slot(const struct nm_region_slot *slot, struct nm_region *ret_r
 		region.access = atomic_load_explicit(&slot->access, memory_order_acquire);
 		if (before % 2 == 0 &&
 		    atomic_load_explicit(&slot->sequence, memory_order_relaxed) == before) {
+			region.in_heap = region.access >> HEAP_SHIFT != 0;
+			if (region.in_heap)
+				region.access >>= HEAP_SHIFT;
 			*ret_region = region;
+			*ret_sequence = before;
 			return region.access != 0;
 		}
 	}
@@ -80,15 +87,26 @@ void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t
 }
 
 int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,
-		    struct nm_region *ret_region)
+		    bool in_heap, struct nm_region *ret_region, struct nm_region_seen *ret_seen)
 {
 	const struct nm_region_slot *slot = slots + (nr_slots ? bucket_of(key, nr_slots) : 0);
 	struct nm_region region;
+	uint64_t sequence;
 
 	for (int i = 0; nr_slots && i < NM_REGION_BUCKET; i++, slot++)
-		if (read_slot(slot, &region) && region.key == key) {
+		if (read_slot(slot, &region, &sequence) && region.key == key &&
+		    region.in_heap == in_heap) {
 			*ret_region = region;
+			if (ret_seen)
+				*ret_seen = (struct nm_region_seen){slot, sequence};
 			return 0;
 		}
 	return -ENOKEY;
+}
+
+bool nm_regions_is_shown(const struct nm_region_seen *seen)
+{
+	/* Partner: fill(). A reader of bytes that were written after it sees its sequence. */
+	atomic_thread_fence(memory_order_acquire);
+	return atomic_load_explicit(&seen->slot->sequence, memory_order_relaxed) == seen->sequence;
 }

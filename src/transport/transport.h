@@ -339,12 +339,16 @@ struct nm_copy_ops {
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
 			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
-	 * Show a region of this endpoint to all peers until revoke(). Copies *REGION. Returns 0, or
-	 * -ENOSPC: no room.
+	 * A get of the bytes (at least one) of WANTED, whose base is not used, out of the peer's
+	 * heap, without reach(). -errno: LOCAL is undefined, ask the peer. It does not show them,
+	 * never touched them, or hid them during the copy.
 	 */
+	int (*get_heap)(struct nm_link *link, const struct nm_region *wanted,
+			const struct iovec *local, unsigned int nr_local);
+	/* Show a copy of REGION to all peers until revoke(). 0, or -ENOSPC: no room. */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
-	 * After the return no peer copies through the region. Waits about a second at most for
+	 * After the return no peer copies through the region, but for get_heap(). Waits about a second at most for
 	 * copies under way. If one takes longer, all memory of this endpoint is closed to all peers
 	 * for good: their copies return -ESRCH. An unknown key is ignored.
 	 */

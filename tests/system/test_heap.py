@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.system.local import ROOT
-from tests.system.mpi_jobs import MPIS, NEAR, Cluster, Job, program
+from tests.system.mpi_jobs import INSTALLED, MPIS, NEAR, Cluster, Job, program, two_nodes
 from tests.system.need import lacking
-from tests.system.test_mpi_programs import up
+from tests.system.test_mpi_programs import WITH_WINDOWS, up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +27,7 @@ if MISSING:
 
 
 LIBRARY = ROOT / "build/c/src/heap/libnearmetal-heap.so"
+GET_ALONE = ROOT / "tests/system/programs/mpi_get_alone.c"
 POOL = """\
 import multiprocessing, os, sys
 
@@ -103,3 +104,30 @@ def test_no_heap_without_the_option(near: Cluster) -> None:
     argv = (program("mpich5", "mpi_patterns"), "-p", "pingpong", "-m", "64K", "-c")
     job = near.ok("mpich5", 2, *argv, by="node", timeout=180)
     assert by_protocol(job, "heap") == 0
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Cluster]:
+    """Two nodes that see the program whose target computes."""
+    with two_nodes(INSTALLED, GET_ALONE, 1) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("window", ["allocate", "create", "alloc_mem"])
+@pytest.mark.parametrize("mpi", WITH_WINDOWS)
+def test_gets_need_no_processor_of_the_target(alone: Cluster, mpi: str, window: str) -> None:
+    argv = (alone.site.directory / mpi, window)
+    job = alone.ok(mpi, 2, *argv, by="node", timeout=100, options=("--heap",))
+    assert "the gets ended while the target computed" in job.output, job.end_of_output()
+    got = sum(
+        int(peer["accesses"].get("direct", {}).get("get", {}).get("bytes", 0))
+        for endpoint in job.answer["stats"]
+        for peer in endpoint["peers"]
+    )
+    assert got >= 20 << 20, job.end_of_output()
+
+
+def test_gets_wait_for_the_target_without_the_heap(alone: Cluster) -> None:
+    argv = (alone.site.directory / "mpich5", "allocate")
+    job = alone.ok("mpich5", 2, *argv, by="node", timeout=100)
+    assert "the gets waited for the target" in job.output, job.end_of_output()

@@ -34,7 +34,19 @@ def near() -> Iterator[Cluster]:
         place.assert_no_trace()
 
 
-def check(near: Cluster, mpi: str, ranks: int, modules: list[str], *, log: Path) -> None:
+HEAP = ("--heap", "--env", "NEARMETAL_HEAP_MIN=4096")
+"""Most messages of the suite are small, so smaller allocations go to the heap, too."""
+
+
+def check(
+    near: Cluster,
+    mpi: str,
+    ranks: int,
+    modules: list[str],
+    *,
+    log: Path,
+    options: tuple[str, ...] = (),
+) -> None:
     """Run modules of the suite; whatever fails and is not listed is an error."""
     launch = near.site.command(
         "run",
@@ -47,6 +59,7 @@ def check(near: Cluster, mpi: str, ranks: int, modules: list[str], *, log: Path)
         "node",
         "--env",
         f"MPI4PY_LIBMPI={run_suite.LIBMPI[mpi]}",
+        *options,
         "--",
     )
     job = run_suite.Job(launch, ranks, log, stall_s=120, env=near.site.environment())
@@ -83,3 +96,9 @@ def test_the_whole_suite_on_two_ranks(near: Cluster, mpi: str, tmp_path: Path) -
 def test_messages_and_collectives_on_four_ranks(near: Cluster, mpi: str, tmp_path: Path) -> None:
     modules = run_suite.suite_modules(run_suite.POINT_TO_POINT_AND_COLLECTIVES)
     check(near, mpi, 4, modules, log=tmp_path / "suite")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mpi", ["openmpi5", "mpich5"])
+def test_the_whole_suite_with_the_heap(near: Cluster, mpi: str, tmp_path: Path) -> None:
+    check(near, mpi, 2, run_suite.suite_modules(), log=tmp_path / "suite", options=HEAP)

@@ -136,6 +136,7 @@ static int shm_publish(struct nm_transport *transport, const struct nm_region *r
 {
 	struct shm_transport *shm = nm_shm_of(transport);
 
+	nm_shm_publish_heap(shm, region);
 	return nm_regions_publish(shm->window.regions, shm->window.geometry.nr_regions, region);
 }
 
@@ -177,8 +178,8 @@ static int shm_reach(struct nm_link *base, const uint64_t *keys, unsigned int nr
 	atomic_store_explicit(reaching, atomic_load_explicit(reaching, memory_order_relaxed) + 1,
 			      memory_order_seq_cst);
 	for (unsigned int i = 0; i < nr_keys && !err; i++)
-		err = nm_regions_find(window->regions, window->geometry.nr_regions, keys[i],
-				      &ret_regions[i]);
+		err = nm_regions_find(window->regions, window->geometry.nr_regions, keys[i], false,
+				      &ret_regions[i], NULL);
 	if (err)
 		shm_leave(base);
 	return err;
@@ -208,6 +209,7 @@ const struct nm_copy_ops nm_shm_copy_ops = {
 	.write_remote = shm_write_remote,
 	.show_heap = nm_shm_show_heap,
 	.read_heap = nm_shm_read_heap,
+	.get_heap = nm_shm_get_heap,
 	.publish = shm_publish,
 	.revoke = shm_revoke,
 	.reach = shm_reach,

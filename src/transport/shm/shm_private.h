@@ -159,6 +159,10 @@ extern const struct nm_copy_ops nm_shm_copy_ops;
 /* shm_heap.c: the part of these with heaps. */
 bool nm_shm_show_heap(const struct nm_link *base, const struct iovec *piece,
 		      struct nm_span *ret_span);
+/* The part of REGION in the heap, for get_heap() of peers. Without room they ask. */
+void nm_shm_publish_heap(struct shm_transport *shm, const struct nm_region *region);
+int nm_shm_get_heap(struct nm_link *base, const struct nm_region *wanted, const struct iovec *local,
+		    unsigned int nr_local);
 ssize_t nm_shm_read_heap(struct nm_link *base, const struct iovec *local, unsigned int nr_local,
 			 const struct nm_span *remote, unsigned int nr_remote);
 
