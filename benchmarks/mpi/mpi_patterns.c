@@ -12,20 +12,25 @@
 #define SAMPLE_SECONDS 300e-6
 #define BATCH_MAX 65536
 #define GUARD 64
+#define SIZES_MAX 64
 
 struct options {
 	const char *names;
 	uint64_t min_size, max_size;
+	uint64_t sizes[SIZES_MAX]; /* nr_sizes of them, in this order; none: powers of two */
+	int nr_sizes;
 	double seconds; /* per point */
 	int checks;	/* verified runs per point */
 	bool check_only;
 };
 
 static const char usage[] =
-	"usage: mpi_patterns [-p NAME,...] [-m MIN] [-M MAX] [-t SECONDS] [-n RUNS] [-c]\n"
+	"usage: mpi_patterns [-p NAME,...] [-m MIN] [-M MAX] [-s SIZE,...] [-t SECONDS] [-n RUNS]\n"
+	"                    [-c]\n"
 	"  -p NAME,...  patterns (default all): pingpong pingping uniband biband sendrecv exchange\n"
 	"               bcast allreduce reduce allgather alltoall alltoallv barrier\n"
 	"  -m, -M SIZE  smallest and largest message (default 0 and 4M); sizes are powers of two\n"
+	"  -s SIZE,...  these sizes, at most 64, and not powers of two\n"
 	"  -t SECONDS   time per pattern and size (default 0.1)\n"
 	"  -n RUNS      verified runs before the timing (default 2)\n"
 	"  -c           check only: no timing\n"
@@ -84,6 +89,71 @@ static void check_sum(const struct bench *b, const char *name, size_t size, uint
 	}
 }
 
+/* x -> factor * x + term: the order of two such steps matters. */
+struct step {
+	uint32_t factor, term;
+};
+
+/* The first step, then the second. An MPI_User_function: the result replaces the second. */
+static void join_steps(void *first, void *second, int *count, MPI_Datatype *type)
+{
+	const struct step *a = first;
+	struct step *b = second;
+	int i;
+
+	(void)type;
+	for (i = 0; i < *count; i++) {
+		b[i].term += b[i].factor * a[i].term;
+		b[i].factor *= a[i].factor;
+	}
+}
+
+static struct step step_of(const struct bench *b, int rank, size_t i)
+{
+	uint64_t word = payload_word(block_key(b, rank), i);
+
+	return (struct step){(uint32_t)word | 1, (uint32_t)(word >> 32)};
+}
+
+/* A reduction whose operation does not commute: ranks must be joined in their order. */
+static void verify_order(struct bench *b, const struct pattern *pattern, size_t size)
+{
+	size_t i, nr = size / sizeof(struct step);
+	struct step *mine = (struct step *)b->send, *got = (struct step *)b->recv;
+	int rank, root = b->job.nr_ranks - 1;
+	MPI_Datatype type;
+	MPI_Op op;
+
+	for (i = 0; i < nr; i++)
+		mine[i] = step_of(b, b->job.rank, i);
+	MPI_Type_contiguous(2, MPI_UINT32_T, &type);
+	MPI_Type_commit(&type);
+	MPI_Op_create(join_steps, 0, &op);
+	if (pattern->run == run_reduce)
+		MPI_Reduce(mine, got, (int)nr, type, op, root, MPI_COMM_WORLD);
+	else
+		MPI_Allreduce(mine, got, (int)nr, type, op, MPI_COMM_WORLD);
+	MPI_Op_free(&op);
+	MPI_Type_free(&type);
+	if (pattern->run == run_reduce && b->job.rank != root)
+		return;
+	for (i = 0; i < nr; i++) {
+		struct step all = step_of(b, 0, i);
+
+		for (rank = 1; rank < b->job.nr_ranks; rank++) {
+			struct step next = step_of(b, rank, i);
+
+			join_steps(&all, &next, &(int){1}, NULL);
+			all = next;
+		}
+		if (all.factor != got[i].factor || all.term != got[i].term)
+			job_fail(&b->job,
+				 "%s: element %zu of %zu is wrong: an operation that does not "
+				 "commute was applied in another order",
+				 pattern->name, i, nr);
+	}
+}
+
 static bool takes_part(const struct bench *b, const struct pattern *pattern)
 {
 	return pattern->kind != PATTERN_PAIR || b->partner >= 0;
@@ -102,6 +172,8 @@ static void verify(struct bench *b, const struct pattern *pattern, size_t size)
 	if (pattern->kind == PATTERN_REDUCE) {
 		if (pattern->run != run_reduce || moving_root(b, call) == b->job.rank)
 			check_sum(b, pattern->name, size, call);
+		if (size >= sizeof(struct step))
+			verify_order(b, pattern, size);
 	} else if (pattern->expect) {
 		nr = pattern->expect(b, size, b->deliveries);
 		for (i = 0; i < nr; i++)
@@ -208,32 +280,49 @@ static bool size_suits(const struct pattern *pattern, size_t size)
 	return pattern->kind != PATTERN_REDUCE || size % 4 == 0;
 }
 
-static void measure(struct bench *b, const struct options *options, const struct pattern *pattern)
+static void measure_size(struct bench *b, const struct options *options,
+			 const struct pattern *pattern, size_t size)
 {
 	static struct samples samples;
-	uint64_t size, next;
-	int i, batch, sizes = 0;
+	int i, batch;
+
+	b->call = 0;
+	for (i = 0; i < options->checks; i++) {
+		uint64_t call = b->call;
+
+		verify(b, pattern, size);
+		b->call = call + 1;
+	}
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (options->check_only)
+		return;
+	batch = sample(b, pattern, size, options->seconds, &samples);
+	print_row(b, pattern, size, batch, &samples);
+}
+
+/* The size after SIZE, the INDEXth; more than max_size: there is none. */
+static uint64_t next_size(const struct options *options, uint64_t size, int index)
+{
+	if (options->nr_sizes)
+		return index + 1 < options->nr_sizes ? options->sizes[index + 1] : UINT64_MAX;
+	return size ? size * 2 : 1;
+}
+
+static void measure(struct bench *b, const struct options *options, const struct pattern *pattern)
+{
+	uint64_t size = options->nr_sizes ? options->sizes[0] : options->min_size;
+	int index, sizes = 0;
 
 	if (!options->check_only)
 		print_head(b, pattern);
-	for (size = pattern->kind == PATTERN_SYNC ? 0 : options->min_size;
-	     size <= options->max_size; size = next) {
-		next = size ? size * 2 : 1;
+	if (pattern->kind == PATTERN_SYNC)
+		size = 0;
+	for (index = 0; size <= options->max_size;
+	     size = next_size(options, size, index), index++) {
 		if (!size_suits(pattern, size))
 			continue;
 		sizes++;
-		b->call = 0;
-		for (i = 0; i < options->checks; i++) {
-			uint64_t call = b->call;
-
-			verify(b, pattern, size);
-			b->call = call + 1;
-		}
-		MPI_Barrier(MPI_COMM_WORLD);
-		if (options->check_only)
-			continue;
-		batch = sample(b, pattern, size, options->seconds, &samples);
-		print_row(b, pattern, size, batch, &samples);
+		measure_size(b, options, pattern, size);
 	}
 	if (b->job.rank)
 		return;
@@ -277,6 +366,25 @@ static int options_check(const struct options *options)
 	return 0;
 }
 
+/* Sizes, separated by commas. TEXT is taken apart. Returns 0 or -EINVAL. */
+static int sizes_parse(char *text, struct options *options)
+{
+	char *word, *rest = NULL;
+
+	options->nr_sizes = 0;
+	options->max_size = 0;
+	for (word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+		uint64_t *size = &options->sizes[options->nr_sizes];
+
+		if (options->nr_sizes == SIZES_MAX || size_parse(word, size))
+			return -EINVAL;
+		options->max_size = *size > options->max_size ? *size : options->max_size;
+		options->nr_sizes++;
+	}
+	options->min_size = 0;
+	return options->nr_sizes ? 0 : -EINVAL;
+}
+
 static int options_parse(int argc, char **argv, struct options *ret_options)
 {
 	struct options options = {.max_size = 4u << 20, .seconds = 0.1, .checks = 2};
@@ -284,7 +392,7 @@ static int options_parse(int argc, char **argv, struct options *ret_options)
 	int option, ret = 0;
 
 	opterr = 0;
-	while (!ret && (option = getopt(argc, argv, "p:m:M:t:n:c")) != -1) {
+	while (!ret && (option = getopt(argc, argv, "p:m:M:s:t:n:c")) != -1) {
 		switch (option) {
 		case 'p':
 			options.names = optarg;
@@ -294,6 +402,9 @@ static int options_parse(int argc, char **argv, struct options *ret_options)
 			break;
 		case 'M':
 			ret = size_parse(optarg, &options.max_size);
+			break;
+		case 's':
+			ret = sizes_parse(optarg, &options);
 			break;
 		case 't':
 			ret = number_parse(optarg, 0, 3600, &options.seconds);

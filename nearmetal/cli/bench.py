@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs that measure: bench measures a cluster, tune measures this machine."""
+"""The verb that measures a cluster: bench."""
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,7 @@ from nearmetal.cli.arguments import (
     run_directory,
     split_names,
 )
-from nearmetal.core.errors import ExitCode, LaunchError, UsageError
+from nearmetal.core.errors import ExitCode, UsageError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.evidence import NodePair
-
-_ROUNDS, _ROUNDS_MAX = 3, 100
-_BUSY = 1.0
 
 
 def bench_options(parser: VerbParser) -> None:
@@ -137,76 +132,3 @@ def on_bench(args: argparse.Namespace, view: View) -> int:
         ],
     )
     return ExitCode.ERROR if failed or manifest.skipped else ExitCode.DONE
-
-
-def tune_options(parser: VerbParser) -> None:
-    """Add the arguments of `tune`."""
-    parser.option(
-        "--show",
-        "do not measure; print the file that the provider uses and its rates, or the reason why the provider refuses it",
-    )
-    parser.option(
-        "--output FILE",
-        "file to write, or to read with --show (default: $NEARMETAL_TUNE_FILE, else /etc/nearmetal/tuning as root and ~/.config/nearmetal/tuning otherwise)",
-    )
-    parser.option(
-        "--rounds N",
-        f"number of rounds, 1 to {_ROUNDS_MAX}; the two measured cores may share a cache in one round and not in another, so that more rounds measure both cases (default: {_ROUNDS})",
-        default=_ROUNDS,
-    )
-
-
-def on_tune(args: argparse.Namespace, view: View) -> int:
-    """Measure and write the rates, or show the active rates."""
-    if not 1 <= args.rounds <= _ROUNDS_MAX:
-        raise UsageError(f"--rounds {args.rounds}: out of range", f"use 1 to {_ROUNDS_MAX}")
-    return _show_rates(args.output, view) if args.show else _tune(args, view)
-
-
-def _show_rates(path: Path | None, view: View) -> int:
-    from nearmetal.core.resources import tool
-    from nearmetal.study.runner import tune
-
-    active = tune.in_force(LocalRunner(), tool("nearmetal-info"), path and path.absolute())
-    view.result({"tuning": active}, [f"{active['path'] or 'no file'}: {active['reason']}"])
-    if active["rates"]:
-        view.table(
-            ("size up to", "load", "protocol", "MB/s"),
-            [[r["class"], r["load"], r["protocol"], str(r["mbps"])] for r in active["rates"]],
-        )
-    return ExitCode.DONE if active["usable"] or not active["path"] else ExitCode.CHECKS_FAILED
-
-
-def _tune(args: argparse.Namespace, view: View) -> int:
-    from nearmetal.core.resources import built_program, tool
-    from nearmetal.study.runner import tune
-
-    runner, info, program = LocalRunner(), tool("nearmetal-info"), built_program("limits")
-    path = (args.output or tune.default_path(os.environ, os.geteuid())).absolute()
-    here = tune.machine(runner, info)
-    found: dict[str, tune.Measured] = {}
-    if os.getloadavg()[0] > _BUSY:
-        view.note("other programs run: the measurement takes longer and may find lower rates")
-    with view.steps("tune") as steps:
-        steps.begin(args.rounds * len(tune.LOADS))
-        for number in range(1, args.rounds + 1):
-            for load in tune.LOADS:
-                steps.step(f"round {number} of {args.rounds}, {load} messages")
-                placement, log = tune.measure(runner, program, load, number)
-                tune.collect(found.setdefault(placement, tune.Measured()), load, log)
-    # Cores that moved in the middle of a round may leave a placement without one of the loads.
-    whole = {p: m for p, m in found.items() if m.half_round_trips_ns and m.rates}
-    if not whole:
-        raise LaunchError("the cores moved in every round", "try again, or with more --rounds")
-    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    tune.write(path, tune.tuning_text(here, date, whole))
-    active = tune.in_force(runner, info, path)
-    if not active["usable"]:
-        raise LaunchError(f"the provider does not accept {path}: {active['reason']}")
-    rounds = {p: len(m.half_round_trips_ns) for p, m in whole.items()}
-    seen = ", ".join(f"{p} in {n} of {args.rounds} rounds" for p, n in rounds.items())
-    view.result(
-        {"file": str(path), "rounds": rounds, "tuning": active},
-        [f"wrote {path}; placement of the cores: {seen}"],
-    )
-    return ExitCode.DONE

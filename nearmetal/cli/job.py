@@ -74,6 +74,10 @@ def run_options(parser: VerbParser) -> None:
         default="ofi",
     )
     parser.option(
+        "--collectives DIR",
+        "use the rules for collectives that `tune collectives` wrote to DIR",
+    )
+    parser.option(
         "--timeout SECONDS",
         "end the job after SECONDS (default: no limit)",
         type=float,
@@ -108,6 +112,7 @@ def on_run(args: argparse.Namespace, view: View) -> int:
         provider=Provider(args.provider),
         heap=args.heap,
         fabric=Library(args.fabric),
+        collectives=args.collectives,
         timeout_s=args.timeout,
     )
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

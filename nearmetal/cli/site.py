@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.verbs import VerbParser
     from nearmetal.cli.view import View
     from nearmetal.job.mpi import Ucx
+    from nearmetal.job.site.found import FoundMpi
 
 
 def _mpi_help() -> str:
@@ -49,10 +50,18 @@ def _add_own(parser: VerbParser) -> None:
     _add_fabric(parser)
     parser.option("--rundir DIR", "also set the directory where the ranks of a job on a host meet")
     parser.option("--channels LIST", "also limit the channels, see `nearmetal run --help`")
+    parser.option(
+        "--collectives DIR",
+        "also use the rules for collectives that `tune collectives` wrote to DIR",
+    )
 
 
-def _own(args: argparse.Namespace) -> dict[str, str]:
-    found = {}
+def _own(args: argparse.Namespace, mpi: FoundMpi) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if args.collectives is not None:
+        from nearmetal.job.collectives import read_rules
+
+        found |= read_rules(args.collectives, mpi.installation).variables
     if args.rundir is not None:
         found["NEARMETAL_RUNDIR"] = str(args.rundir.absolute())
     if args.channels is not None:
@@ -79,7 +88,7 @@ def on_env(args: argparse.Namespace, view: View) -> int:
 
     form = Form.LMOD if args.lmod else Form.DOCKER if args.docker else Form.SH
     mpi = find_mpi(args.mpi, LocalRunner())
-    found = exported(mpi, _library(args), os.environ, own=_own(args))
+    found = exported(mpi, _library(args), os.environ, own=_own(args, mpi))
     lines = written(found, form)
     for note in found.notes:
         view.note(note)
@@ -112,7 +121,7 @@ def on_wrap(args: argparse.Namespace, view: View) -> int:
         raise UsageError("wrap has no result of its own", "leave out --json, or use `env --json`")
     launcher = args.program if Path(args.program).name in LAUNCHERS else None
     mpi = find_mpi(args.mpi or launcher, LocalRunner())
-    library, own, words = _library(args), _own(args), args.args
+    library, own, words = _library(args), _own(args, mpi), args.args
     if launcher is None:
         found = exported(mpi, library, os.environ, own=own, listed=True)
     else:

@@ -48,7 +48,7 @@ _ROWS = Path(__file__).with_name("verbs.csv").read_text(encoding="utf-8").splitl
 VERBS = {name: Verb(*row) for name, *row in csv.reader(_ROWS[1:])}
 """Every verb of verbs.csv; a verb of a group follows its group."""
 
-_USUAL = {"check": "run"}
+_USUAL = {"check": "run", "tune": "copies"}
 """Groups with a verb that may be left out."""
 
 _TYPES = {"N": int, "BYTES": int, "FILE": Path, "PLAN": Path, "DIR": Path, "STUDY": Path}
@@ -133,7 +133,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class MainParser(Parser):
-    """The parser of all verbs. `check SPEC` means `check run SPEC`."""
+    """The parser of all verbs. `check SPEC` means `check run SPEC`, and `tune` `tune copies`."""
 
     def parse_known_args(
         self, args: Iterable[str] | None = None, namespace: Any = None

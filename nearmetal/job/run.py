@@ -17,6 +17,7 @@ from nearmetal.core.process import Runner
 from nearmetal.core.resources import heap_library, provider_library
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
+from nearmetal.job.collectives import read_rules
 from nearmetal.job.copies import carried, guest_mpi, is_local, with_ucx
 from nearmetal.job.guards import guarded, later
 from nearmetal.job.locality import known_channels
@@ -81,6 +82,8 @@ class JobRequest:
     """Only these nodes take ranks; empty: all."""
     stack: Stack | None = None
     """A way of the MPI itself, with the stock provider."""
+    collectives: Path | None = None
+    """A directory of `nearmetal tune collectives` with the rules of the MPI."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ def check_channels(channels: Sequence[str] | None, runner: Runner) -> None:
             raise UsageError(f"unknown channel {channel!r}", f"use a list of {','.join(known)}")
 
 
-def _check_visible(backend: Backend, runner: Runner, node: str, path: Path, what: str) -> None:
+def check_visible(backend: Backend, runner: Runner, node: str, path: Path, what: str) -> None:
+    """Raise LaunchError if a node does not see a file; `what` names it."""
     probe = backend.on_node(node, ["test", "-r", str(path)], env={"PATH": "/usr/bin:/bin"})
     if runner.run(probe, timeout_s=_CHECK_S).code != 0:
         raise LaunchError(
@@ -180,7 +184,7 @@ def crowded(spec: ClusterSpec, backend: Backend, placement: Placement) -> bool:
     return any(users > 1 for users in load.values()) or placement.total > spec.slots
 
 
-def _meets_in_memory(
+def meets_in_memory(
     spec: ClusterSpec, placement: Placement, channels: Sequence[str] | None, *, apart: bool
 ) -> bool:
     """Whether all ranks share a host and may use its memory, as containers or as machines.
@@ -208,8 +212,26 @@ def _preload(
             "leave out --heap",
         )
     library = heap_library()
-    _check_visible(backend, runner, node, library, "library")
+    check_visible(backend, runner, node, library, "library")
     return {"LD_PRELOAD": ":".join(word for word in (str(library), others) if word)}
+
+
+def _rules(
+    backend: Backend, request: JobRequest, installation: Installation, runner: Runner, node: str
+) -> dict[str, str]:
+    """Return the variables of the rules for collectives; raises UsageError or LaunchError."""
+    if request.collectives is None:
+        return {}
+    if not backend.shares_files:
+        raise UsageError(
+            "--collectives serves containers, and these nodes are virtual machines with an MPI of "
+            "their own",
+            "leave out --collectives",
+        )
+    saved = read_rules(request.collectives, installation)
+    if saved.file is not None:
+        check_visible(backend, runner, node, saved.file, "the rules")
+    return saved.variables
 
 
 @dataclass(frozen=True)
@@ -254,12 +276,12 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     if request.provider is Provider.NEARMETAL and ucx is None:
         library = provider_library() if shared else Path(GUEST_PROVIDER)
     if shared:
-        _check_visible(backend, runner, first, program, "program")
+        check_visible(backend, runner, first, program, "program")
         if library is not None:
-            _check_visible(backend, runner, first, library, "provider")
+            check_visible(backend, runner, first, library, "provider")
         if ucx is not None:
-            _check_visible(backend, runner, first, ucx.libraries, "UCX")
-            _check_visible(backend, runner, first, ucx.plugin, "the transport for UCX")
+            check_visible(backend, runner, first, ucx.libraries, "UCX")
+            check_visible(backend, runner, first, ucx.plugin, "the transport for UCX")
     else:
         found = program if local else None
         taken = with_ucx(root, carried(root, job, found, request.program, installation), ucx)
@@ -273,7 +295,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         provider_names=provider_names,
         channels=request.channels,
         crowded=crowded(spec, backend, placement),
-        one_host=_meets_in_memory(spec, placement, request.channels, apart=bool(backend.apart)),
+        one_host=meets_in_memory(spec, placement, request.channels, apart=bool(backend.apart)),
         stack=request.stack,
         interface=backend.interface,
         ucx=ucx,
@@ -287,8 +309,9 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     }
     env = {"PATH": "/usr/bin:/bin"} | settings.defaults
     env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
+    rules = _rules(backend, request, installation, runner, first)
     preload = _preload(backend, request, runner, first, request.env.get("LD_PRELOAD", ""))
-    env |= settings.env | own | dict(request.env) | preload
+    env |= settings.env | rules | own | dict(request.env) | preload
     options = (*settings.options, *request.options)
     if not shared and installation.mpi.family is Family.OPENMPI:
         # Its daemons start over ssh, which does not pass on the launcher's environment.
@@ -305,7 +328,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
         tuple(argv),
         {
             name: env[name]
-            for name in (*settings.defaults, *settings.env, *own, *request.env, *preload)
+            for name in (*settings.defaults, *settings.env, *rules, *own, *request.env, *preload)
         },
     )
 
