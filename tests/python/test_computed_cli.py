@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nearmetal.cli.main import main
+from nearmetal.cluster.backends.libvirt.machine import SegmentView
 from nearmetal.computed.servers import Deadline
 from nearmetal.computed.service import ComputedService, give, is_withheld, withheld, withhold
 from nearmetal.core.errors import BackendError, LockedError, StateError
@@ -112,7 +114,8 @@ def test_a_qemu_that_hangs_is_asked_once_by_all_connections(world: World) -> Non
     world.start(1)
     asked, end = list[str](), threading.Event()
 
-    def hangs(server: str, _views: object) -> bool:
+    def hangs(server: str, views: Sequence[SegmentView]) -> bool:
+        del views
         asked.append(server)
         return not end.wait(60)
 

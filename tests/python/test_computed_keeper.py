@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.computed.domains import EXTRA_SPEC
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
 from nearmetal.computed.settings import ComputedSettings
