@@ -61,6 +61,7 @@ def test_a_flavor_without_the_extra_spec_is_named(flavor: str) -> None:
     (note,) = found.notes([])
     assert note.startswith("nodes n2, which")
     assert f"extra spec {EXTRA_SPEC} gives some, and flavor {flavor} shows none" in note
+    assert [one.partition(",")[0] for one in found.notes(["n1"])] == ["nodes n2", "nodes n1"]
 
 
 def test_servers_with_virtual_functions_await_no_part() -> None:

@@ -18,7 +18,10 @@ EXTRA_SPEC = "nearmetal:segment"
 
 STOCK = "stock Nova has no memory that servers share"
 
-_STATUS = "`nearmetal computed status` on their hypervisor shows why"
+_LATE = (
+    "their flavor gives them a segment, and nearmetal-computed has not: `nearmetal computed status` "
+    "on their hypervisor shows why"
+)
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,9 @@ class SharedMemory:
 
     def notes(self, missing: Sequence[str]) -> Iterator[str]:
         """Say which nodes use the network. `missing`: those that should have a part now."""
-        if without := [*self.others, *missing]:
-            yield f"nodes {some(without)}, which share a hypervisor, use the network: {self.why}"
+        for nodes, why in ((self.others, self.why), (missing, _LATE)):
+            if nodes:
+                yield f"nodes {some(list(nodes))}, which share a hypervisor, use the network: {why}"
 
 
 def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMemory:
@@ -58,7 +62,7 @@ def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMe
             f"some, and flavor {names} shows none"
         )
     else:
-        why = f"their flavor gives them a segment, and nearmetal-computed has not: {_STATUS}"
+        why = _LATE
     given = tuple(node.name for node in near if spec.flavor_of(node) not in without)
     return SharedMemory(given, tuple(node.name for node in near if node.name not in given), why)
 
