@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -146,7 +147,8 @@ def up(
                 f"cluster {cluster.name} is not as planned: {first_step(rest)}",
                 "run `nearmetal up` again; `nearmetal status` shows the nodes",
             )
-    return plan
+    # What no plan repairs may have changed with the work.
+    return dataclasses.replace(plan, notes=rest.notes)
 
 
 def down(cluster: Cluster, *, progress: Progress | None = None, agree: Agree | None = None) -> Plan:

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.config.size import parse_size
 from nearmetal.core.errors import BackendError
 from nearmetal.core.text import printable
 
 NOVA = "http://openstack.org/xmlns/libvirt/nova/1.1"
-EXTRA_SPEC = "nearmetal:segment"
-"""The extra spec of a flavor whose servers get a part of this size."""
-
 MIN_PART, MAX_PART = 2 << 20, 64 << 30
 MAX_DOCUMENT = 4 << 20
 """Bytes of the XML of a domain; that of a large server has some ten thousand."""

@@ -126,9 +126,10 @@ class Holdings:
                     return segment, held
         return None
 
-    def memory(self) -> int:
-        """Return the bytes of all segments."""
-        return sum(segment.part_size * segment.nr_parts for segment in self)
+    def memory(self, project: str | None = None) -> int:
+        """Return the bytes of all segments, or of those of a project."""
+        some = (one for one in self if project in {None, one.project})
+        return sum(segment.part_size * segment.nr_parts for segment in some)
 
     def put(self, segment: GroupSegment) -> None:
         """Record a segment."""

@@ -75,8 +75,8 @@ class PartKeeper:
     holdings: Holdings
     files: SegmentFiles
     log: Callable[[str], None]
+    deadline: Deadline
     clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-    deadline: Deadline = field(default_factory=lambda: Deadline(LIMIT_S))
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a server whose flavor has the extra spec has no part."""
     _retry: dict[str, float] = field(default_factory=dict)
@@ -291,12 +291,15 @@ class PartKeeper:
 
     def _new_segment(self, key: tuple[str, str], part_size: int) -> GroupSegment:
         wanted = part_size * self.settings.parts
-        free = self.settings.memory - self.holdings.memory()
-        if wanted > free:
-            raise NearmetalError(
-                f"a segment of {self.settings.parts} parts needs {format_size(wanted)}, and "
-                f"{format_size(max(free, 0))} of `memory` are free"
-            )
+        for bound, name, used in (
+            (self.settings.project_bound, "`project_memory`", self.holdings.memory(key[0])),
+            (self.settings.memory, "`memory`", self.holdings.memory()),
+        ):
+            if wanted > bound - used:
+                raise NearmetalError(
+                    f"a segment of {self.settings.parts} parts needs {format_size(wanted)}, and "
+                    f"{format_size(max(bound - used, 0))} of {name} are free"
+                )
         return GroupSegment(
             project=key[0],
             group=key[1],

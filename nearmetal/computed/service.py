@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from nearmetal.computed.domains import is_id
 from nearmetal.computed.holdings import Holdings, PartHolding
-from nearmetal.computed.keeper import GroupSource, PartKeeper, ServerPlace
+from nearmetal.computed.keeper import LIMIT_S, GroupSource, PartKeeper, ServerPlace
 from nearmetal.computed.segment_files import SegmentFiles
-from nearmetal.computed.servers import ServerHypervisor
+from nearmetal.computed.servers import Deadline, ServerHypervisor
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.files import read_json, replace_file
@@ -107,6 +107,8 @@ class ComputedService:
     connect: Callable[[str], WatchedPlace] = ServerHypervisor
     pause_s: float = 5.0
     """Between two turns without an event: for parts that rest, and servers that wait."""
+    deadline: Deadline = field(default_factory=lambda: Deadline(LIMIT_S))
+    """Of all connections: a QEMU that hangs has one thread, also when libvirt starts again."""
 
     def serve(self) -> None:
         """Serve until a signal; raises LockedError beside another one."""
@@ -126,7 +128,9 @@ class ComputedService:
         place, woken = self.connect(self.settings.libvirt), threading.Event()
         try:
             place.watch(woken.set)
-            keeper = PartKeeper(self.settings, place, self.nova, holdings, self.files, self.log)
+            keeper = PartKeeper(
+                self.settings, place, self.nova, holdings, self.files, self.log, self.deadline
+            )
             while place.alive and not self.stop.is_set():
                 woken.clear()
                 marks = withheld(self.directory)

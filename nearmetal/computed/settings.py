@@ -36,9 +36,17 @@ class ComputedSettings(Model):
         default=8, description="servers of one group on this hypervisor that get a part"
     )
     memory: Size = Field(default=4 << 30, description="memory of all segments together")
+    project_memory: Size | None = Field(
+        default=None, description="of the segments of one project; default: half of `memory`"
+    )
     libvirt: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
         default="qemu:///system", description="URI of libvirt"
     )
+
+    @property
+    def project_bound(self) -> int:
+        """Bytes of the segments of one project."""
+        return self.memory // 2 if self.project_memory is None else self.project_memory
 
 
 def read_settings(path: Path) -> ComputedSettings:

@@ -5,7 +5,8 @@
 
 It is process 1 of namespaces of its own, and all files are in a tmpfs there, so its end is the end
 of everything. It ends when its input ends, so not even SIGKILL of its parent leaves anything. The
-first line of its output is JSON: how to log in, or {"error": REASON}. With --make, it makes DIR: the
+first line of its output is JSON: how to log in, or {"error": REASON}. A line `off` or `on` of its
+input switches a hypervisor of libvirt; a line of output follows. With --make, it makes DIR: the
 database with all tables and without secrets, from which later starts begin.
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import json
 import os
+import queue
 import secrets
 import shutil
 import socket
@@ -204,7 +207,7 @@ class Cloud:
                 return
 
     def begin_hypervisor(self) -> None:
-        """Begin libvirtd, and wait until it answers."""
+        """Begin libvirtd, and wait until it listens."""
         self.start("libvirtd", hypervisor.daemon(STATE))
         end = time.monotonic() + _START_S
         while not hypervisor.socket_of(STATE).exists():
@@ -212,13 +215,27 @@ class Cloud:
             if time.monotonic() > end:
                 raise CloudError(f"no libvirtd:\n{self.tail('libvirtd')}")
             time.sleep(0.1)
-        hypervisor.keep_bridged(STATE, self.place.bridge)
+
+    def power_off(self) -> None:
+        """End all that runs on the hypervisor at once; the other services are on other machines."""
+        for name in ("libvirtd", *(f"nova-compute-{host}" for host in self.place.hosts)):
+            self.running.pop(name).kill()
+        hypervisor.power_off(STATE)
+
+    def power_on(self) -> None:
+        """Start what a hypervisor starts at its boot."""
+        self.begin_hypervisor()
+        self.begin_computes()
 
     def begin_nova(self) -> None:
         """Begin what is behind Nova's API."""
         for name in ("nova-conductor", "nova-scheduler"):
             config = str(STATE / "nova" / "nova.conf")
             self.start(name, [sys.executable, str(BIN / name), "--config-file", config])
+        self.begin_computes()
+
+    def begin_computes(self) -> None:
+        """Begin Nova's part on each hypervisor."""
         for host in self.place.hosts:
             config = str(STATE / "nova" / f"{host}.conf")
             program = str(BIN / "nova-compute" if self.place.bridge else HERE / "fake_compute.py")
@@ -295,7 +312,9 @@ class Cloud:
             self.begin_api(name)
         self.wait_for_broker()
         if self.place.bridge:
+            hypervisor.prepare(STATE)
             self.begin_hypervisor()
+            hypervisor.keep_bridged(STATE, self.place.bridge)
         self.begin_nova()
         if "heat" in self.apis:
             self.begin_heat()
@@ -311,10 +330,21 @@ def _listener() -> socket.socket:
     return one
 
 
-def _end_with_input() -> None:
-    """End with the input: the kernel then kills everything in the namespace."""
-    sys.stdin.buffer.read()
+def _take_input(words: queue.Queue[str]) -> None:
+    """Pass on each line, and end with the input: the kernel then kills all in the namespace."""
+    for line in sys.stdin:
+        words.put(line.strip())
     os._exit(0)
+
+
+def _obey(cloud: Cloud, words: queue.Queue[str]) -> NoReturn:
+    """Do what each line says, and say when it is done; raises CloudError if a service ends."""
+    while True:
+        cloud.check()
+        with contextlib.suppress(queue.Empty):
+            word = words.get(timeout=1)
+            {"off": cloud.power_off, "on": cloud.power_on}[word]()
+            _say(done=word)
 
 
 def _say(**words: object) -> None:
@@ -348,12 +378,11 @@ def main() -> None:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)
             return
-        threading.Thread(target=_end_with_input, daemon=True).start()
+        words: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=_take_input, args=(words,), daemon=True).start()
         cloud.serve(given.database, given.broker)
         _say(seconds=round(time.monotonic() - begin, 1), clouds=seed.clouds(cloud.place))
-        while True:
-            time.sleep(1)
-            cloud.check()
+        _obey(cloud, words)
     except (CloudError, subprocess.CalledProcessError, OSError, SDKException) as error:
         if given.logs:
             shutil.copytree(STATE / "log", given.logs, dirs_exist_ok=True)

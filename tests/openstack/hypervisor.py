@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -14,6 +19,9 @@ TAPS = "taps"
 """Directory of the names of all taps, below that of Neutron."""
 
 LIBVIRTD = "/usr/sbin/libvirtd"
+CONFIG = "libvirtd.conf"
+VOLATILE = Path("/run/libvirt")
+"""Where libvirt keeps what it knows of machines that run: a reboot clears it."""
 
 _WRITTEN = ("/etc", "/var/lib", "/var/cache", "/var/log")
 """Where libvirt writes: an overlay in memory, in this namespace alone."""
@@ -50,8 +58,8 @@ def socket_of(state: Path) -> Path:
     return state / "libvirt" / "libvirt-sock"
 
 
-def daemon(state: Path) -> list[str]:
-    """Prepare this namespace for libvirtd; returns its command."""
+def prepare(state: Path) -> None:
+    """Prepare this namespace for libvirtd."""
     directory = socket_of(state).parent
     directory.mkdir()
     for number, place in enumerate(_WRITTEN):
@@ -66,10 +74,40 @@ def daemon(state: Path) -> list[str]:
     Path("/etc/libvirt").mkdir(exist_ok=True)
     Path("/run/lock").mkdir(exist_ok=True)
     Path("/etc/libvirt/qemu.conf").write_text(QEMU_CONF.format(user="root"))
-    config = directory / "libvirtd.conf"
-    config.write_text(DAEMON_CONF.format(directory=directory))
+    (directory / CONFIG).write_text(DAEMON_CONF.format(directory=directory))
+
+
+def daemon(state: Path) -> list[str]:
+    """Return the command of libvirtd."""
+    directory = socket_of(state).parent
+    config = directory / CONFIG
     reaper = [sys.executable, "-I", str(HERE / "reaper.py")]
     return [*reaper, LIBVIRTD, "--config", str(config), "--pid-file", str(directory / "pid")]
+
+
+def _running() -> Iterator[int]:
+    """Yield libvirtd and all QEMUs of this PID namespace."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit():
+                program = str((entry / "exe").readlink())
+                if program == LIBVIRTD or "/qemu-system" in program:
+                    yield int(entry.name)
+
+
+def power_off(state: Path) -> None:
+    """End the hypervisor at once, as without power; what its memory had is gone, its disks stay."""
+    while pids := list(_running()):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+    shutil.rmtree(VOLATILE)
+    for path in (socket_of(state), socket_of(state).parent / "pid"):
+        path.unlink()
+    for tap in (state / "neutron" / TAPS).glob("tap*"):
+        if (Path("/sys/class/net") / tap.name).exists():
+            subprocess.run(["ip", "link", "del", tap.name], check=True)
 
 
 def keep_bridged(state: Path, bridge: str) -> None:

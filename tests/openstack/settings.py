@@ -190,6 +190,8 @@ class Place:
             "DEFAULT": {
                 **default,
                 "compute_driver": "libvirt.LibvirtDriver",
+                # After a boot of the hypervisor, Nova starts the servers that ran.
+                "resume_guests_state_on_host_boot": True,
                 "mkisofs_cmd": self.state / "nova" / MKISOFS,
                 # The disks are sparse, in memory.
                 "disk_allocation_ratio": 8,

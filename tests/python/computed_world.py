@@ -223,11 +223,13 @@ class _Files(SegmentFiles):
         self._world.step()
 
 
-def service(world: World, *, parts: int = 3, memory: int = 1 << 30) -> PartKeeper:
+def service(
+    world: World, *, parts: int = 3, memory: int = 1 << 30, of_project: int | None = None
+) -> PartKeeper:
     """Start the service: it knows only what is in its records."""
     world.shm.mkdir(exist_ok=True)
     settings = ComputedSettings(version=1, cloud="c", parts=parts).model_copy(
-        update={"memory": memory}
+        update={"memory": memory, "project_memory": memory if of_project is None else of_project}
     )
     return PartKeeper(
         settings,
@@ -236,8 +238,8 @@ def service(world: World, *, parts: int = 3, memory: int = 1 << 30) -> PartKeepe
         _Records(world),
         _Files(world),
         world.said.append,
-        lambda: world.now,
         _Inline(),
+        lambda: world.now,
     )
 
 

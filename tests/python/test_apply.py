@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nearmetal.cluster.apply import Cluster, describe, down, plan_up, up
 from nearmetal.cluster.model import ClusterSpec
-from nearmetal.cluster.resource import Key, Kind
+from nearmetal.cluster.resource import Key, Kind, Observed
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store, state_directory
 from nearmetal.core.errors import BackendError, Interrupted, LockedError, StateError
@@ -45,6 +46,15 @@ def test_up_makes_in_order_and_a_second_time_nothing(tmp_path: Path, spec: Clust
     assert up(cluster, spec).empty
     assert backend.steps == ORDER
     assert cluster.journal.unfinished() is None
+
+
+def test_up_shows_the_notes_of_its_end(tmp_path: Path, spec: ClusterSpec) -> None:
+    class Noting(FakeBackend):
+        def observe(self) -> Observed:
+            note = "all is there" if len(self.there) == len(ORDER) else "something is missing"
+            return replace(super().observe(), notes=(note,))
+
+    assert up(cluster_in(tmp_path, Noting()), spec).notes == ("all is there",)
 
 
 @pytest.mark.parametrize("step", range(5))

@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nearmetal.cli.main import main
+from nearmetal.cluster.backends.libvirt.machine import SegmentView
+from nearmetal.computed.servers import Deadline
 from nearmetal.computed.service import ComputedService, give, is_withheld, withheld, withhold
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.lock import locked
@@ -47,7 +50,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def serve(world: World, *links: Any) -> list[str]:
+def serve(world: World, *links: Any, limit_s: float = 20.0) -> list[str]:
     """Serve over each of the links in turn; returns the log."""
     keeper, said, left = service(world), list[str](), list(links)
     stop = threading.Event()
@@ -62,7 +65,15 @@ def serve(world: World, *links: Any) -> list[str]:
 
     state = world.folder / "state"
     ComputedService(
-        keeper.settings, world, keeper.files, said.append, state, stop, connect, 0.01
+        keeper.settings,
+        world,
+        keeper.files,
+        said.append,
+        state,
+        stop,
+        connect,
+        0.01,
+        Deadline(limit_s),
     ).serve()
     return said
 
@@ -97,6 +108,27 @@ def test_the_service_connects_again_and_status_shows_parts_and_reasons(
     told = capsys.readouterr()
     assert one in told.out
     assert f"server {two}: no segment: it needs 2 empty PCIe root ports" in told.err
+
+
+def test_a_qemu_that_hangs_is_asked_once_by_all_connections(world: World) -> None:
+    world.start(1)
+    asked, end = list[str](), threading.Event()
+
+    def hangs(server: str, views: Sequence[SegmentView]) -> bool:
+        del views
+        asked.append(server)
+        return not end.wait(60)
+
+    links = [FakeLink(world), FakeLink(world)]
+    for link in links:
+        link.ask_back = hangs
+    try:
+        said = serve(world, *links, limit_s=0.2)
+    finally:
+        end.set()
+    assert asked == [uuid(1)]
+    assert f"server {uuid(1)}: no segment: its QEMU does not answer within 0.2 s" in said
+    assert links[1].closed
 
 
 def test_a_second_service_is_refused(world: World) -> None:

@@ -9,7 +9,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from nearmetal.computed.domains import EXTRA_SPEC, MAX_DOCUMENT, NOVA, empty_ports, read_server
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
+from nearmetal.computed.domains import MAX_DOCUMENT, NOVA, empty_ports, read_server
 from nearmetal.computed.servers import Deadline
 from nearmetal.computed.settings import check_private, read_settings
 from nearmetal.core.errors import BackendError, NearmetalError, PasswordError

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.computed.domains import EXTRA_SPEC
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
+from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.errors import BackendError, StateError
 from tests.python.computed_world import (
     BLUE,
@@ -150,7 +151,7 @@ def test_a_server_without_ports_is_named(world: World) -> None:
 
 def test_parts_and_memory_have_bounds(world: World) -> None:
     servers = [world.start(number) for number in range(1, 4)]
-    other = world.start(9, group=OTHER_GROUP)
+    other = world.start(9, BLUE, OTHER_GROUP)
     keeper = service(world, parts=2, memory=2 * PART)
     settle(world, keeper)
     assert set(shown(world)) == set(servers[:2])
@@ -158,6 +159,25 @@ def test_parts_and_memory_have_bounds(world: World) -> None:
         servers[2]: "all 2 parts are taken",
         other: "a segment of 2 parts needs 4 MiB, and 0 B of `memory` are free",
     }
+
+
+def test_a_project_leaves_memory_for_others(world: World) -> None:
+    one, more = world.start(1), world.start(2, group=OTHER_GROUP)
+    blue = world.start(3, BLUE)
+    keeper = service(world, parts=2, memory=4 * PART, of_project=2 * PART)
+    settle(world, keeper)
+    assert set(shown(world)) == {one, blue}
+    assert keeper.refusals == {
+        more: "a segment of 2 parts needs 4 MiB, and 0 B of `project_memory` are free"
+    }
+    del world.servers[one]
+    settle(world, keeper)
+    assert set(shown(world)) == {more, blue}
+
+
+def test_a_project_has_half_of_the_memory_by_default() -> None:
+    settings = ComputedSettings(version=1, cloud="c")
+    assert settings.project_bound == settings.memory // 2
 
 
 def test_the_reason_of_the_tool_is_shown(world: World) -> None:

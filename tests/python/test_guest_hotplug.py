@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -219,3 +221,65 @@ def test_the_segment_of_a_seed_is_left_to_the_seed(guest: PluggedGuest) -> None:
     done = guest.run()
     assert done.returncode == 0, done.stderr
     assert guest.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("event", "looks"),
+    [
+        ({"ACTION": "add", "SUBSYSTEM": "pci", "PCI_ID": "1AF4:1110"}, True),
+        ({"ACTION": "remove", "SUBSYSTEM": "pci", "PCI_ID": "1AF4:1110"}, True),
+        ({"ACTION": "bind", "SUBSYSTEM": "pci", "PCI_ID": "1AF4:1110"}, False),
+        ({"ACTION": "add", "SUBSYSTEM": "pci", "PCI_ID": "1AF4:1041"}, False),
+        ({"ACTION": "add", "SUBSYSTEM": "virtio"}, False),
+        ({}, False),
+    ],
+)
+def test_without_udev_the_unit_looks_when_a_device_of_a_segment_comes_or_goes(
+    event: dict[str, str], looks: bool, tmp_path: Path
+) -> None:
+    calls, lock = tmp_path / "calls", tmp_path / "flock"
+    lock.write_text(f'#!/bin/sh\necho "$*" >>{calls}\n')
+    lock.chmod(0o755)
+    text = share("guest", "unit", "plugged").read_text().replace("/var/log", str(tmp_path))
+    script = tmp_path / "plugged"
+    script.write_text(text)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", **event}
+    subprocess.run(["sh", script], env=env, check=True, timeout=60)
+    assert calls.exists() == looks
+    if looks:
+        word = "-o /run/nearmetal/guest.lock busybox sh /usr/lib/nearmetal/nearmetal-guest hotplug"
+        assert calls.read_text() == f"{word}\n"
+
+
+def test_a_machine_that_cannot_watch_is_warned_of(guest: PluggedGuest) -> None:
+    program = guest.folder / "bin" / "busybox"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    done = guest.run("watch")
+    assert done.returncode == 0
+    assert "only `nearmetal-guest hotplug` finds new devices" in done.stderr
+    assert not (guest.folder / "run" / "watch.pid").exists()
+
+
+def test_a_machine_watches_by_one_process(guest: PluggedGuest) -> None:
+    program = guest.folder / "bin" / "busybox"
+    started = guest.folder / "started"
+    # As busybox: a socket of the kernel's events with the number of the process.
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, socket, sys, time\n"
+        "link = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)\n"
+        "link.bind((os.getpid(), 0))\n"
+        f"open({str(started)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+        "time.sleep(60)\n"
+    )
+    program.chmod(0o755)
+    assert guest.run("watch").returncode == 0
+    pid = int((guest.folder / "run" / "watch.pid").read_text())
+    try:
+        assert guest.run("watch").returncode == 0
+        while not started.exists():
+            pass
+        assert started.read_text() == f"uevent {guest.folder}/lib/plugged\n"
+    finally:
+        os.kill(pid, signal.SIGKILL)

@@ -45,6 +45,7 @@ class RealCloud:
 
     content: Mapping[str, Any]
     pid: int = 0
+    process: subprocess.Popen[str] | None = None
     _connections: dict[str, Any] = field(default_factory=dict)
 
     def connected(self, user: str = "member") -> Any:
@@ -55,6 +56,16 @@ class RealCloud:
             auth = self.content[user]["auth"]
             self._connections[user] = openstack.connect(region_name="RegionOne", **auth)
         return self._connections[user]
+
+    def power(self, word: str) -> None:
+        """Switch the hypervisor of real guests `off` or `on`."""
+        process = self.process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"done": word}
 
     def waiting(self, what: str) -> Iterator[None]:
         """Yield twice a second; after the longest permitted wait, the test fails."""
@@ -123,7 +134,7 @@ def running_cloud(directory: Path, *, heat: bool = False, bridge: str = "") -> I
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OS_CLIENT_CONFIG_FILE", str(clouds))
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            yield RealCloud(said["clouds"], int(children.split()[0]))
+            yield RealCloud(said["clouds"], int(children.split()[0]), process)
 
 
 def opened(spec: OpenstackSpec, directory: Path) -> Cluster:

@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real guests of Nova's libvirt driver: their bridge, their QEMUs, their consoles."""
+"""Real guests of Nova's libvirt driver: their bridge, QEMUs and consoles, and nearmetal-computed."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from nearmetal.computed.segment_files import PREFIX
+from tests.openstack import hypervisor
+from tests.python.computed_world import states
 from tests.system import hypervisors
 from tests.system.need import lacking
-from tests.system.openstack_cloud import SERVICES, RealCloud
+from tests.system.openstack_cloud import ROOT, SERVICES, RealCloud
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,3 +60,73 @@ def console(cloud: RealCloud, server: Any) -> str:
     """Return what the console of a server shows."""
     said = cloud.connected().compute.get_server_console_output(server, length=100)
     return str(said.get("output", said))
+
+
+SPACES = (("mount", "mnt"), ("pid", "pid"))
+
+
+@dataclass
+class Segments:
+    """The service on the hypervisor of the cloud, in its namespaces."""
+
+    cloud: RealCloud
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *words: str) -> list[str]:
+        spaces = [f"--{name}=/proc/{self.cloud.pid}/ns/{kind}" for name, kind in SPACES]
+        return ["nsenter", *spaces, *words]
+
+    def start(self) -> None:
+        clouds, settings = self.folder / "clouds.yaml", self.folder / "computed.yaml"
+        clouds.touch(0o600)
+        clouds.write_text(yaml.safe_dump({"clouds": {"c": self.cloud.content["admin"]}}))
+        socket = hypervisor.socket_of(Path("/run/nearmetal-openstack"))
+        uri = f"qemu+unix:///system?socket={socket}"
+        settings.write_text(f"version: 1\ncloud: c\nclouds: {clouds}\nparts: 2\nlibvirt: {uri}\n")
+        with (self.folder / "log").open("ab") as log:
+            words = ("computed", "serve", "--settings", str(settings), "--state", str(self.state))
+            argv = self.command(sys.executable, "-m", "nearmetal", *words)
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT)
+
+    def kill(self) -> None:
+        """Kill the service, which nsenter has started and waits for."""
+        if self.process is not None and self.process.poll() is None:
+            pid = self.process.pid
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+            self.process.wait(60)
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def until(self, wanted: dict[str, str]) -> None:
+        for _ in self.cloud.waiting(f"{wanted}: {self.folder / 'log'}"):
+            if states(self.state) == wanted:
+                return
+
+    def files(self) -> list[Path]:
+        return sorted(Path("/dev/shm").glob(PREFIX + "*"))
+
+    def mapped(self, server: str) -> dict[str, set[str]]:
+        """Return the segments that the QEMU of a server has mapped, each with the rights."""
+        (pid,) = machine_of(server)
+        found: dict[str, set[str]] = {}
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if PREFIX in line:
+                found.setdefault(line.split()[5], set()).add(line.split()[1])
+        return found
+
+
+@contextlib.contextmanager
+def segment_service(cloud: RealCloud, folder: Path) -> Iterator[Segments]:
+    """Yield the service, which the test starts; nothing is left of it."""
+    made = Segments(cloud, folder)
+    assert made.files() == []
+    try:
+        yield made
+    finally:
+        made.kill()
+        for path in made.files():
+            path.unlink()

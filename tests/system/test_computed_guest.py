@@ -17,7 +17,8 @@ from xml.sax.saxutils import quoteattr
 import pytest
 
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
-from nearmetal.computed.domains import EXTRA_SPEC, NOVA
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
+from nearmetal.computed.domains import NOVA
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.segment_files import PREFIX, SegmentFiles
 from nearmetal.computed.service import ComputedService

@@ -8,27 +8,21 @@ shows that Nova boots this content, and needs no kernel.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("openstack")
 
-from nearmetal.computed.domains import EXTRA_SPEC
-from nearmetal.computed.segment_files import PREFIX
-from tests.openstack import hypervisor
-from tests.python.computed_world import states
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from tests.system.openstack_cloud import (
     QUIET,
-    ROOT,
     RealCloud,
     gone,
     objects,
@@ -37,7 +31,14 @@ from tests.system.openstack_cloud import (
     raised,
     running_cloud,
 )
-from tests.system.openstack_guests import console, guest_bridge, machine_of, ports_of
+from tests.system.openstack_guests import (
+    Segments,
+    console,
+    guest_bridge,
+    machine_of,
+    ports_of,
+    segment_service,
+)
 
 pytestmark = [
     pytest.mark.system,
@@ -118,73 +119,11 @@ def test_servers_of_an_uploaded_image_boot_are_started_again_and_leave_nothing(
 
 # nearmetal-computed
 
-SPACES = (("mount", "mnt"), ("pid", "pid"))
-
-
-@dataclass
-class Segments:
-    """The service on the hypervisor of the cloud, in its namespaces."""
-
-    cloud: RealCloud
-    folder: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    def command(self, *words: str) -> list[str]:
-        spaces = [f"--{name}=/proc/{self.cloud.pid}/ns/{kind}" for name, kind in SPACES]
-        return ["nsenter", *spaces, *words]
-
-    def start(self) -> None:
-        clouds, settings = self.folder / "clouds.yaml", self.folder / "computed.yaml"
-        clouds.touch(0o600)
-        clouds.write_text(yaml.safe_dump({"clouds": {"c": self.cloud.content["admin"]}}))
-        socket = hypervisor.socket_of(Path("/run/nearmetal-openstack"))
-        uri = f"qemu+unix:///system?socket={socket}"
-        settings.write_text(f"version: 1\ncloud: c\nclouds: {clouds}\nparts: 2\nlibvirt: {uri}\n")
-        with (self.folder / "log").open("ab") as log:
-            words = ("computed", "serve", "--settings", str(settings), "--state", str(self.state))
-            argv = self.command(sys.executable, "-m", "nearmetal", *words)
-            self.process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT)
-
-    def kill(self) -> None:
-        """Kill the service, which nsenter has started and waits for."""
-        if self.process is not None and self.process.poll() is None:
-            pid = self.process.pid
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)
-            self.process.wait(60)
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    def until(self, wanted: dict[str, str]) -> None:
-        for _ in self.cloud.waiting(f"{wanted}: {self.folder / 'log'}"):
-            if states(self.state) == wanted:
-                return
-
-    def files(self) -> list[Path]:
-        return sorted(Path("/dev/shm").glob(PREFIX + "*"))
-
-    def mapped(self, server: str) -> dict[str, set[str]]:
-        """Return the segments that the QEMU of a server has mapped, each with the rights."""
-        (pid,) = machine_of(server)
-        found: dict[str, set[str]] = {}
-        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if PREFIX in line:
-                found.setdefault(line.split()[5], set()).add(line.split()[1])
-        return found
-
 
 @pytest.fixture
 def segments(cloud: RealCloud, tmp_path: Path) -> Iterator[Segments]:
-    made = Segments(cloud, tmp_path)
-    assert made.files() == []
-    try:
+    with segment_service(cloud, tmp_path) as made:
         yield made
-    finally:
-        made.kill()
-        for path in made.files():
-            path.unlink()
 
 
 @dataclass(frozen=True)
@@ -211,11 +150,10 @@ class Tenant:
         return str(self.sdk.compute.create_server_group(name="near", policy="affinity").id)
 
 
-def test_servers_of_one_group_share_a_segment_and_others_get_none(
-    cloud: RealCloud, segments: Segments
-) -> None:
-    admin, member = cloud.connected("admin"), cloud.connected()
-    image = admin.image.create_image(
+@pytest.fixture(scope="module")
+def image(cloud: RealCloud) -> str:
+    """The ID of an image that all projects have."""
+    made = cloud.connected("admin").image.create_image(
         "boots",
         data=DISK + bytes(1 << 20),
         container_format="bare",
@@ -225,11 +163,23 @@ def test_servers_of_one_group_share_a_segment_and_others_get_none(
         # A user may say so of an image, which gives nothing.
         properties={EXTRA_SPEC: "2 MiB", "hw_machine_type": "q35"},
     )
-    flavors = {}
+    return str(made.id)
+
+
+@pytest.fixture(scope="module")
+def flavors(cloud: RealCloud) -> dict[str, str]:
+    """The IDs of a flavor with a segment, and of one without."""
+    compute, made = cloud.connected("admin").compute, {}
     for name in ("shares", "plain"):
-        flavors[name] = admin.compute.create_flavor(name=name, ram=128, vcpus=1, disk=1).id
-    admin.compute.create_flavor_extra_specs(flavors["shares"], {EXTRA_SPEC: "2 MiB"})
-    red, blue = Tenant(member, image.id), Tenant(admin, image.id)
+        made[name] = str(compute.create_flavor(name=name, ram=128, vcpus=1, disk=1).id)
+    compute.create_flavor_extra_specs(made["shares"], {EXTRA_SPEC: "2 MiB"})
+    return made
+
+
+def test_servers_of_one_group_share_a_segment_and_others_get_none(
+    cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
+) -> None:
+    red, blue = Tenant(cloud.connected(), image), Tenant(cloud.connected("admin"), image)
     # Both projects have a group of one name.
     near, far = red.group(), blue.group()
     evil = f"</nova:name>{EXTRA_SPEC}<nova:name>"
@@ -263,3 +213,40 @@ def test_servers_of_one_group_share_a_segment_and_others_get_none(
     assert segments.files() == []
     for tenant, group in ((red, near), (blue, far)):
         tenant.sdk.compute.delete_server_group(group)
+
+
+def test_a_boot_of_the_hypervisor_leaves_nothing_and_its_servers_share_again(
+    cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
+) -> None:
+    red = Tenant(cloud.connected(), image)
+    near = red.group()
+    servers = [red.server(name, flavors["shares"], near) for name in ("one", "two")]
+    for server in servers:
+        red.sdk.compute.wait_for_server(server, wait=120)
+    given = dict.fromkeys((server.id for server in servers), "given")
+    segments.start()
+    segments.until(given)
+    (before,) = segments.files()
+
+    # The power fails: all processes end, and what is in memory is gone.
+    segments.kill()
+    cloud.power("off")
+    assert [machine_of(server.id) for server in servers] == [[], []]
+    before.unlink()
+    shutil.rmtree(segments.state)
+    cloud.power("on")
+    # As at a boot, the service may start before Nova has started any server.
+    segments.start()
+    segments.until(given)
+    (shared,) = segments.mapped(servers[0].id)
+    assert segments.files() == [Path(shared)]
+    assert shared != str(before)
+    assert segments.mapped(servers[1].id) == {shared: {"rw-s", "r--s"}}
+    for server in servers:
+        assert red.sdk.compute.get_server(server.id).status == "ACTIVE"
+
+    for server in servers:
+        red.delete(server)
+    segments.until({})
+    assert segments.files() == []
+    red.sdk.compute.delete_server_group(near)

@@ -37,7 +37,12 @@ _FORMS: dict[str, dict[str, tuple[type, ...]]] = {
         "min_disk": (int, _NONE),
         "properties": (dict, _NONE),
     },
-    "flavor": {"vcpus": (int,), "ram": (int,), "disk": (int, _NONE)},
+    "flavor": {
+        "vcpus": (int,),
+        "ram": (int,),
+        "disk": (int, _NONE),
+        "extra_specs": (dict, _NONE),
+    },
     "key pair": {},
 }
 """By kind: the types of the attributes that are used; an ID is text."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from nearmetal.cluster.backend import NodeStatus
 from nearmetal.cluster.backends.openstack.answers import checked, number
@@ -35,6 +36,7 @@ from nearmetal.cluster.backends.openstack.plan import (
     project_of,
 )
 from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.shared import SharedMemory, shared_memory
 from nearmetal.cluster.backends.openstack.spec import ROUTER, CloudNode, OpenstackSpec
 from nearmetal.cluster.backends.openstack.stock import missing, needs_of, quotas_of, shortages
 from nearmetal.cluster.backends.openstack.work import CloudWork
@@ -60,15 +62,11 @@ from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner, Runner
 
-APART = "stock Nova has no memory that servers share"
-"""Why servers of one hypervisor use the network."""
-
 
 class OpenstackBackend(SshBackend):
     """Implements Backend; see there for the contracts."""
 
     spec: OpenstackSpec
-    apart = APART
 
     def __init__(self, spec: OpenstackSpec, store: Store, runner: Runner | None = None) -> None:
         self.spec = spec
@@ -89,6 +87,17 @@ class OpenstackBackend(SshBackend):
         """Nodes whose servers are made or started, by the IDs of the servers."""
         self._members: dict[str, str] = {}
         """The server of each group that was begun last."""
+        self._unshared: list[str] = []
+        """Nodes that should have a part of a segment, and had none at the end of the wait."""
+
+    @property
+    def apart(self) -> str:
+        """Why servers of one hypervisor use the network, where they have no segment."""
+        return self._shared.why
+
+    @cached_property
+    def _shared(self) -> SharedMemory:
+        return shared_memory(self.spec, lambda name: self._catalog.get("flavor", name))
 
     def _mark(self) -> ClusterMark:
         return make_mark(self._directory, self._session.home)
@@ -136,7 +145,8 @@ class OpenstackBackend(SshBackend):
             self._world = World()
             # A directory without a mark: an interrupted `up` had made nothing yet.
             begun = self._directory.exists()
-            return Observed(broken=frozenset({Key(Kind.CLUSTER, self.name)} if begun else ()))
+            left = frozenset({Key(Kind.CLUSTER, self.name)} if begun else ())
+            return Observed(broken=left, notes=tuple(self._notes()))
         world = self._world = self._read(mark)
         parts = [part_of(self.spec, Kind.CLUSTER, self.name, project_of(self.spec))]
         unfinished: dict[Key, str] = {}
@@ -189,6 +199,8 @@ class OpenstackBackend(SshBackend):
                 yield f"node {name} is in state {server.status}, which only you can end"
         for server in self._world.extra:
             yield f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
+        if self._guests is not None:
+            yield from self._shared.notes(self._unshared)
 
     def _desired_nodes(self) -> set[str]:
         return {node.name for _, node in self.spec.nodes}
@@ -307,6 +319,7 @@ class OpenstackBackend(SshBackend):
             self._work().wait_for(self._begun)
         if self._guests is not None:
             self._guests.make_nodes(lambda: self._read(self._mark()))
+            self._unshared = self._guests.without_segment(self._shared.nodes)
 
     # State
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import ipaddress
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
 from nearmetal.cluster.keys import known_hosts
 from nearmetal.cluster.ssh_guests import (
+    LOOK_S,
     NEVER,
     OTHER,
     GuestNode,
@@ -47,6 +49,9 @@ from nearmetal.image.seed import FirstSeed, FirstSsh, Seed, SeedInterface, SeedN
 
 _LINES = 400
 """Lines of a console that are read."""
+
+_SEGMENT = "/run/nearmetal/segment.conf"
+"""What the guest unit writes when it has found a segment."""
 
 _ENTER_S = 120.0
 _RESTARTED = "its machine has started again, and what it had got is gone"
@@ -192,6 +197,29 @@ class ServerGuests(SshGuests):
             self._make(places, [n for n in lacking if n not in gates], fresh)
         finally:
             self._trust({})
+
+    def without_segment(
+        self,
+        names: Sequence[str],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> list[str]:
+        """Wait until the guest units of these nodes have found a segment; returns those without.
+
+        Segments come from another service, so a missing one is no failure.
+        """
+        assert self.spec.ssh is not None  # noqa: S101 - else no guest is entered
+        deadline, left = now() + self.spec.ssh.segment_timeout, list(names)
+        while left:
+            nodes = self.nodes()
+            looks = [nodes.command(name, ["test", "-s", _SEGMENT]) for name in left]
+            ends = self._runner.run_all(looks, timeout_s=_ENTER_S)
+            left = [name for name, end in zip(left, ends, strict=True) if end.code != 0]
+            if not left or now() >= deadline:
+                break
+            sleep(LOOK_S)
+        return left
 
     def try_logins(
         self, places: Mapping[str, GuestPlace], names: Sequence[str], keys: Mapping[str, str]

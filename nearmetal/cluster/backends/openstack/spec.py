@@ -125,6 +125,10 @@ class CloudAccess(Model):
     timeout: Annotated[int, Field(ge=10, le=86400)] = Field(
         default=900, description="seconds that the guests of servers have until they answer"
     )
+    segment_timeout: Annotated[int, Field(ge=0, le=86400)] = Field(
+        default=60,
+        description="seconds that nodes wait for a segment, if their flavor gives them one",
+    )
 
 
 class OpenstackSpec(ClusterSpec):

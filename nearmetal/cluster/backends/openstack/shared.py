@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which servers nearmetal-computed gives a part of a segment, and why others have none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nearmetal.cluster.model import some
+from nearmetal.core.text import printable
+
+if TYPE_CHECKING:
+    from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+
+EXTRA_SPEC = "nearmetal:segment"
+"""The extra spec of a flavor whose servers get a part of this size."""
+
+STOCK = "stock Nova has no memory that servers share"
+
+_LATE = (
+    "their flavor gives them a segment, and nearmetal-computed has not: `nearmetal computed status` "
+    "on their hypervisor shows why"
+)
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """What servers of one hypervisor share. `nodes`: those that get a part of a segment.
+
+    `others`: the rest of them. `why`: the reason of each of them that has no part.
+    """
+
+    nodes: tuple[str, ...]
+    others: tuple[str, ...]
+    why: str
+
+    def notes(self, missing: Sequence[str]) -> Iterator[str]:
+        """Say which nodes use the network. `missing`: those that should have a part now."""
+        for nodes, why in ((self.others, self.why), (missing, _LATE)):
+            if nodes:
+                yield f"nodes {some(list(nodes))}, which share a hypervisor, use the network: {why}"
+
+
+def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMemory:
+    """Return what the flavors of a cluster give its servers. `flavor`: finds one; None: it is missing.
+
+    A user who may not read extra specs sees none: nothing is awaited then.
+    """
+    near = [node for host in spec.hosts if len(host.nodes) > 1 for node in host.nodes]
+    without = dict.fromkeys(
+        spec.flavor_of(node) for node in near if not _gives(flavor(spec.flavor_of(node)))
+    )
+    direct = [network.name for network in spec.networks if network.kind == "direct"]
+    if direct:
+        why = f"servers with virtual functions get no segment yet (network {some(direct)})"
+        return SharedMemory((), tuple(node.name for node in near), why)
+    if without:
+        names = printable(some(list(without)))
+        why = (
+            f"{STOCK}; with nearmetal-computed, a flavor with the extra spec {EXTRA_SPEC} gives "
+            f"some, and flavor {names} shows none"
+        )
+    else:
+        why = _LATE
+    given = tuple(node.name for node in near if spec.flavor_of(node) not in without)
+    return SharedMemory(given, tuple(node.name for node in near if node.name not in given), why)
+
+
+def _gives(flavor: Any) -> bool:
+    return bool((getattr(flavor, "extra_specs", None) or {}).get(EXTRA_SPEC))

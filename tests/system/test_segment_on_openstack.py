@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MPI jobs of servers over a segment: Nova's libvirt driver, QEMU's emulation, nearmetal-computed.
+
+`nearmetal image build --disk` makes the image of all servers. One of them is of another project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openstack")
+
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
+from tests.python.computed_world import states
+from tests.system import hypervisors
+from tests.system.machines import CACHE
+from tests.system.need import need_build
+from tests.system.openstack_cloud import QUIET, objects, running_cloud
+from tests.system.openstack_guests import (
+    Segments,
+    guest_bridge,
+    machine_of,
+    segment_service,
+)
+from tests.system.test_jobs_on_openstack import ROOT, TRAFFIC, Site
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.root,
+    pytest.mark.full,
+    pytest.mark.timeout(1800),
+    *QUIET,
+]
+
+PART = "16MiB"
+SHOWN = "cat /sys/bus/pci/devices/*/device; ls /dev/nearmetal /run/nearmetal"
+STRANGER = """\
+ssh: {}
+networks: [{name: mpi, subnet: 10.83.0.0/24}]
+hosts: [{name: h1, nodes: [{name: x1}]}]
+"""
+NEAR = """\
+ssh: {segment_timeout: SECONDS}
+networks: [{name: mpi, subnet: 10.82.0.0/24}]
+hosts: [{name: h1, nodes: [{name: n1, flavor: near}, {name: n2, flavor: near}]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    need_build()
+    folder = tmp_path_factory.mktemp("near")
+    with guest_bridge("10.82.0.1/24") as bridge, running_cloud(folder, bridge=bridge) as cloud:
+        found = Site(folder, cloud, folder / "disk.raw", bridge)
+        found.ok("image", "build", "--cache", str(CACHE), "--disk", str(found.image))
+        compute = cloud.connected("admin").compute
+        flavor = compute.create_flavor(name="near", ram=1024, vcpus=1, disk=1)
+        compute.create_flavor_extra_specs(flavor, {EXTRA_SPEC: PART})
+        yield found
+
+
+@pytest.fixture(scope="module")
+def segments(site: Site) -> Iterator[Segments]:
+    (site.folder / "computed").mkdir()
+    with segment_service(site.cloud, site.folder / "computed") as made:
+        yield made
+
+
+def channels(site: Site, spec: str) -> tuple[set[str], set[str]]:
+    """Return the channels between different nodes, and their reasons."""
+    pairs = [p for p in site.json("locality", spec)["pairs"] if p["node"] != p["peer"]]
+    assert len(pairs) == 2
+    return {pair["channel"] for pair in pairs}, {pair["reason"] for pair in pairs}
+
+
+def messages(site: Site, spec: str) -> dict[str, Any]:
+    """Run a job whose ranks check each byte; returns the messages that each channel carried."""
+    program = str(ROOT / "build" / "programs" / "openmpi5" / "mpi_traffic")
+    done = site.run("run", "--json", spec, "--map-by", "node", "-n", "2", "--", program, *TRAFFIC)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "traffic OK" in done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["ranks"] == [["n1", 1], ["n2", 1]]
+    assert answer["proof"]["verdict"] == "proven"
+    found: dict[str, Any] = answer["proof"]["messages"]
+    return found
+
+
+@dataclass(frozen=True)
+class NearCluster:
+    """Two nodes of one hypervisor. `said`: by the `up` that made them, before the service ran."""
+
+    spec: str
+    servers: dict[str, str]
+    said: str
+
+
+@pytest.fixture(scope="module")
+def stranger(site: Site) -> Iterator[str]:
+    """A cluster of another project on the same hypervisor and bridge."""
+    hypervisors.ip("addr", "add", "10.83.0.1/24", "dev", site.bridge)
+    path = Path(site.write("stranger", STRANGER))
+    path.write_text(path.read_text().replace("cloud: member", "cloud: admin"))
+    yield str(path)
+    site.ok("down", "--yes", str(path))
+
+
+@pytest.fixture(scope="module")
+def cluster(site: Site, segments: Segments, stranger: str) -> Iterator[NearCluster]:
+    """The cluster; nothing is left of it when it is removed, also on the hypervisor."""
+    before, spec = objects(site.cloud), site.write("near", NEAR.replace("SECONDS", "3"))
+    with site.start("up", stranger) as other:
+        done = site.run("up", spec)
+        said, fault = other.communicate(timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert other.returncode == 0, said + fault
+    servers = {name: one.id for name, one in site.servers().items()}
+    yield NearCluster(spec, servers, done.stderr)
+    site.ok("down", "--yes", spec)
+    segments.until({})
+    assert segments.files() == []
+    assert objects(site.cloud) == before
+    assert [machine_of(server) for server in servers.values()] == [[], []]
+
+
+@pytest.fixture(scope="module")
+def near(site: Site, segments: Segments, cluster: NearCluster) -> NearCluster:
+    """The same when the service runs and the guests have noticed the devices themselves."""
+    segments.start()
+    wait_for_segment(site, segments, cluster)
+    return cluster
+
+
+def wait_for_segment(site: Site, segments: Segments, cluster: NearCluster) -> None:
+    segments.until(dict.fromkeys(cluster.servers.values(), "given"))
+    for _ in site.cloud.waiting("the guests to find the segment"):
+        if channels(site, cluster.spec)[0] == {"segment"}:
+            return
+
+
+def test_without_the_service_nodes_use_the_network_and_this_is_said(
+    site: Site, cluster: NearCluster
+) -> None:
+    assert "nodes n1, n2, which share a hypervisor, use the network" in cluster.said
+    assert "nearmetal-computed has not: `nearmetal computed status`" in cluster.said
+    used, reasons = channels(site, cluster.spec)
+    assert used == {"net"}
+    assert all("`nearmetal computed status` on their hypervisor" in why for why in reasons)
+
+
+def test_a_job_of_servers_goes_by_the_segment_that_the_service_gives(
+    site: Site, near: NearCluster
+) -> None:
+    carried = messages(site, near.spec)
+    assert carried.get("segment", 0) > 0
+    assert carried.get("net", 0) == 0
+
+
+def test_a_server_of_another_project_gets_nothing(
+    site: Site, segments: Segments, near: NearCluster, stranger: str
+) -> None:
+    shown = site.ok("exec", near.spec, "n1", "--", "sh", "-c", SHOWN)
+    assert shown.count("0x1110") == 2
+    assert "segment.conf" in shown
+    (whole,) = segments.mapped(near.servers["n1"])
+    assert segments.mapped(near.servers["n1"]) == {whole: {"rw-s", "r--s"}}
+    # It has no device, so nothing to open; its QEMU has nothing of it either.
+    shown = site.run("exec", stranger, "x1", "--", "sh", "-c", SHOWN).stdout
+    assert "0x1000" in shown or "0x1041" in shown
+    assert "0x1110" not in shown
+    assert "segment.conf" not in shown
+    (x1,) = site.cloud.connected("admin").compute.servers()
+    assert segments.mapped(x1.id) == {}
+    assert x1.id not in states(segments.state)
+
+
+def test_up_waits_for_the_part_of_a_machine_that_nova_started_again(
+    site: Site, near: NearCluster
+) -> None:
+    site.cloud.connected().compute.reboot_server(near.servers["n2"], "HARD")
+    for _ in site.cloud.waiting("the next key on the console"):
+        if "its machine has started again" in site.run("plan", near.spec).stdout:
+            break
+    done = site.run("up", site.write("near", NEAR.replace("SECONDS", "240")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "use the network" not in done.stderr
+    assert channels(site, near.spec)[0] == {"segment"}
+    assert messages(site, near.spec)["segment"] > 0
