@@ -302,6 +302,13 @@ ucs_status_t nm_ucx_ep_flush(uct_ep_h base, unsigned int flags, uct_completion_t
 	return UCS_OK;
 }
 
+ucs_status_t nm_ucx_iface_flush(uct_iface_h base, unsigned int flags, uct_completion_t *comp)
+{
+	(void)flags;
+	(void)comp;
+	return nm_list_empty(&nm_ucx_iface_of(base)->holding) ? UCS_OK : UCS_INPROGRESS;
+}
+
 ucs_status_t nm_ucx_ep_fence(uct_ep_h base, unsigned int flags)
 {
 	/* Packets of one link arrive in order. */
@@ -317,6 +324,7 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 	(void)flags;
 	(void)comp;
+	peer->is_watched = true;
 	if (peer->state == NM_UCX_PEER_UP)
 		peer->link->transport->ops->check_alive(peer->link);
 	if (peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)

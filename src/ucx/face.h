@@ -82,6 +82,7 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	bool has_bad_copy;	    /* a direct copy failed, and the log has it */
+	bool is_watched;	    /* ep_check() was called: a normal close is reported, too */
 	struct nm_identity who;
 	struct nm_peer_label label; /* of a source; a link has its own */
 	struct nm_reason why;	    /* of the link, or of its absence */
@@ -159,6 +160,11 @@ ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *addre
 ucs_status_t nm_ucx_iface_get_device_address(uct_iface_h iface, uct_device_addr_t *address);
 /* The latest interface of WORKER, or NULL. */
 struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
+/*
+ * True if PEER is met, after a handshake if needed. While a transport delivers, only what is known
+ * counts. False: its `why` has the reason.
+ */
+bool nm_ucx_peer_meet(struct nm_peer *peer);
 /* The peer of PARAMS if it is met. NULL: UCX gets the reason. */
 struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 				  const uct_iface_is_reachable_params_t *params);
@@ -289,6 +295,8 @@ ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, vo
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);
 void nm_ucx_ep_pending_purge(uct_ep_h ep, uct_pending_purge_callback_t cb, void *arg);
 ucs_status_t nm_ucx_ep_flush(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
+/* UCS_INPROGRESS: bytes that UCX gave away found no room yet. */
+ucs_status_t nm_ucx_iface_flush(uct_iface_h iface, unsigned int flags, uct_completion_t *comp);
 ucs_status_t nm_ucx_ep_fence(uct_ep_h ep, unsigned int flags);
 ucs_status_t nm_ucx_ep_check(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
 int nm_ucx_ep_is_connected(uct_ep_h ep, const uct_ep_is_connected_params_t *params);

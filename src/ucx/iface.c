@@ -56,8 +56,7 @@ static int connect_now(struct nm_peer *peer)
 	return err;
 }
 
-/* True if PEER is met. While a transport delivers, only what is known counts. */
-static bool is_met(struct nm_peer *peer)
+bool nm_ucx_peer_meet(struct nm_peer *peer)
 {
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return false;
@@ -91,7 +90,7 @@ struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 	peer = nm_ucx_peer_get(iface, &address.who);
 	if (!peer)
 		uct_iface_fill_info_str_buf(params, "out of memory");
-	else if (is_met(peer))
+	else if (nm_ucx_peer_meet(peer))
 		return peer;
 	else
 		uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
@@ -295,7 +294,7 @@ static uct_iface_ops_t iface_ops = {
 	.ep_check = nm_ucx_ep_check,
 	.ep_create = nm_ucx_ep_create,
 	.ep_destroy = nm_ucx_ep_destroy,
-	.iface_flush = uct_base_iface_flush,
+	.iface_flush = nm_ucx_iface_flush,
 	.iface_fence = uct_base_iface_fence,
 	.iface_progress_enable = uct_base_iface_progress_enable,
 	.iface_progress_disable = uct_base_iface_progress_disable,

@@ -291,7 +291,8 @@ static bool has_pending(const struct nm_peer *peer)
 
 void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why)
 {
-	bool is_owed = peer->held || has_pending(peer) || peer->state == NM_UCX_PEER_CONNECTING;
+	bool is_owed = peer->held || peer->is_watched || has_pending(peer) ||
+		       peer->state == NM_UCX_PEER_CONNECTING;
 
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return;
