@@ -189,8 +189,8 @@ ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 /* ---- remote.c ---- */
 
 /*
- * Copy all of IOV from (IS_READ) or to the memory of PEER at REMOTE: at most NM_SPANS_MAX pieces and
- * NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
+ * Copy all of IOV from (IS_READ) or to the memory of PEER, which may be this process, at REMOTE: at
+ * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
  * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
  */
 ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
@@ -221,6 +221,15 @@ static inline void nm_ucx_count_progress(struct nm_ucx_iface *iface)
 		nm_ucx_count_look(iface);
 }
 
+/* ---- trace.c; the callers ask whether UCX logs data ---- */
+
+/* The bytes of a message as UCX sees it. */
+void nm_ucx_trace(const struct nm_ucx_iface *iface, uct_am_trace_type_t type, uint8_t id,
+		  const void *bytes, size_t len);
+/* A packet that was sent. Overwrites `outgoing`. */
+void nm_ucx_trace_sent(struct nm_ucx_iface *iface, const struct nm_packet *packet,
+		       const void *payload);
+
 /* ---- peer.c ---- */
 
 /* Check LEN foreign bytes and copy them. False: they are no address of this face. */
@@ -235,6 +244,12 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
  * that was CONNECTING, which has endpoints, is lost. Not while in_progress.
  */
 int nm_ucx_peer_connect(struct nm_peer *peer);
+/* True if PEER is the interface itself. */
+static inline bool nm_ucx_peer_is_self(const struct nm_peer *peer)
+{
+	return nm_identity_equal(&peer->who, &peer->iface->address.who);
+}
+
 /* True if PARAMS has the address of PEER. */
 bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params);
 /* Begin to connect, without a wait; progress ends it. */
@@ -267,6 +282,8 @@ static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct n
 	}
 	peer->counted->messages++;
 	peer->counted->bytes += packet->len + nm_ucx_header_len(packet);
+	if (ucs_log_is_enabled(UCS_LOG_LEVEL_TRACE_DATA))
+		nm_ucx_trace_sent(peer->iface, packet, payload);
 	return UCS_OK;
 }
 
