@@ -19,6 +19,7 @@
 #include <ucs/config/parser.h>
 #include <ucs/datastruct/linear_func.h>
 #include <ucs/datastruct/list.h>
+#include <ucs/debug/log_def.h>
 #include <ucs/sys/stubs.h>
 #include <ucs/type/class.h>
 #include <ucs/type/cpu_set.h>

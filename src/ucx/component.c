@@ -75,6 +75,12 @@ struct uct_component nm_ucx_component = {
 	.md_vfs_init = ucs_empty_function,
 };
 
+/* Nested, as in UCX's transports: so UCX_FAILURE and the like are valid for these, too. */
+static ucs_config_field_t config_table[] = {
+	{.name = "", .dfl_value = "", .parser = UCS_CONFIG_TYPE_TABLE(uct_iface_config_table)},
+	{.name = NULL},
+};
+
 static uct_tl_t transport = {
 	.name = "nearmetal",
 	.query_devices = query_devices,
@@ -83,7 +89,7 @@ static uct_tl_t transport = {
 		{
 			.name = "nearmetal transport",
 			.prefix = "NEARMETAL_",
-			.table = uct_iface_config_table,
+			.table = config_table,
 			.size = sizeof(struct uct_iface_config),
 		},
 };
@@ -96,7 +102,7 @@ static uct_tl_t copies = {
 		{
 			.name = "nearcma transport",
 			.prefix = "NEARCMA_",
-			.table = uct_iface_config_table,
+			.table = config_table,
 			.size = sizeof(struct uct_iface_config),
 		},
 };

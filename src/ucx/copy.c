@@ -5,13 +5,14 @@
  * that both reach. It is a transport of its own because UCX asks for the abilities of an interface
  * and not of a peer, and only some peers are proven (connect/cma_proof.h).
  *
- * Its interface has nothing of its own: the address, the peers and their links are those of the
- * interface of "nearmetal" in the same worker. Addresses of remote memory are hostile: the kernel
- * checks them, and a copy only ever reaches the proven process.
+ * The address, the peers and their links are those of the interface of "nearmetal" in the same
+ * worker, or of one that this interface opens if UCX uses no "nearmetal" there. Addresses of remote
+ * memory are hostile: the kernel checks them, and a copy only ever reaches the proven process.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "transport/select.h"
 #include "ucx/face.h"
 
@@ -22,6 +23,7 @@
 
 struct copy_iface {
 	uct_base_iface_t base;
+	uct_iface_h own; /* of "nearmetal"; NULL: UCX opened one */
 };
 
 struct copy_ep {
@@ -29,11 +31,12 @@ struct copy_ep {
 	struct nm_peer *peer;
 };
 
-/* NULL: UCX uses no nearmetal. Not on the path of a copy. */
+/* NULL: it could not be opened. Not on the path of a copy. */
 static struct nm_ucx_iface *main_of(uct_iface_h base)
 {
-	struct nm_ucx_iface *iface = nm_ucx_iface_find(
-		nm_container_of(base, struct copy_iface, base.super)->base.worker);
+	const struct copy_iface *copies = nm_container_of(base, struct copy_iface, base.super);
+	struct nm_ucx_iface *iface =
+		copies->own ? nm_ucx_iface_of(copies->own) : nm_ucx_iface_find(copies->base.worker);
 
 	if (iface)
 		iface->has_copies = true;
@@ -58,19 +61,28 @@ static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *address)
 	return nm_ucx_iface_get_address(&iface->base.super, address);
 }
 
+/* A container may forbid the calls. */
+static bool can_copy_own(struct nm_peer *peer)
+{
+	uint64_t from = 1, to = 0;
+	const uct_iov_t iov = {&to, sizeof(to), NULL, 0, 1};
+
+	return nm_ucx_copy(peer, true, &iov, 1, (uintptr_t)&from) == UCS_OK && to == 1;
+}
+
 static int is_reachable_v2(const uct_iface_h base, const uct_iface_is_reachable_params_t *params)
 {
 	struct nm_ucx_iface *iface = main_of(base);
 	struct nm_peer *peer;
 
 	if (!iface) {
-		uct_iface_fill_info_str_buf(params, "it needs the transport nearmetal");
+		uct_iface_fill_info_str_buf(params, "there is no interface of nearmetal");
 		return 0;
 	}
 	peer = nm_ucx_iface_meet(iface, params);
 	if (!peer)
 		return 0;
-	if (peer->link && peer->link->remote_copy)
+	if (nm_ucx_peer_is_self(peer) ? can_copy_own(peer) : peer->link && peer->link->remote_copy)
 		return 1;
 	if (peer->link) {
 		struct nm_link_facts facts;
@@ -102,6 +114,12 @@ static ucs_status_t ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep)
 	if (!ep->peer) {
 		free(ep);
 		return UCS_ERR_NO_MEMORY;
+	}
+	if (!nm_ucx_peer_meet(ep->peer)) {
+		nm_error("ucx: no direct copies of peer " NM_WHO_FORMAT ": %s",
+			 NM_WHO(&address.who), ep->peer->why.text);
+		free(ep);
+		return UCS_ERR_UNREACHABLE;
 	}
 	*ret_ep = &ep->super;
 	return UCS_OK;
@@ -195,6 +213,8 @@ static void close_iface(uct_iface_h base)
 {
 	struct copy_iface *iface = nm_container_of(base, struct copy_iface, base.super);
 
+	if (iface->own)
+		iface->own->ops.iface_close(iface->own);
 	UCS_CLASS_CLEANUP(uct_base_iface_t, &iface->base);
 	free(iface);
 }
@@ -265,6 +285,9 @@ ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 		free(iface);
 		return status;
 	}
+	if (!nm_ucx_iface_find(worker) &&
+	    nm_ucx_iface_open(md, worker, params, config, &iface->own) == UCS_OK)
+		uct_base_iface_progress_enable(iface->own, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	*ret_iface = &iface->base.super;
 	return UCS_OK;
 }

@@ -93,6 +93,18 @@ static bool is_blocked(const struct nm_ucx_ep *ep)
 	return ep->peer->held || (!nm_list_empty(&ep->pending) && !ep->is_dispatching);
 }
 
+/* In UCX's log, like the faults that libuct finds in the calls of a program. */
+static NM_COLD ucs_status_t wrong_call(uint8_t id, size_t len, size_t max_len)
+{
+	if (id >= UCT_AM_ID_MAX)
+		ucs_error("nearmetal: %u is no active message id: they end at %u", id,
+			  (unsigned int)UCT_AM_ID_MAX - 1);
+	else
+		ucs_error("nearmetal: a short message has a length of %zu bytes, more than %zu",
+			  len, max_len);
+	return UCS_ERR_INVALID_PARAM;
+}
+
 /* One packet, whose message is HEADER and LEN bytes. */
 static inline ucs_status_t send_short(struct nm_ucx_ep *ep, uint8_t id, uint64_t header,
 				      const void *payload, size_t len)
@@ -107,7 +119,7 @@ static inline ucs_status_t send_short(struct nm_ucx_ep *ep, uint8_t id, uint64_t
 	if (nm_unlikely(is_blocked(ep)))
 		return UCS_ERR_NO_RESOURCE;
 	if (nm_unlikely(id >= UCT_AM_ID_MAX || len > iface_of(ep)->max_short - sizeof(header)))
-		return UCS_ERR_INVALID_PARAM;
+		return wrong_call(id, len + sizeof(header), iface_of(ep)->max_short);
 	return nm_ucx_peer_send(ep->peer, &packet, payload);
 }
 
@@ -135,7 +147,7 @@ static ucs_status_t send_pieces(struct nm_ucx_ep *ep, uint8_t id, const uct_iov_
 		size_t len = length_of(&iov[i]);
 
 		if (len > iface->max_short - packet.len)
-			return UCS_ERR_INVALID_PARAM;
+			return wrong_call(0, packet.len + len, iface->max_short);
 		if (len)
 			memcpy(to + packet.len, iov[i].buffer, len);
 		packet.len += (uint32_t)len;
@@ -147,7 +159,7 @@ static ucs_status_t send_pieces(struct nm_ucx_ep *ep, uint8_t id, const uct_iov_
 	if (is_blocked(ep))
 		return UCS_ERR_NO_RESOURCE;
 	if (id >= UCT_AM_ID_MAX)
-		return UCS_ERR_INVALID_PARAM;
+		return wrong_call(id, 0, 0);
 	return nm_ucx_peer_send(ep->peer, &packet, to);
 }
 
@@ -191,7 +203,7 @@ ssize_t nm_ucx_ep_am_bcopy(uct_ep_h base, uint8_t id, uct_pack_callback_t pack, 
 	if (nm_unlikely(is_blocked(ep) || ep->peer->state != NM_UCX_PEER_UP))
 		return UCS_ERR_NO_RESOURCE;
 	if (nm_unlikely(id >= UCT_AM_ID_MAX))
-		return UCS_ERR_INVALID_PARAM;
+		return wrong_call(id, 0, 0);
 	len = pack(iface->outgoing, arg);
 	/* UCX has written beyond the buffer already: there is no way to go on. */
 	if (nm_unlikely(len > iface->max_bcopy))
@@ -302,6 +314,13 @@ ucs_status_t nm_ucx_ep_flush(uct_ep_h base, unsigned int flags, uct_completion_t
 	return UCS_OK;
 }
 
+ucs_status_t nm_ucx_iface_flush(uct_iface_h base, unsigned int flags, uct_completion_t *comp)
+{
+	(void)flags;
+	(void)comp;
+	return nm_list_empty(&nm_ucx_iface_of(base)->holding) ? UCS_OK : UCS_INPROGRESS;
+}
+
 ucs_status_t nm_ucx_ep_fence(uct_ep_h base, unsigned int flags)
 {
 	/* Packets of one link arrive in order. */
@@ -317,6 +336,7 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 	(void)flags;
 	(void)comp;
+	peer->is_watched = true;
 	if (peer->state == NM_UCX_PEER_UP)
 		peer->link->transport->ops->check_alive(peer->link);
 	if (peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)

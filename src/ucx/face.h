@@ -82,6 +82,7 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	bool has_bad_copy;	    /* a direct copy failed, and the log has it */
+	bool is_watched;	    /* ep_check() was called: a normal close is reported, too */
 	struct nm_identity who;
 	struct nm_peer_label label; /* of a source; a link has its own */
 	struct nm_reason why;	    /* of the link, or of its absence */
@@ -159,6 +160,11 @@ ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *addre
 ucs_status_t nm_ucx_iface_get_device_address(uct_iface_h iface, uct_device_addr_t *address);
 /* The latest interface of WORKER, or NULL. */
 struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
+/*
+ * True if PEER is met, after a handshake if needed. While a transport delivers, only what is known
+ * counts. False: its `why` has the reason.
+ */
+bool nm_ucx_peer_meet(struct nm_peer *peer);
 /* The peer of PARAMS if it is met. NULL: UCX gets the reason. */
 struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 				  const uct_iface_is_reachable_params_t *params);
@@ -183,8 +189,8 @@ ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 /* ---- remote.c ---- */
 
 /*
- * Copy all of IOV from (IS_READ) or to the memory of PEER at REMOTE: at most NM_SPANS_MAX pieces and
- * NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
+ * Copy all of IOV from (IS_READ) or to the memory of PEER, which may be this process, at REMOTE: at
+ * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
  * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
  */
 ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
@@ -215,6 +221,15 @@ static inline void nm_ucx_count_progress(struct nm_ucx_iface *iface)
 		nm_ucx_count_look(iface);
 }
 
+/* ---- trace.c; the callers ask whether UCX logs data ---- */
+
+/* The bytes of a message as UCX sees it. */
+void nm_ucx_trace(const struct nm_ucx_iface *iface, uct_am_trace_type_t type, uint8_t id,
+		  const void *bytes, size_t len);
+/* A packet that was sent. Overwrites `outgoing`. */
+void nm_ucx_trace_sent(struct nm_ucx_iface *iface, const struct nm_packet *packet,
+		       const void *payload);
+
 /* ---- peer.c ---- */
 
 /* Check LEN foreign bytes and copy them. False: they are no address of this face. */
@@ -229,6 +244,12 @@ struct nm_peer *nm_ucx_peer_get(struct nm_ucx_iface *iface, const struct nm_iden
  * that was CONNECTING, which has endpoints, is lost. Not while in_progress.
  */
 int nm_ucx_peer_connect(struct nm_peer *peer);
+/* True if PEER is the interface itself. */
+static inline bool nm_ucx_peer_is_self(const struct nm_peer *peer)
+{
+	return nm_identity_equal(&peer->who, &peer->iface->address.who);
+}
+
 /* True if PARAMS has the address of PEER. */
 bool nm_ucx_peer_is_at(const struct nm_peer *peer, const uct_ep_is_connected_params_t *params);
 /* Begin to connect, without a wait; progress ends it. */
@@ -261,6 +282,8 @@ static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct n
 	}
 	peer->counted->messages++;
 	peer->counted->bytes += packet->len + nm_ucx_header_len(packet);
+	if (ucs_log_is_enabled(UCS_LOG_LEVEL_TRACE_DATA))
+		nm_ucx_trace_sent(peer->iface, packet, payload);
 	return UCS_OK;
 }
 
@@ -289,6 +312,8 @@ ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, vo
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);
 void nm_ucx_ep_pending_purge(uct_ep_h ep, uct_pending_purge_callback_t cb, void *arg);
 ucs_status_t nm_ucx_ep_flush(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
+/* UCS_INPROGRESS: bytes that UCX gave away found no room yet. */
+ucs_status_t nm_ucx_iface_flush(uct_iface_h iface, unsigned int flags, uct_completion_t *comp);
 ucs_status_t nm_ucx_ep_fence(uct_ep_h ep, unsigned int flags);
 ucs_status_t nm_ucx_ep_check(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);
 int nm_ucx_ep_is_connected(uct_ep_h ep, const uct_ep_is_connected_params_t *params);

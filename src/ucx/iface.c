@@ -56,8 +56,7 @@ static int connect_now(struct nm_peer *peer)
 	return err;
 }
 
-/* True if PEER is met. While a transport delivers, only what is known counts. */
-static bool is_met(struct nm_peer *peer)
+bool nm_ucx_peer_meet(struct nm_peer *peer)
 {
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return false;
@@ -91,7 +90,7 @@ struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 	peer = nm_ucx_peer_get(iface, &address.who);
 	if (!peer)
 		uct_iface_fill_info_str_buf(params, "out of memory");
-	else if (is_met(peer))
+	else if (nm_ucx_peer_meet(peer))
 		return peer;
 	else
 		uct_iface_fill_info_str_buf(params, "%s", peer->why.text);
@@ -284,6 +283,14 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	return 0;
 }
 
+/* It has no effect on messages that are not kept, but a wrong one is refused. */
+static bool is_alignment_valid(const uct_iface_params_t *params)
+{
+	if (!(params->field_mask & UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT))
+		return !(params->field_mask & UCT_IFACE_PARAM_FIELD_AM_ALIGN_OFFSET);
+	return params->am_alignment && !(params->am_alignment & (params->am_alignment - 1));
+}
+
 static uct_iface_ops_t iface_ops = {
 	.ep_am_short = nm_ucx_ep_am_short,
 	.ep_am_short_iov = nm_ucx_ep_am_short_iov,
@@ -295,7 +302,7 @@ static uct_iface_ops_t iface_ops = {
 	.ep_check = nm_ucx_ep_check,
 	.ep_create = nm_ucx_ep_create,
 	.ep_destroy = nm_ucx_ep_destroy,
-	.iface_flush = uct_base_iface_flush,
+	.iface_flush = nm_ucx_iface_flush,
 	.iface_fence = uct_base_iface_fence,
 	.iface_progress_enable = uct_base_iface_progress_enable,
 	.iface_progress_disable = uct_base_iface_progress_disable,
@@ -326,6 +333,11 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 	if (!(params->field_mask & UCT_IFACE_PARAM_FIELD_OPEN_MODE) ||
 	    !(params->open_mode & UCT_IFACE_OPEN_MODE_DEVICE))
 		return UCS_ERR_UNSUPPORTED;
+	if (!is_alignment_valid(params)) {
+		ucs_error("nearmetal: an alignment of active messages is a power of two, and an "
+			  "offset needs an alignment");
+		return UCS_ERR_INVALID_PARAM;
+	}
 	iface = calloc(1, sizeof(*iface));
 	if (!iface)
 		return UCS_ERR_NO_MEMORY;

@@ -107,7 +107,7 @@ int nm_ucx_peer_connect(struct nm_peer *peer)
 {
 	struct nm_ucx_iface *iface = peer->iface;
 	const struct nm_select_peer facts = {
-		.is_self = nm_identity_equal(&peer->who, &iface->address.who),
+		.is_self = nm_ucx_peer_is_self(peer),
 	};
 	const struct nm_transport *tried = peer->tried;
 	int err = -EHOSTUNREACH;
@@ -242,6 +242,8 @@ static void deliver(struct nm_transport *from, struct nm_peer *peer, const struc
 	received = &peer->received[from->kind->channel];
 	received->messages++;
 	received->bytes += len;
+	if (ucs_log_is_enabled(UCS_LOG_LEVEL_TRACE_DATA))
+		nm_ucx_trace(iface, UCT_AM_TRACE_TYPE_RECV, packet->op, to, len);
 	handler = &iface->base.am[packet->op];
 	handler->cb(handler->arg, to, len, 0);
 }
@@ -291,7 +293,8 @@ static bool has_pending(const struct nm_peer *peer)
 
 void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why)
 {
-	bool is_owed = peer->held || has_pending(peer) || peer->state == NM_UCX_PEER_CONNECTING;
+	bool is_owed = peer->held || peer->is_watched || has_pending(peer) ||
+		       peer->state == NM_UCX_PEER_CONNECTING;
 
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return;

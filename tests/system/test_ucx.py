@@ -221,6 +221,17 @@ def test_peer_without_direct_copies_gets_messages(tmp_path: Path) -> None:
     assert carried(output) > 2000
 
 
+def test_direct_copies_need_no_other_transport(tmp_path: Path) -> None:
+    port, alone = free_port(), ("-d", "memory", "-x", "nearcma")
+    with server(tmp_path, port, *alone) as other:
+        work = ("-t", "put_bw", "-D", "zcopy", "-s", "100000", "-n", "200")
+        with client(tmp_path, port, *alone, *work) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+        assert other.wait(PATIENCE_S) == 0
+    assert "ERROR" not in output
+
+
 SLEEP = ("-E", "sleep")
 """ucp_worker_wait() between messages."""
 

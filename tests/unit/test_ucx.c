@@ -236,12 +236,14 @@ NM_TEST(what_finds_no_room_leaves_once_and_in_order)
 	NM_CHECK_EQ(nm_ucx_ep_am_short(&pending_ep->super, 2, 0, "x", 1), UCS_ERR_NO_RESOURCE);
 	NM_CHECK_EQ(nm_ucx_ep_am_bcopy(&pending_ep->super, 2, pack, &i, 0), UCS_ERR_NO_RESOURCE);
 	NM_CHECK_EQ(nm_ucx_ep_flush(&pending_ep->super, 0, NULL), UCS_ERR_NO_RESOURCE);
+	NM_CHECK_EQ(nm_ucx_iface_flush(&face->base.super, 0, NULL), UCS_INPROGRESS);
 	for (unsigned int n = 0; n < 2; n++)
 		NM_CHECK_EQ(nm_ucx_ep_pending_add(&pending_ep->super, &requests[n], 0), UCS_OK);
 	UNTIL(peer->nr_packets == next_message - 1 && nm_list_empty(&pending_ep->pending));
 	NM_CHECK_EQ(next_message, i + 2);
 	NM_CHECK_EQ(nr_packed, i + 1);
 	NM_CHECK_EQ(nm_ucx_ep_flush(&pending_ep->super, 0, NULL), UCS_OK);
+	NM_CHECK_EQ(nm_ucx_iface_flush(&face->base.super, 0, NULL), UCS_OK);
 	nm_ucx_ep_destroy(&pending_ep->super);
 	finish();
 }
@@ -301,6 +303,26 @@ NM_TEST(a_peer_that_closed_is_lost_to_those_who_ask)
 	NM_CHECK_EQ(nm_ucx_ep_pending_add(&ep->super, &request, 0), UCS_OK);
 	nm_ucx_ep_pending_purge(&ep->super, purge, &nr_purged);
 	NM_CHECK_EQ(nr_purged, 1);
+	nm_ucx_ep_destroy(&ep->super);
+	finish();
+}
+
+/* The close is seen after the call: UCX asks again only after its keepalive interval. */
+NM_TEST(a_peer_that_closes_after_a_check_is_lost)
+{
+	struct nm_ucx_ep *ep;
+
+	start();
+	ep = connect_ep();
+	nr_lost = 0;
+	NM_CHECK_EQ(nm_ucx_ep_check(&ep->super, 0, NULL), UCS_OK);
+	node_destroy(peer);
+	peer = NULL;
+	while (ep->peer->state != NM_UCX_PEER_DOWN)
+		progress();
+	NM_CHECK_EQ(ep->peer->err, 0);
+	progress();
+	NM_CHECK_EQ(nr_lost, 1);
 	nm_ucx_ep_destroy(&ep->super);
 	finish();
 }

@@ -136,3 +136,25 @@ NM_TEST(a_peer_that_is_gone_is_not_copied_from)
 	NM_CHECK(!memcmp(there, before, sizeof(before)));
 	close_copies();
 }
+
+NM_TEST(own_memory_is_copied_and_checked_alike)
+{
+	uct_iov_t iov[2];
+	struct nm_peer *own;
+
+	start();
+	own = nm_ucx_peer_get(face, &face->address.who);
+	fill_bytes(there, sizeof(there), 1);
+	fill_bytes(here, sizeof(here), 2);
+	iov[0] = piece(5, 1000);
+	iov[1] = piece(2000, 50000);
+	if (nm_ucx_copy(own, true, iov, 2, (uintptr_t)there) != UCS_OK)
+		nm_test_skip("no calls of the kernel for copies here");
+	NM_CHECK(!memcmp(here + 5, there, 1000));
+	NM_CHECK(!memcmp(here + 2000, there + 1000, 50000));
+	fill_bytes(here, sizeof(here), 3);
+	NM_CHECK_EQ(nm_ucx_copy(own, false, iov, 2, (uintptr_t)there), UCS_OK);
+	NM_CHECK(!memcmp(here + 2000, there + 1000, 50000));
+	NM_CHECK_EQ(nm_ucx_copy(own, true, iov, 2, 8), UCS_ERR_IO_ERROR);
+	finish();
+}
