@@ -115,8 +115,8 @@ def _by_ucx(
     if settings is None:
         return None, None
     env = settings.applied(os.environ)
-    found.append(about_ucx.of_loaded(look_for_ucx(mpi, env, runner), ucx))
-    found.append(about_ucx.of_choice(env))
+    loaded = _or_say(found, "ucx", lambda: about_ucx.of_loaded(look_for_ucx(mpi, env, runner), ucx))
+    found += [one for one in (loaded, about_ucx.of_choice(env)) if one is not None]
     return settings, None
 
 
