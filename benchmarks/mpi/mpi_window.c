@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * One-sided communication: put, get, accumulate, fetch-and-op and compare-and-swap on a window,
- * in passive mode, verified and then timed in short samples (format: sampling.h).
+ * in passive mode, verified and then timed in short samples (format: sampling.h). `copy` is memcpy()
+ * in the origin, for comparison.
  *
  * Rank 0 is the origin, the last rank the target. While the origin works the target waits in a
  * receive, as a program does that has something else to do: providers that execute on the target
@@ -57,6 +58,11 @@ static void run_get(struct bench *b, size_t size)
 	MPI_Get(b->local, (int)size, MPI_BYTE, b->target, 0, (int)size, MPI_BYTE, b->window);
 }
 
+static void run_copy(struct bench *b, size_t size)
+{
+	memcpy(b->local, b->memory, size);
+}
+
 static void run_accumulate(struct bench *b, size_t size)
 {
 	MPI_Accumulate(b->local, (int)(size / 8), MPI_UINT64_T, b->target, 0, (int)(size / 8),
@@ -82,6 +88,7 @@ static void run_compare_and_swap(struct bench *b, size_t size)
 static const struct operation operations[] = {
 	{"put", true, 1, run_put},
 	{"get", true, 1, run_get},
+	{"copy", true, 1, run_copy},
 	{"accumulate", true, 1, run_accumulate},
 	{"put_stream", true, WINDOW_OPERATIONS, run_put},
 	{"get_stream", true, WINDOW_OPERATIONS, run_get},

@@ -5,12 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/arith.h"
 #include "base/clock.h"
 #include "base/log.h"
 
 /* After this many bytes or transfers, an endless sample counts and the choice is made again. */
 #define SAMPLE_BYTES (64 << 20)
 #define SAMPLE_NR 1024
+/* Messages up to this size fit into a private cache. */
+#define PRIVATE_MAX (256 << 10)
+/* Up to this time the next message is awaited: after it, a message more or less costs little. */
+#define PAUSE_NS 200000
 
 static struct nm_rndv_choice *bulk_of(struct nm_peer *peer)
 {
@@ -26,7 +31,8 @@ static NM_COLD void explain(const struct nm_engine *engine, struct nm_rndv_choic
 			    const struct nm_select_verdict *verdict)
 {
 	bulk->last[verdict->class][verdict->load] = verdict->protocol;
-	nm_select_explain(engine->config.select, &bulk->state, facts, verdict, &bulk->facts.choice);
+	nm_select_explain(engine->config.select, &bulk->states[facts->in_heap], facts, verdict,
+			  &bulk->facts.choice);
 	if (nm_log_get_level() >= NM_LOG_DEBUG)
 		nm_debug("large message of %llu bytes: %s", (unsigned long long)facts->size,
 			 bulk->facts.choice.text);
@@ -66,8 +72,8 @@ static struct nm_select_verdict choose(const struct nm_engine *engine, struct nm
 		.far = r->peer->state == NM_PEER_CONNECTED && r->peer->link->far,
 		.now_ns = now_ns,
 	};
-	struct nm_select_verdict v =
-		nm_select_transfer(engine->config.select, bulk ? &bulk->state : NULL, &facts);
+	struct nm_select_verdict v = nm_select_transfer(
+		engine->config.select, bulk ? &bulk->states[facts.in_heap] : NULL, &facts);
 
 	if (bulk && nm_unlikely(v.protocol != bulk->last[v.class][v.load]) &&
 	    v.why != NM_SELECT_BECAUSE_PROBE)
@@ -85,8 +91,14 @@ static void learn(const struct nm_engine *engine, struct nm_rndv_choice *bulk, u
 		return;
 	sample->verdict.class = (uint8_t)nm_select_class(sample->bytes / sample->nr);
 	sample->verdict.load = bulk->streams ? NM_SELECT_STREAM : NM_SELECT_LONE;
-	nm_select_learn(engine->config.select, &bulk->state, &sample->verdict, sample->bytes,
-			now_ns - sample->started_ns);
+	nm_select_learn(engine->config.select, &bulk->states[sample->in_heap], &sample->verdict,
+			sample->bytes, now_ns - sample->started_ns);
+}
+
+/* The next message begins: what the last one cost both sides is known. */
+static void learn_late(const struct nm_engine *engine, struct nm_rndv_choice *bulk, uint64_t now_ns)
+{
+	learn(engine, bulk, nm_min_u64(now_ns, bulk->sample.started_ns + PAUSE_NS));
 }
 
 static void sample_begin(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
@@ -97,9 +109,12 @@ static void sample_begin(const struct nm_engine *engine, struct nm_rndv_choice *
 
 	if (bulk->nr_incoming > 0)
 		learn(engine, bulk, now_ns);
+	else if (bulk->sample.is_due)
+		learn_late(engine, bulk, now_ns);
 	bulk->sample = (struct nm_sample){
 		.started_ns = now_ns,
 		.verdict = choose(engine, bulk, r, now_ns, stream),
+		.in_heap = is_in_heap(r),
 	};
 	bulk->sample.mixed = bulk->nr_incoming > 0 && bulk->sample.verdict.protocol != before;
 }
@@ -138,8 +153,14 @@ void nm_rndv_choice_end(const struct nm_engine *engine, struct nm_request *r)
 	r->is_counted = false;
 	bulk->facts.bytes[r->verdict.protocol] += r->accepted;
 	bulk->sample.bytes += r->accepted;
-	if (--bulk->nr_incoming == 0)
+	if (--bulk->nr_incoming > 0)
+		return;
+	if (bulk->sample.in_heap && bulk->sample.nr_peak == 1 && r->accepted <= PRIVATE_MAX) {
+		bulk->streams = false;
+		bulk->sample.is_due = true;
+	} else {
 		learn(engine, bulk, nm_clock_ns());
+	}
 }
 
 void nm_rndv_choice_reset(struct nm_peer *peer)

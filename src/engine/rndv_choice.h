@@ -7,6 +7,10 @@
  * asked for until none is under way. Transfers of one sample overlap, so their single times say
  * nothing, and a mixture of protocols even less. All of a sample go the same way, and its bytes
  * over its time are one observation.
+ *
+ * A read of the sender's heap costs the sender, too: it takes lines out of a private cache to which
+ * the sender then writes its next message. A stream contains that. A single message does not. So if
+ * it could be read in the heap and fits into such a cache, its time lasts until the next message.
  */
 #ifndef NM_ENGINE_RNDV_CHOICE_H
 #define NM_ENGINE_RNDV_CHOICE_H
@@ -19,11 +23,13 @@ struct nm_sample {
 	uint64_t bytes;	      /* that have come */
 	uint32_t nr, nr_peak; /* transfers in all, and at once */
 	bool mixed;	      /* not all went the same way: nothing to learn */
+	bool in_heap;	      /* its first transfer could be read in the sender's heap */
+	bool is_due;	      /* it is over, but its time lasts until the next message */
 };
 
 /* Of one peer; made with its first large message. */
 struct nm_rndv_choice {
-	struct nm_select_state state;
+	struct nm_select_state states[2]; /* of messages elsewhere, and of those in the heap */
 	struct nm_sample sample;
 	uint32_t nr_incoming; /* transfers under way */
 	bool streams;	      /* the last sample was more than one transfer */

@@ -81,16 +81,6 @@ static uint32_t rate_of(const struct nm_select_params *params, const struct nm_s
 	return (at->far ? params->prior_far : params->prior)[at->class][at->load][protocol];
 }
 
-/*
- * True if a read of the heap costs the sender as much again, which the receiver does not see: it
- * takes the lines of the message out of the sender's private cache, and the sender writes its next
- * message there. Larger messages have left that cache anyway.
- */
-static bool is_halved(const struct nm_select_verdict *at, enum nm_protocol protocol)
-{
-	return protocol == NM_PROTOCOL_HEAP && at->class <= NM_SELECT_CLASS_PRIVATE;
-}
-
 /* The best protocol; the CURRENT one unless another is better by the margin. */
 static enum nm_protocol best(const struct nm_select_params *params,
 			     const struct nm_select_cell *cell, const struct nm_select_facts *facts,
@@ -100,8 +90,7 @@ static enum nm_protocol best(const struct nm_select_params *params,
 	uint64_t top = 0;
 
 	for (enum nm_protocol p = NM_PROTOCOL_POOL; p < NM_NR_PROTOCOLS; p++) {
-		uint64_t rate =
-			(uint64_t)rate_of(params, cell, at, p) * (is_halved(at, p) ? 50 : 100);
+		uint64_t rate = (uint64_t)rate_of(params, cell, at, p) * 100;
 
 		if (cell && cell->current == p)
 			rate += rate / 100 * params->margin_percent;
@@ -209,12 +198,11 @@ void nm_select_explain(const struct nm_select_params *params, const struct nm_se
 		rates[p] = possible(facts, p) ? rate_of(params, cell, v, p) : 0;
 	nm_reason_set(
 		ret_reason,
-		"%s, %s%s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u, heap %u%s%s",
+		"%s, %s%s%s; MB/s: pool %u, past cache %u, pull %u, both halves %u, heap %u%s",
 		nm_protocol_name(v->protocol), v->load == NM_SELECT_LONE ? "alone" : "in a stream",
 		v->far ? ", far" : "", v->why == NM_SELECT_BECAUSE_PROBE ? ", tried again" : "",
 		rates[NM_PROTOCOL_POOL], rates[NM_PROTOCOL_POOL_PAST], rates[NM_PROTOCOL_PULL],
 		rates[NM_PROTOCOL_BOTH], rates[NM_PROTOCOL_HEAP],
-		is_halved(v, NM_PROTOCOL_HEAP) && facts->in_heap ? " (counts half)" : "",
 		facts->remote_copy || facts->in_heap ? "" :
 						       " (0: the peer's memory is out of reach)");
 }

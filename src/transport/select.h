@@ -60,8 +60,6 @@ enum nm_select_load {
 	NM_SELECT_NR_LOADS,
 };
 unsigned int nm_select_class(uint64_t size);
-/* The largest class whose messages fit into a private cache of a processor. */
-#define NM_SELECT_CLASS_PRIVATE 1
 
 #define NM_SELECT_PROBE_SHARE 50
 

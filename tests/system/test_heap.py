@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +21,6 @@ from tests.system.test_mpi_programs import WITH_WINDOWS, up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(420)]
 
@@ -27,6 +30,7 @@ if MISSING:
 
 
 LIBRARY = ROOT / "build/c/src/heap/libnearmetal-heap.so"
+INPUTS = ROOT / "nearmetal/study/runner/workloads/inputs"
 GET_ALONE = ROOT / "tests/system/programs/mpi_get_alone.c"
 POOL = """\
 import multiprocessing, os, sys
@@ -131,3 +135,47 @@ def test_gets_wait_for_the_target_without_the_heap(alone: Cluster) -> None:
     argv = (alone.site.directory / "mpich5", "allocate")
     job = alone.ok("mpich5", 2, *argv, by="node", timeout=100)
     assert "the gets waited for the target" in job.output, job.end_of_output()
+
+
+MDRUN = """\
+cd /tmp
+{program} mdrun -s {input} -g md.log -ntomp 1 -nb cpu -notunepme -dlb no -reprod || exit
+[ "$OMPI_COMM_WORLD_RANK" != 0 ] || cat md.log
+"""
+IN_HEAP = ("--heap", "--env", "NEARMETAL_HEAP_MIN=4096")
+"""Applications of this size have few large allocations."""
+
+
+def same(near: Cluster, pattern: str, *argv: str | Path, options: tuple[str, ...] = ()) -> None:
+    """Run an application with and without the heap; what it printed at PATTERN is the same."""
+    found = []
+    for heap in ((), IN_HEAP):
+        job = near.ok("openmpi4", 4, *argv, by="node", timeout=180, options=(*options, *heap))
+        text = re.search(pattern, job.output, re.DOTALL | re.MULTILINE)
+        assert text is not None, job.end_of_output()
+        assert heap or by_protocol(job, "heap") == 0
+        found.append(text[1])
+    assert found[0] == found[1]
+
+
+@pytest.mark.full
+def test_lammps_computes_the_same(near: Cluster) -> None:
+    if shutil.which("lmp") is None:
+        lacking("lmp is not installed")
+    same(near, "^Step (.*?)^Loop time", "lmp", "-in", INPUTS / "lammps/in.liquid", "-log", "none")
+
+
+@pytest.mark.full
+def test_gromacs_computes_the_same(tmp_path: Path) -> None:
+    if shutil.which("gmx_mpi") is None:
+        lacking("gmx_mpi is not installed")
+    shutil.copytree(INPUTS / "gromacs", tmp_path, dirs_exist_ok=True)
+    for words in (
+        "solvate -cs spc216.gro -box 3 3 3 -o conf.gro -p topol.top",
+        "grompp -f water.mdp -c conf.gro -p topol.top -o topol.tpr",
+    ):
+        subprocess.run(["gmx", *words.split()], cwd=tmp_path, check=True, timeout=100)
+    options = ("-ntomp", "1", "-nb", "cpu", "-notunepme", "-dlb", "no", "-reprod")
+    files = ("-s", tmp_path / "topol.tpr", "-g", "/dev/stdout")
+    with contextlib.contextmanager(up)(f"{NEAR}show: ['{tmp_path}']\n") as near:
+        same(near, "Energies.*?Energies(.*?)Constr", "gmx_mpi", "mdrun", *files, *options)

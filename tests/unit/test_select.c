@@ -257,30 +257,6 @@ NM_TEST(heap_is_chosen_by_its_rate)
 	}
 }
 
-/* What the receiver does not see: the sender gets the lines back before it writes them again. */
-NM_TEST(heap_counts_half_for_what_fits_into_a_private_cache)
-{
-	static const uint32_t mbps[NM_NR_PROTOCOLS] = {0, 15000, 13000, 0, 0, 26000};
-	static const uint32_t shared[NM_NR_PROTOCOLS] = {0, 15000, 13000, 0, 0, 36000};
-	static const uint64_t sizes[] = {65536, 262144, 262145, 4 << 20};
-
-	for (size_t i = 0; i < NM_ARRAY_SIZE(sizes); i++) {
-		struct machine m = {.mbps = mbps, .last = NM_PROTOCOL_POOL, .in_heap = true};
-		const struct nm_select_facts facts = {.size = sizes[i], .in_heap = true};
-		struct nm_select_verdict v;
-		struct nm_reason why;
-
-		run(&m, 20000, sizes[i], false);
-		NM_CHECK_EQ(m.last, i < 2 ? NM_PROTOCOL_POOL : NM_PROTOCOL_HEAP);
-		v = nm_select_transfer(&nm_select_defaults, NULL, &facts);
-		nm_select_explain(&nm_select_defaults, NULL, &facts, &v, &why);
-		NM_CHECK_EQ(strstr(why.text, "counts half") != NULL, i < 2);
-		m.mbps = shared;
-		run(&m, 20000, sizes[i], false);
-		NM_CHECK_EQ(m.last, NM_PROTOCOL_HEAP);
-	}
-}
-
 /* Nobody tells that cores are shared: the rates do. */
 NM_TEST(peers_that_lose_their_core_are_followed)
 {
