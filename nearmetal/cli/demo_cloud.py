@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +15,11 @@ from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
+    from nearmetal.cluster.backends.openstack.images import ImageFile
     from nearmetal.cluster.backends.openstack.offer import DemoChoice
     from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
     from nearmetal.cluster.backends.openstack.visit import Visit
@@ -67,11 +69,20 @@ class _Chosen(NamedTuple):
 
 
 def _demo(visit: Visit, args: argparse.Namespace, view: View) -> int:
+    from nearmetal.cluster.backends.openstack.offer import Wishes, choose, read_offer
+    from nearmetal.cluster.backends.openstack.visit import NAME
+
     mpi = choose_mpis(args.mpi)[0]
-    directory = run_directory(args.output, "cloud-demo")
+    directory = run_directory(args.output, NAME)
     visit.refuse_foreign()
-    chosen = _chosen(visit, args, view)
-    try:
+    wishes = Wishes(args.image, args.flavor, args.network, args.outside, args.apart)
+    offer = read_offer(visit.session, wishes)
+    leased = visit.leases.offered()
+    # What no image changes is refused before one is built.
+    choose(visit.cloud, NAME, offer, wishes, args.image or "image")
+    with _disk(visit, args, view) as disk:
+        image = _image(args.image if disk is None else str(disk))
+        chosen = _Chosen(choose(visit.cloud, NAME, offer, wishes, image), disk, leased)
         _agree(visit, chosen, args, view)
         # The cores of the servers are not known here, so there are no limits to measure.
         launches = [one for one in demo_launches(mpi, args.blocks) if one.arm is not None]
@@ -83,11 +94,26 @@ def _demo(visit: Visit, args: argparse.Namespace, view: View) -> int:
                 stack.enter_context(visit.cleared(steps.step, view.warn))
             cluster, spec = _made(visit, chosen, steps)
             found = measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
-    finally:
-        # A demo that the user refused has no record.
-        if chosen.disk is not None and visit.record() is None:
-            chosen.disk.unlink(missing_ok=True)
     return show_run(directory, mpi, *found, view)
+
+
+def _image(name: str) -> ImageFile | str:
+    """Return the file of an image that is uploaded, else its name."""
+    from nearmetal.cluster.backends.openstack.images import ImageFile
+    from nearmetal.cluster.backends.openstack.spec import is_file
+
+    return ImageFile(name, LocalRunner()) if is_file(name) else name
+
+
+@contextmanager
+def _disk(visit: Visit, args: argparse.Namespace, view: View) -> Iterator[Path | None]:
+    """Yield the disk of the built image, None for another image. Without a record, it is removed."""
+    disk = None if args.image else _built_disk(view)
+    try:
+        yield disk
+    finally:
+        if disk is not None and visit.record() is None:
+            disk.unlink(missing_ok=True)
 
 
 def _made(visit: Visit, chosen: _Chosen, steps: Progress) -> tuple[Cluster, OpenstackSpec]:
@@ -104,21 +130,6 @@ def _made(visit: Visit, chosen: _Chosen, steps: Progress) -> tuple[Cluster, Open
     cluster = visit.cluster(spec)
     up(cluster, spec, progress=Part(steps))
     return cluster, spec
-
-
-def _chosen(visit: Visit, args: argparse.Namespace, view: View) -> _Chosen:
-    from nearmetal.cluster.backends.openstack.images import ImageFile
-    from nearmetal.cluster.backends.openstack.offer import Wishes, choose, read_offer
-    from nearmetal.cluster.backends.openstack.spec import is_file
-    from nearmetal.cluster.backends.openstack.visit import NAME
-
-    wishes = Wishes(args.image, args.flavor, args.network, args.outside, args.apart)
-    offer = read_offer(visit.session, wishes)
-    leased = visit.leases.offered()
-    disk = None if args.image else _built_disk(view)
-    path = args.image if disk is None else str(disk)
-    image = ImageFile(path, LocalRunner()) if is_file(path) else path
-    return _Chosen(choose(visit.cloud, NAME, offer, wishes, image), disk, leased)
 
 
 def _built_disk(view: View) -> Path:

@@ -19,8 +19,9 @@ NAMES = ("vm1", "vm2")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     yard = Yard(tmp_path_factory.mktemp("appliance"), built_image(appliance="mpi"))
     try:
-        machines = [yard.start(name, yard.seed(name, NAMES)) for name in NAMES]
-        yield [machine.ready() for machine in machines][0]
+        one, other = (yard.start(name, yard.seed(name, NAMES)) for name in NAMES)
+        other.ready()
+        yield one.ready()
     finally:
         yard.end()
 
