@@ -14,7 +14,7 @@ import requests
 pytest.importorskip("openstack")
 
 from nearmetal.cluster.backends.openstack.leases import Lease, LeasedRoom, Leases, read_lease
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import CloudSession, accepted
 from nearmetal.core.errors import BackendError
 
 ID, FLAVOR = "6ee55c78-ac52-41a6-99af-2d2d73bcc466", "ddc45423-f863-4e4e-8e7a-51d27cfec962"
@@ -176,3 +176,13 @@ def test_an_answer_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_lease_without_servers_has_no_flavor() -> None:
     assert read_lease(lease(reservations=[])).flavor == ""
+
+
+def test_a_network_without_addresses_is_not_called_a_conflict() -> None:
+    document = {"NeutronError": {"message": "No more IP addresses available on network 7."}}
+    with (
+        pytest.raises(BackendError, match="No more IP addresses") as caught,
+        CloudSession("lab").asking("giving node n1 a floating address"),
+    ):
+        accepted(answer(409, document))
+    assert caught.value.hint.startswith("the network has no free address")
