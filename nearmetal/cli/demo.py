@@ -11,12 +11,13 @@ from nearmetal.cli.arguments import (
     ARM_HELP,
     BLOCKS_HELP,
     TIME_HELP,
+    add_yes,
     blocks_number,
     choose_mpis,
     mpi_names,
     run_directory,
 )
-from nearmetal.core.errors import ExitCode, LaunchError, StateError
+from nearmetal.core.errors import ExitCode, LaunchError, StateError, UsageError
 from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
@@ -27,15 +28,20 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
     from nearmetal.cluster.model import ClusterSpec
+    from nearmetal.core.progress import Progress
     from nearmetal.evidence import NodePair, RunFacts
     from nearmetal.job.mpi import Mpi
     from nearmetal.report.analysis import Headline
+    from nearmetal.study.runner.suite import PlannedLaunch
 
 NAME = "demo"
 """Name of the cluster of the demo."""
 
+SUITE = "quick"
+MEASURE_STEPS = 3
+"""Steps of `measured`, without those of its launches."""
+
 _HELLO_S = 60.0
-_STEPS = 5
 
 
 def report_options(parser: VerbParser) -> None:
@@ -120,6 +126,40 @@ def demo_options(parser: VerbParser) -> None:
         "--output DIR",
         f"new directory for the results (default: results/TIME-demo; {TIME_HELP})",
     )
+    cloud = parser.add_argument_group("two servers on OpenStack")
+    parser.option("--cloud NAME", "name of a cloud in clouds.yaml: measure there", to=cloud)
+    for words, text in CLOUD_OPTIONS:
+        parser.option(words, text, to=cloud)
+    add_yes(parser)
+
+
+CLOUD_OPTIONS = (
+    ("--image NAME", "image of the cloud, or absolute path of one (default: the built image)"),
+    (
+        "--flavor NAME",
+        "flavor (default: the smallest with 2 processors, 2 GiB and room for the image)",
+    ),
+    (
+        "--network NAME",
+        "existing network whose addresses this machine reaches (default: one is made)",
+    ),
+    (
+        "--outside NAME",
+        "external network of the floating address (default: the default one, or the first)",
+    ),
+    ("--apart", "the servers are on two hypervisors (default: on one)"),
+    ("--keep", "do not remove the servers, also after a failure"),
+    ("--remove", "only remove what an interrupted or kept demo has left"),
+)
+"""Options that belong to --cloud."""
+
+
+def refuse_alone(args: argparse.Namespace) -> None:
+    """Raise UsageError for an option that needs --cloud."""
+    for words, _ in CLOUD_OPTIONS:
+        option = words.split()[0]
+        if getattr(args, option.removeprefix("--")) not in (None, False):
+            raise UsageError(f"{option} needs --cloud", "see `nearmetal demo --help`")
 
 
 def on_demo(args: argparse.Namespace, view: View) -> int:
@@ -130,9 +170,12 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
     from nearmetal.cluster.store import Store, state_directory
     from nearmetal.core.lock import locked
     from nearmetal.core.resources import share
-    from nearmetal.evidence import load_run
-    from nearmetal.report.analysis import Evidence, headlines
 
+    if args.cloud is not None:
+        from nearmetal.cli.demo_cloud import on_cloud
+
+        return on_cloud(args, view)
+    refuse_alone(args)
     mpi = choose_mpis(args.mpi)[0]
     directory = run_directory(args.output, NAME)
     spec = load_spec(share("examples", "two-nodes.yaml")).model_copy(update={"name": NAME})
@@ -144,6 +187,16 @@ def on_demo(args: argparse.Namespace, view: View) -> int:
             pairs, hello = _measure(cluster, spec, mpi, args.blocks, directory=directory, view=view)
     finally:
         store.tidy()
+    return show_run(directory, mpi, pairs, hello, view)
+
+
+def show_run(
+    directory: Path, mpi: Mpi, pairs: Sequence[NodePair], hello: str, view: View
+) -> ExitCode:
+    """Write the report of a run, and show its figures; returns the exit code of the demo."""
+    from nearmetal.evidence import load_run
+    from nearmetal.report.analysis import Evidence, headlines
+
     run = load_run(directory)
     page = directory / "report.html"
     write_report(run, page)
@@ -156,9 +209,6 @@ def _measure(
 ) -> tuple[tuple[NodePair, ...], str]:
     """Run everything that needs the cluster; returns the locality, and the words of hello."""
     from nearmetal.cluster.apply import down, up
-    from nearmetal.core.progress import Part
-    from nearmetal.study.runner.collect import Collector, find_pairs
-    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
 
     if cluster.name in cluster.store.names():
         before = cluster.store.recorded(NAME)
@@ -169,32 +219,55 @@ def _measure(
             )
         view.note("an interrupted demo left its cluster: it is removed first")
         down(cluster)
-    suite = SUITES["quick"]
-    launches = schedule(suite, [mpi], list(ARMS.values()), blocks)
+    launches = demo_launches(mpi, blocks)
     try:
         with view.steps("demo") as steps:
-            steps.begin(_STEPS + len(launches))
+            steps.begin(2 + MEASURE_STEPS + len(launches))
             steps.step("up: two isolated nodes on one host")
             up(cluster, spec)
-            steps.step("locality: which nodes share memory")
-            pairs = find_pairs(cluster.backend, spec, LocalRunner())
-            steps.step("run: hello")
-            hello = _hello(cluster, spec, mpi)
-            collector = Collector(
-                cluster.backend,
-                spec,
-                LocalRunner(),
-                directory,
-                suite.name,
-                blocks,
-                spec.slots,
-                Part(steps),
-                pairs,
-            )
-            collector.run(launches)
+            found = measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
             steps.step("down")
     finally:
         down(cluster)
+    return found
+
+
+def demo_launches(mpi: Mpi, blocks: int) -> list[PlannedLaunch]:
+    """Return the launches of a demo."""
+    from nearmetal.study.runner.suite import ARMS, SUITES, schedule
+
+    return schedule(SUITES[SUITE], [mpi], list(ARMS.values()), blocks)
+
+
+def measured(
+    cluster: Cluster,
+    spec: ClusterSpec,
+    mpi: Mpi,
+    launches: list[PlannedLaunch],
+    *,
+    directory: Path,
+    steps: Progress,
+) -> tuple[tuple[NodePair, ...], str]:
+    """Measure in a cluster that is up; returns the locality, and the words of hello."""
+    from nearmetal.core.progress import Part
+    from nearmetal.study.runner.collect import Collector, find_pairs
+
+    steps.step("locality: which nodes share memory")
+    pairs = find_pairs(cluster.backend, spec, LocalRunner())
+    steps.step("run: hello")
+    hello = _hello(cluster, spec, mpi)
+    collector = Collector(
+        cluster.backend,
+        spec,
+        LocalRunner(),
+        directory,
+        SUITE,
+        1 + max(launch.block for launch in launches),
+        spec.slots,
+        Part(steps),
+        pairs,
+    )
+    collector.run(launches)
     return pairs, hello
 
 

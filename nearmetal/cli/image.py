@@ -22,7 +22,7 @@ _MIB = 1 << 20
 
 def build_options(parser: VerbParser) -> None:
     """Add the arguments of `image build`."""
-    from nearmetal.image.parts import EXTRAS
+    from nearmetal.image.parts import APPLIANCES, EXTRAS
 
     list_options(parser)
     parser.option(
@@ -36,6 +36,11 @@ def build_options(parser: VerbParser) -> None:
         action="append",
         default=[],
         choices=EXTRAS,
+    )
+    parser.option(
+        "--appliance NAME",
+        f"image for one purpose, whose logins say what can be run: {' or '.join(APPLIANCES)}",
+        choices=list(APPLIANCES),
     )
     parser.option(
         "--disk FILE",
@@ -79,7 +84,7 @@ def on_build(args: argparse.Namespace, view: View) -> int:
 
     cache, runner = _cache(args), LocalRunner()
     given = None if args.mirror is None else named_mirror(args.mirror)
-    parts = parts_here(sorted({*args.extras, *([DISK] if args.disk else [])}))
+    parts = parts_here({*args.extras, *([DISK] if args.disk else [])}, args.appliance)
 
     def mirror() -> Mirror:
         return given or machine_mirror(runner)

@@ -10,6 +10,7 @@ from nearmetal.image.bootdisk import write_disk
 from nearmetal.image.build import build_image, expected_key, find_image, load_image
 from nearmetal.image.cache import Cache, Image, cache_directory
 from nearmetal.image.parts import (
+    APPLIANCES,
     DISK,
     EXTRAS,
     GUEST_AGENT,
@@ -21,6 +22,7 @@ from nearmetal.image.parts import (
 from nearmetal.image.system import Mirror, machine_mirror, named_mirror
 
 __all__ = [
+    "APPLIANCES",
     "DISK",
     "EXTRAS",
     "GUEST_AGENT",

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nearmetal.core.errors import ImageError
-from nearmetal.core.resources import REMEDY, provider_library, share, tool
+from nearmetal.core.resources import (
+    REMEDY,
+    program_for_mpi,
+    provider_library,
+    share,
+    tool,
+)
 from nearmetal.image.cache import read_limited
 
 GUEST_LIBRARY = "usr/lib/nearmetal"
@@ -28,6 +34,14 @@ GUEST_AGENT = "/usr/lib/nearmetal/agent"
 
 EXTRAS = ("compilers", "containers", "hypervisor", "slurm")
 """Optional content of an image, each a list share/guest/packages-NAME.txt."""
+
+APPLIANCES = {"mpi": (), "kvm-host": ("hypervisor",)}
+"""Images for one purpose, with the optional content of each. A login says what can be run."""
+
+_BENCHMARKS = ("mpi_hello", "mpi_patterns", "mpi_window")
+_MPIS = (("openmpi5", "openmpi", ""), ("mpich5", "mpich", "-mpich"))
+"""The MPIs of the image: the name and the family of their programs here, and the end of their names
+in the image."""
 
 DISK = "disk"
 """The list of what an image needs to boot from a disk of its own."""
@@ -82,8 +96,10 @@ class Parts:
         return digest.hexdigest()
 
 
-def parts_here(extras: Iterable[str] = ()) -> Parts:
+def parts_here(extras: Iterable[str] = (), appliance: str | None = None) -> Parts:
     """Collect the parts from this installation; `extras`: names out of EXTRAS, or DISK.
+
+    `appliance`: one of APPLIANCES.
 
     Raises ImageError or LaunchError that names a missing part.
     """
@@ -105,7 +121,11 @@ def parts_here(extras: Iterable[str] = ()) -> Parts:
         regular(GUEST_PROVIDER[1:], _read(provider_library())),
     ]
     items += [regular(f"usr/bin/{name}", _read(tool(name)), 0o755) for name in _TOOLS]
-    lists = ("packages", *(f"packages-{extra}" for extra in extras))
+    wanted = {*extras}
+    if appliance is not None:
+        wanted |= {*APPLIANCES[appliance]}
+        items += _appliance(guest, appliance)
+    lists = ("packages", *(f"packages-{extra}" for extra in sorted(wanted)))
     packages = {name for stem in lists for name in listed(guest / f"{stem}.txt")}
     return Parts(
         tuple(items),
@@ -114,6 +134,18 @@ def parts_here(extras: Iterable[str] = ()) -> Parts:
         tuple(listed(guest / "excludes.txt")),
         guest / "system-setup.sh",
     )
+
+
+def _appliance(guest: Path, name: str) -> list[GuestFile]:
+    """Return the greeting of an appliance, and its benchmarks, which every node of an MPI has."""
+    items = [regular("etc/motd", _read(guest / "appliances" / f"{name}.txt"))]
+    if name == "mpi":
+        items += [
+            regular(f"usr/bin/{file}{end}", _read(program_for_mpi(file, mpi, family)), 0o755)
+            for file in _BENCHMARKS
+            for mpi, family, end in _MPIS
+        ]
+    return items
 
 
 def listed(path: Path) -> list[str]:

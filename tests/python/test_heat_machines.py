@@ -237,3 +237,70 @@ def test_hostile_metadata_changes_nothing(
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert files(root) == before
+
+
+SECRET = "S3cret" * 7
+BIG = {
+    "nearmetal": "big-data",
+    "nearmetal-secret": SECRET,
+    "nm-b-0": "10.40.0.10 10.99.0.20",
+    "nm-b-1": "10.40.0.11 10.99.0.21",
+    "nm-b-10": "10.40.0.12 10.99.0.22",
+}
+
+
+def settings(text: str) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in text.splitlines())
+
+
+def test_spark_uses_the_addresses_of_the_fast_network(root: Path, service: str) -> None:
+    done = run(root, service, {"name": "b-1", "meta": BIG})
+    assert done.returncode == 0, done.stderr
+    found = files(root)
+    assert found["etc/nearmetal/spark/spark-env.sh"].splitlines() == [
+        "SPARK_LOCAL_IP=10.99.0.21",
+        "SPARK_MASTER_HOST=10.99.0.20",
+    ]
+    assert settings(found["etc/nearmetal/spark/spark-defaults.conf"]) == {
+        "spark.master": "spark://10.99.0.20:7077",
+        "spark.driver.host": "10.99.0.21",
+        "spark.driver.bindAddress": "10.99.0.21",
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": SECRET,
+        "spark.pyspark.python": "/opt/nearmetal-spark/bin/python",
+    }
+    assert "spark-submit" in found["etc/motd.d/nearmetal"]
+    assert SECRET not in found["etc/motd.d/nearmetal"] + done.stdout + done.stderr
+
+
+def test_without_a_fast_network_spark_uses_the_other(root: Path, service: str) -> None:
+    meta = {**BIG, "nm-b-0": "10.40.0.10", "nm-b-1": "10.40.0.11", "nm-b-10": "10.40.0.12"}
+    assert run(root, service, {"name": "b-0", "meta": meta}).returncode == 0
+    text = files(root)["etc/nearmetal/spark/spark-env.sh"]
+    assert text == "SPARK_LOCAL_IP=10.40.0.10\nSPARK_MASTER_HOST=10.40.0.10\n"
+
+
+def test_other_stacks_have_no_spark(root: Path, service: str) -> None:
+    assert run(root, service, {"name": "mpi-instance-0", "meta": META}).returncode == 0
+    assert not [name for name in files(root) if "spark" in name]
+
+
+@pytest.mark.parametrize(
+    ("name", "secret", "words"),
+    [
+        ("b-7", SECRET, "do not name this server, 'b-7'"),
+        (None, SECRET, "do not name this server, 'None'"),
+        ("b-0", None, "nearmetal-secret"),
+        ("b-0", "short", "nearmetal-secret"),
+        ("b-0", f"{SECRET}\nspark.executor.extraJavaOptions -x", "nearmetal-secret"),
+    ],
+)
+def test_hostile_metadata_of_spark_changes_nothing(
+    root: Path, service: str, name: object, secret: object, words: str
+) -> None:
+    before = files(root)
+    done = run(root, service, {"name": name, "meta": {**BIG, "nearmetal-secret": secret}})
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(root) == before

@@ -28,6 +28,7 @@ MACHINES = {**COMMON, "node_count": [1, 2, 100]}
 VALUES: dict[str, dict[str, list[Any]]] = {
     "mpi-bare-metal": MACHINES,
     "kvm-sr-iov-host": MACHINES,
+    "big-data": MACHINES,
     "mpi-kvm-sr-iov": {
         **COMMON,
         "total_nodes": [1, 3],
@@ -48,6 +49,9 @@ UUID = "The ID of a reservation is a UUID in lower case."
 WRONG: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
     ("mpi-bare-metal", {"node_count": 0}, {}, ["'node_count'", "from 1 to 100 machines"]),
     ("mpi-bare-metal", {"node_count": "two"}, {}, ["node_count", "two"]),
+    ("big-data", {"node_count": 101}, {}, ["'node_count'", "from 1 to 100 machines"]),
+    ("big-data", {"reservation_id": "MINE"}, {}, ["'reservation_id'", UUID]),
+    ("big-data", {}, {"bare_metal_image": "lost"}, ["choice", "image", "'lost'"]),
     ("kvm-sr-iov-host", {"node_count": 101}, {}, ["'node_count'", "from 1 to 100 machines"]),
     ("mpi-kvm-sr-iov", {"total_vms": 0}, {}, ["'total_vms'", "from 1 to 100 virtual machines"]),
     ("mpi-kvm-sr-iov", {"total_nodes": -1}, {}, ["'total_nodes'", "from 1 to 100 physical"]),
@@ -123,6 +127,9 @@ def test_no_expression_is_parsed_for_each_machine() -> None:
 
 
 MUTATIONS = [
+    ("cluster.yaml", "condition: spark", "condition: sparks", "sparks"),
+    ("cluster.yaml", "properties: {length: 40}", "properties: {lenght: 40}", "lenght"),
+    ("machine.yaml", "{if: [secret,", "{if: [secrets,", "secrets"),
     ("machine.yaml", "OS::Nova::Server\n", "OS::Nova::Sever\n", "OS::Nova::Sever"),
     ("machine.yaml", "user_data_format: RAW", "user_data_format: ROW", "ROW"),
     ("machine.yaml", "config_drive:", "config_driver:", "config_driver"),
@@ -158,7 +165,9 @@ def mutated(directory: Path, file: str, line: str, wrong: str) -> Path:
             assert line in text
             text = text.replace(line, wrong)
         (directory / path.name).write_text(text)
-    return directory / "mpi-kvm-sr-iov.yaml"
+    return directory / (
+        "big-data.yaml" if "spark" in line or "length" in line else "mpi-kvm-sr-iov.yaml"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +193,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Verdict]]:
 
 def test_every_combination_of_parameters_is_valid(said: dict[str, list[Verdict]]) -> None:
     assert [verdict for verdict in said["valid"] if verdict[1]] == []
-    assert len(said["valid"]) == 2 * 2 * (2 * 3 * 3 + 2 * 3 * 2 * 2)
+    assert len(said["valid"]) == 2 * 2 * (3 * 3 * 3 + 2 * 3 * 2 * 2)
 
 
 def test_a_wrong_value_is_named(said: dict[str, list[Verdict]]) -> None:

@@ -24,7 +24,7 @@ from nearmetal.image import (
     system,
 )
 from nearmetal.image.parts import archive, link, regular
-from nearmetal.image.system import mirrors_of, uncompressed_kernel
+from nearmetal.image.system import mirrors_of, system_key, uncompressed_kernel
 from tests.python.image_parts import ELF, PACKAGES, FakeDebian, bzimage, parts
 
 
@@ -306,3 +306,28 @@ def test_everything_that_goes_into_a_guest_counts() -> None:
 )
 def test_where_images_are_kept(environ: dict[str, Any], uid: int, expected: str) -> None:
     assert cache_directory(environ, uid) == Path(expected)
+
+
+def test_an_appliance_has_its_benchmarks_and_a_greeting_that_names_them() -> None:
+    here = {item.path: item for item in parts_here(appliance="mpi").items}
+    greeting = here["etc/motd"].content.decode()
+    programs = {path.removeprefix("usr/bin/") for path in here if path.startswith("usr/bin/mpi_")}
+    assert programs == {
+        f"{name}{end}"
+        for name in ("mpi_hello", "mpi_patterns", "mpi_window")
+        for end in ("", "-mpich")
+    }
+    assert {word for word in greeting.split() if word.startswith("mpi_")} == programs - {
+        "mpi_hello-mpich",
+        "mpi_window-mpich",
+    }
+    assert all(here[f"usr/bin/{name}"].mode & 0o111 for name in programs)
+    assert "etc/motd" not in {item.path for item in parts_here().items}
+    # Only the upper layer differs, so a build takes a second.
+    assert system_key(parts_here(appliance="mpi")) == system_key(parts_here())
+
+
+def test_a_host_of_virtual_machines_has_what_they_need() -> None:
+    host = parts_here(appliance="kvm-host")
+    assert system_key(host) == system_key(parts_here(["hypervisor"]))
+    assert "nearmetal host plan" in {i.path: i for i in host.items}["etc/motd"].content.decode()

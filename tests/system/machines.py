@@ -31,9 +31,10 @@ BOOT_TIMEOUT_S = 1800.0
 """Ends a test that hangs; asserts nothing about speed."""
 
 
-def built_image(*extras: str) -> dict[str, str]:
+def built_image(*extras: str, appliance: str = "") -> dict[str, str]:
     """Return the image of this checkout, built if need be, as `nearmetal image build` tells it."""
     wanted = [word for extra in extras for word in ("--with", extra)]
+    wanted += ["--appliance", appliance] if appliance else []
     for program in ("qemu-system-x86_64", "mmdebstrap", "tar2sqfs"):
         if shutil.which(program) is None:
             lacking(f"no {program}: run `make setup-vm`")

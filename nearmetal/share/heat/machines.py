@@ -26,9 +26,13 @@ FIRST = "run/cloud-init/instance-data-sensitive.json"
 SERVED = "run/nearmetal-machines"
 """A file that is there from the first use of the service's answer to the next boot."""
 
+OWN = "name of this server"
+"""A key beside those of `meta`."""
+
 BEGIN, END = "# nearmetal: machines of the stack", "# nearmetal: end"
 
 _MAX_BYTES = 1 << 20
+_SECRET = re.compile(r"[A-Za-z0-9]{32,128}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -78,7 +82,7 @@ def metadata(root: Path) -> tuple[dict[str, Any], bool]:
     values = found.get("meta") if isinstance(found, dict) else None
     if not isinstance(values, dict):
         raise MetadataError("the metadata of this server has no `meta`")
-    return values, served
+    return {**values, OWN: found.get("name")}, served
 
 
 def _address(name: str, value: str) -> str:
@@ -141,12 +145,17 @@ def greeting(kind: object, machines: list[Machine], slots: int) -> str:
         f"This stack has {count}: see /etc/nearmetal/machines.",
         "Log in with `ssh -A`: mpirun reaches the other machines with your key.",
     ]
-    if shutil.which("mpirun"):
+    if kind == "big-data":
+        lines.append("A program of Spark: spark-submit --total-executor-cores 2 program.py")
+        lines.append("The first time takes minutes: systemctl status nearmetal-spark-install")
+    elif shutil.which("mpirun"):
         lines.append(f"All processors run a program: mpirun -n {len(machines) * slots} ./program")
     else:
         lines.append("There is no mpirun: install one, or use an image that has it.")
     if not shutil.which("nearmetal-info"):
         lines.append("nearmetal is not installed: MPI uses the providers of the image.")
+    elif kind == "big-data":
+        lines.append("Spark uses the TCP sockets of the fast network, not nearmetal.")
     elif kind == "host":
         lines.append("Prepare virtual functions: nearmetal host plan FILE, see nearmetal-host(1).")
     else:
@@ -154,9 +163,36 @@ def greeting(kind: object, machines: list[Machine], slots: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def spark(root: Path, values: dict[str, Any], machines: list[Machine]) -> None:
+    """Write the settings of Spark, which uses the fast network; raises MetadataError."""
+    secret, name = values.get("nearmetal-secret"), values.get(OWN)
+    if not (isinstance(secret, str) and _SECRET.fullmatch(secret)):
+        raise MetadataError("metadata nearmetal-secret: not 32 to 128 letters and digits")
+    own = [one for one in machines if one.name == name]
+    if not own:
+        raise MetadataError(f"the metadata do not name this server, {str(name)[:80]!r}")
+    first, here = (one.fabric or one.address for one in (machines[0], own[0]))
+    folder = root / "etc/nearmetal/spark"
+    write(folder / "spark-env.sh", f"SPARK_LOCAL_IP={here}\nSPARK_MASTER_HOST={first}\n")
+    settings = {
+        "spark.master": f"spark://{first}:7077",
+        "spark.driver.host": here,
+        "spark.driver.bindAddress": here,
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        "spark.pyspark.python": "/opt/nearmetal-spark/bin/python",
+    }
+    lines = (f"{key} {value}\n" for key, value in settings.items())
+    write(folder / "spark-defaults.conf", "".join(lines))
+    exports = "export SPARK_CONF_DIR=/etc/nearmetal/spark PATH=/opt/nearmetal-spark/bin:$PATH\n"
+    write(root / "etc/profile.d/nearmetal-spark.sh", exports)
+
+
 def apply(root: Path, values: dict[str, Any], slots: int) -> None:
     """Write all files; raises MetadataError before the first."""
     machines = machines_of(values)
+    if values.get("nearmetal") == "big-data":
+        spark(root, values, machines)
     hosts = root / "etc" / "hosts"
     own = root / "etc" / "nearmetal"
     write(hosts, with_block(read(hosts) if hosts.exists() else "", machines))

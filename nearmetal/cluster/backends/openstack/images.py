@@ -15,12 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from openstack import exceptions as faults
-
 from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.marks import IMAGE_MARK, IMAGE_NAME, ClusterMark
 from nearmetal.cluster.backends.openstack.plan import UploadedImage
-from nearmetal.cluster.backends.openstack.session import ANSWER_S, CloudSession, reason_line
+from nearmetal.cluster.backends.openstack.session import (
+    ANSWER_S,
+    CloudSession,
+    accepted,
+    reason_line,
+)
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Runner
 from nearmetal.image.disk import DiskFile, Info, known_digests
@@ -128,13 +131,13 @@ def upload(
     }
     glance = session.sdk.image
     with session.asking(f"making the image of {file.path}"):
-        made = uuid.UUID(_accepted(glance.post("/images", json=body)).json()["id"])
+        made = uuid.UUID(accepted(glance.post("/images", json=body)).json()["id"])
     try:
         with session.asking(f"uploading {file.path}"), Path(file.path).open("rb") as stream:
             headers = {"Content-Type": "application/octet-stream"}
             limits = (ANSWER_S, _STORE_S)
             url = f"/images/{made}/file"
-            _accepted(glance.put(url, data=stream, headers=headers, timeout=limits))
+            accepted(glance.put(url, data=stream, headers=headers, timeout=limits))
     except OSError as error:
         raise file.fault(f"{error.strerror}") from error
     with session.asking(f"reading the image of {file.path}"):
@@ -152,9 +155,3 @@ def upload(
             "run `nearmetal up` again, which uploads it again",
         )
     return image
-
-
-def _accepted(response: Any) -> Any:
-    """Return an answer of Glance; raises the error of openstacksdk if it is a refusal."""
-    faults.raise_from_response(response)
-    return response

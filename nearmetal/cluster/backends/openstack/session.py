@@ -127,6 +127,12 @@ class CloudSession:
             raise strange(where) from error
 
 
+def accepted(response: Any) -> Any:
+    """Return an answer of a service; raises the error of openstacksdk if it is a refusal."""
+    faults.raise_from_response(response)
+    return response
+
+
 def strange(what: str) -> BackendError:
     """Return the error of an answer that has another form than those of OpenStack."""
     hint = "is the address of the service right, and no proxy between?"
@@ -151,6 +157,8 @@ def _hint(error: faults.HttpException) -> str:
         return (
             "the user of clouds.yaml lacks the right; `physical` and `vlan` need an administrator"
         )
+    if code == _CONFLICT and "no more ip addresses" in _reason(error).lower():
+        return "the network has no free address: remove unused ones, or use another network"
     if code == _CONFLICT:
         return "something that is not of this cluster uses it; remove that, and repeat the command"
     if code == _MEDIA:

@@ -58,7 +58,9 @@ keys_client() {
 keys_server() {
 	mkdir -p /etc/ssh/sshd_config.d
 	pam=
-	[ -d /run/systemd/system ] || pam='UsePAM no'
+	# Without PAM, sshd itself shows the greeting of an appliance.
+	[ -d /run/systemd/system ] || pam='UsePAM no
+PrintMotd yes'
 	put /etc/ssh/sshd_config.d/10-nearmetal.conf 0600 <<-CONFIG
 		HostKey $etc/ssh_host_key
 		AuthorizedKeysFile .ssh/authorized_keys $etc/authorized_keys/%u

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leases of Blazar, the reservation service: room for servers, held for some time.
+
+A lease for servers makes a flavor. A server of this flavor gets its place on the hypervisors that
+the lease holds. Names of leases are unique in a cloud, so a request that is repeated makes no
+second one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from nearmetal.cluster.backends.openstack.session import (
+    CloudSession,
+    GoneError,
+    accepted,
+    reason_line,
+    strange,
+)
+from nearmetal.core.errors import BackendError
+
+_SERVICE = "reservation"
+_STARTS = ("CREATING", "PENDING", "STARTING", "UPDATING")
+"""States that become ACTIVE by themselves."""
+
+_LOOK_S, _START_S = 2.0, 300.0
+_LIST = "openstack reservation lease list"
+
+
+@dataclass(frozen=True)
+class LeasedRoom:
+    """What a lease holds: servers of one size, on one hypervisor or each on another."""
+
+    servers: int
+    vcpus: int
+    memory: int
+    disk: int
+    together: bool
+
+    @classmethod
+    def of(cls, servers: int, flavor: Any, *, together: bool) -> LeasedRoom:
+        """Return the room of some servers of a flavor."""
+        return cls(servers, flavor.vcpus, flavor.ram, flavor.disk or 0, together)
+
+    def reservation(self) -> dict[str, Any]:
+        """Return the reservation in a request."""
+        return {
+            "resource_type": "virtual:instance",
+            "amount": self.servers,
+            "vcpus": self.vcpus,
+            "memory_mb": self.memory,
+            "disk_gb": self.disk,
+            "affinity": self.together,
+            "resource_properties": "",
+        }
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease as Blazar reports it. `flavor`: that of its servers, "" if there is none yet."""
+
+    identity: str
+    status: str
+    flavor: str
+
+
+def _uuid(value: object) -> str:
+    return str(uuid.UUID(value if isinstance(value, str) else ""))
+
+
+def read_lease(data: Any) -> Lease:
+    """Return a lease of an answer; raises ValueError, TypeError or LookupError. Pure."""
+    made = [r for r in data["reservations"] if r["resource_type"] == "virtual:instance"]
+    flavor = made[0].get("flavor_id") if made else None
+    status = data["status"]
+    if not isinstance(status, str):
+        raise TypeError("the state of a lease is no text")
+    return Lease(_uuid(data["id"]), status, _uuid(flavor) if flavor else "")
+
+
+def _refusal(answer: Any) -> str:
+    """Return the reason of a refusal, "" for none."""
+    try:
+        return str(answer.json()["error_message"]) if answer.content else ""
+    except (LookupError, TypeError, ValueError):
+        return ""
+
+
+class Leases:
+    """The leases of a project."""
+
+    def __init__(
+        self,
+        session: CloudSession,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._session, self._now, self._sleep = session, now, sleep
+
+    def offered(self) -> bool:
+        """Whether the catalogue of the cloud has a reservation service."""
+        with self._session.asking("reading the catalogue"):
+            return bool(self._session.sdk.config.get_session_endpoint(_SERVICE))
+
+    def _ask(self, what: str, method: str, path: str = "", **body: Any) -> Any:
+        """Return the document of an answer, None for an answer without one."""
+        with self._session.asking(what):
+            sdk = self._session.sdk
+            address = str(sdk.config.get_session_endpoint(_SERVICE)).rstrip("/")
+            # Some catalogues have the version in the address.
+            version = "" if address.endswith("/v1") else "/v1"
+            client = sdk.reservation
+            answer = getattr(client, method)(f"{version}/leases{path}", **body)
+            if reason := _refusal(answer):
+                # openstacksdk does not look where Blazar gives the reason.
+                answer.reason = reason
+            accepted(answer)
+            return answer.json() if answer.content else None
+
+    def find(self, name: str) -> list[Lease]:
+        """Return the leases of a name."""
+        found = self._ask("reading the leases", "get")
+        try:
+            return [read_lease(one) for one in found["leases"] if one["name"] == name]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise strange("a lease") from error
+
+    def take(self, name: str, room: LeasedRoom, minutes: int, clock: datetime) -> Lease:
+        """Return a lease that holds the room now: the one of this name, or a new one.
+
+        `clock`: the time in UTC. Raises BackendError if Blazar has no room, or does not start it.
+        """
+        for old in self.find(name):
+            if old.status == "ACTIVE" or old.status in _STARTS:
+                return self._started(name, old)
+            self._remove(old)
+        body = {
+            "name": name,
+            "start_date": "now",
+            "end_date": (clock + timedelta(minutes=minutes)).strftime("%Y-%m-%d %H:%M"),
+            "reservations": [room.reservation()],
+            "events": [],
+        }
+        try:
+            made = self._ask("making a lease", "post", json=body)
+        except BackendError as error:
+            hint = "the hypervisors for leases may be full: try later, or with a smaller --flavor"
+            raise type(error)(error.message, error.hint or hint) from error
+        try:
+            lease = read_lease(made["lease"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise strange("a lease") from error
+        return self._started(name, lease)
+
+    def _started(self, name: str, lease: Lease) -> Lease:
+        """Wait until a lease is active and has its flavor."""
+        end = self._now() + _START_S
+        while lease.status in _STARTS:
+            if self._now() > end:
+                raise BackendError(
+                    f"lease {name} is still {lease.status} after {_START_S:g} s",
+                    f"look at it with `{_LIST}`, and repeat the command",
+                )
+            self._sleep(_LOOK_S)
+            found = [one for one in self.find(name) if one.identity == lease.identity]
+            if not found:
+                raise BackendError(f"lease {name} was removed meanwhile", "repeat the command")
+            lease = found[0]
+        if lease.status != "ACTIVE" or not lease.flavor:
+            state = reason_line(lease.status)
+            raise BackendError(
+                f"lease {name} is {state}, and has no servers",
+                f"look at it with `{_LIST}`, and repeat the command",
+            )
+        return lease
+
+    def _remove(self, lease: Lease) -> None:
+        try:
+            self._ask("removing a lease", "delete", f"/{lease.identity}")
+        except GoneError:
+            return
+
+    def remove(self, name: str) -> int:
+        """Remove the leases of a name; returns how many there were."""
+        found = self.find(name)
+        for lease in found:
+            self._remove(lease)
+        return len(found)
