@@ -91,6 +91,11 @@ def make_mark(directory: Path, home: str) -> ClusterMark:
     found = read_mark(directory)
     if found is None:
         found = ClusterMark(secrets.token_hex(_BYTES), home)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / _FILE, f"{found.token}\n{found.home}\n")
+        keep_mark(directory, found)
     return found
+
+
+def keep_mark(directory: Path, mark: ClusterMark) -> None:
+    """Write the mark of a cluster into its directory, where it has none."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(directory / _FILE, f"{mark.token}\n{mark.home}\n")
