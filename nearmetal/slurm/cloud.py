@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from nearmetal.cluster.apply import Cluster
+from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.backends.openstack.spec import (
     CloudAccess,
     CloudHost,
@@ -24,6 +25,7 @@ from nearmetal.cluster.backends.openstack.spec import (
     CloudNetwork,
     CloudNode,
     OpenstackSpec,
+    Reservation,
     is_file,
 )
 from nearmetal.cluster.registration import from_canonical
@@ -74,6 +76,9 @@ class CloudForJobs(Model):
     floating: bool = Field(
         default=False,
         description="whether the first server gets a floating address, and forwards to the others",
+    )
+    reservation: Reservation | None = Field(
+        default=None, description="ID of a reservation of Blazar, on whose hosts all servers are"
     )
     group: Literal["affinity", "anti-affinity", "none"] = Field(
         default="affinity", description="policy of the server group of each job"
@@ -142,6 +147,7 @@ def spec_of(settings: CloudForJobs, name: str, wish: ContainerRequest, image: st
             flavor=settings.flavor,
             networks=settings.networks,
             outside=settings.outside,
+            reservation=settings.reservation,
             ssh=CloudAccess(timeout=settings.boot_timeout),
             apart=apart,
             timeout=settings.timeout,
@@ -230,14 +236,14 @@ def spec_on_record(one: JobServers) -> OpenstackSpec:
 
 def opened(one: JobServers, root: Path, user: SeedUser | None = None) -> Cluster:
     """Return the cluster of a job's servers. `user`: who runs jobs there; None: to remove them."""
-    # openstacksdk is slow to import, and a prolog does not need it.
-    from nearmetal.cluster.backends.openstack.driver import OpenstackBackend  # noqa: PLC0415
-
     check_private(Path(one.clouds))
     # openstacksdk has no argument for it that `up` and `down` could hand on.
     os.environ["OS_CLIENT_CONFIG_FILE"] = one.clouds
-    spec = spec_on_record(one)
+    spec, store, runner = spec_on_record(one), Store(root), LocalRunner()
     if user is None:
-        spec = spec.model_copy(update={"timeout": min(spec.timeout, END_S)})
-    store = Store(root)
-    return Cluster(one.name, OpenstackBackend(spec, store, LocalRunner(), user), store)
+        short = spec.model_copy(update={"timeout": min(spec.timeout, END_S)})
+        return Cluster(one.name, open_backend(short, store, runner), store)
+    # Slow to import, and only the keeper needs it.
+    from nearmetal.cluster.backends.openstack.driver import OpenstackBackend  # noqa: PLC0415
+
+    return Cluster(one.name, OpenstackBackend(spec, store, runner, user), store)

@@ -497,3 +497,14 @@ def test_settings_that_lead_nowhere_are_an_error_of_the_job(site: Site) -> None:
     assert "others than root" in keeper.why_not(lambda: cloud.opened(one, site.root))
     with pytest.raises(NearmetalError):
         cloud.spec_on_record(replace(one, spec="{}"))
+
+
+def test_both_ends_of_a_job_open_the_same_cluster(site: Site) -> None:
+    one = site.prepared(7)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OS_CLIENT_CONFIG_FILE", "/elsewhere")
+        for user, timeout in ((HOME, 600), (None, cloud.END_S)):
+            cluster = cloud.opened(one, site.root, user)
+            assert isinstance(cluster.backend, OpenstackBackend)
+            assert (cluster.name, cluster.backend.spec.timeout) == (one.name, timeout)
+            assert os.environ["OS_CLIENT_CONFIG_FILE"] == one.clouds

@@ -25,7 +25,7 @@ _RESTORE = "restore it: without it, nearmetal does not know which objects are it
 
 MARK, CLUSTER, NODE = "nearmetal.mark", "nearmetal.cluster", "nearmetal.node"
 HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
-ACCESS = "nearmetal.access"
+ACCESS, RESERVATION = "nearmetal.access", "nearmetal.reservation"
 """Keys of the metadata of servers."""
 
 IMAGE_MARK, IMAGE_NAME = "nearmetal_mark", "nearmetal_image"
