@@ -53,7 +53,7 @@ def show_status(runner: Runner, backend: JobBackend[AnyInstance], view: View, vf
     if rows:
         view.table(_COLUMNS, [_row(row) for row in rows])
     for job in left:
-        text = f"job {job} has ended and its container is here"
+        text = f"job {job} has ended and its container is here, or its servers are in the cloud"
         view.warn(text, "nearmetal slurm reclaim --ended")
     lost = [vf for vf in taken if vf.job not in {c.job for c in found}]
     for vf in lost:
@@ -128,6 +128,7 @@ def _compare(view: View, count: Count, promised: int | None) -> bool:
 
 def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str, Any]:
     from nearmetal.slurm.records import Container
+    from nearmetal.slurm.servers import JobServers
 
     return {
         "job": found.job,
@@ -138,6 +139,8 @@ def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str
         "alive": found.lives(),
         "leak": leak,
         "refusal": found.refusal,
+        "servers": found.name if isinstance(found, JobServers) else "",
+        "fault": found.fault if isinstance(found, JobServers) else "",
         "vfs": [vf.address for vf in taken if vf.job == found.job],
         "request": found.request,
     }
@@ -145,6 +148,8 @@ def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str
 
 def _row(row: dict[str, Any]) -> list[str]:
     state = "in use" if row["alive"] else "its process 1 has died"
+    if row["servers"]:
+        state = f"servers {row['servers']}: {row['fault'] or 'a last look is due'}"
     if row["refusal"]:
         state = f"refused: {row['refusal']}"
     return [
@@ -153,7 +158,7 @@ def _row(row: dict[str, Any]) -> list[str]:
         row["node"] or "-",
         time.strftime("%F %T", time.localtime(row["since"])),
         str(row["pid"]),
-        "leak" if row["leak"] else state,
+        "leak" if row["leak"] and not row["fault"] else state,
         " ".join(row["vfs"]) or "-",
         row["request"] or "-",
     ]
@@ -245,12 +250,24 @@ def launch_options(parser: VerbParser) -> None:
         "request of the job, which the plugin compares with that of each step (default: none)",
         default="",
     )
-    machines = parser.add_argument_group("virtual machines")
+    machines = parser.add_argument_group("virtual machines, and servers of a cloud")
     parser.option(
         "--vms N",
         "number of virtual machines on this Slurm node (default: 0)",
         default=0,
         dest="nr",
+        to=machines,
+    )
+    parser.option(
+        "--servers N",
+        "number of servers of a cloud, instead of virtual machines (default: 0)",
+        default=0,
+        to=machines,
+    )
+    parser.option(
+        "--cloud FILE",
+        "settings of the site about servers, see spank_nearmetal(8) (default: %(default)s)",
+        default=Path("/etc/nearmetal/slurm-openstack.yaml"),
         to=machines,
     )
     parser.option(
@@ -266,7 +283,7 @@ def launch_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--image NAME",
-        "image of the virtual machines: `default`, or a key from `nearmetal image list` (default: %(default)s)",
+        "image of the virtual machines: `default`, or a key from `nearmetal image list`; of servers: a name in the settings (default: %(default)s)",
         default="default",
         to=machines,
     )
@@ -286,7 +303,7 @@ def launch_options(parser: VerbParser) -> None:
     )
     parser.option(
         "--nodes LIST",
-        "all Slurm nodes of the job in Slurm's notation, for example node[1-4]; required with --vms",
+        "all Slurm nodes of the job in Slurm's notation, for example node[1-4]; required with --vms and --servers",
         default="",
         to=machines,
     )
@@ -311,11 +328,20 @@ def on_launch(args: argparse.Namespace, view: View) -> int:
 
 def launch(args: argparse.Namespace, view: View, backend: JobBackend[AnyInstance]) -> int:
     """Make the container of a job on any node."""
-    from nearmetal.slurm.container import ContainerRequest, MachineRequest, Machines
+    from nearmetal.slurm.container import (
+        ContainerRequest,
+        MachineRequest,
+        Machines,
+        ServerRequest,
+    )
 
     machines = Machines(_filled(MachineRequest, args), args.nodes, args.key) if args.nr else None
+    servers = None
+    if args.servers:
+        servers = ServerRequest(args.image, args.servers, args.nodes, args.cloud)
     node = os.environ.get("SLURMD_NODENAME", "")
-    made = backend.launch(_filled(ContainerRequest, args, node=node, machines=machines))
+    wish = _filled(ContainerRequest, args, node=node, machines=machines, servers=servers)
+    made = backend.launch(wish)
     line = f"job {args.job}: container of user {args.uid}, process {made.pid}"
     if made.refusal:
         # This is no fault of the node: the job gets the reason, and the node stays in service.

@@ -21,9 +21,10 @@ from nearmetal.core.process import Runner
 from nearmetal.slurm.container import ContainerRequest, Launched, launch
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.queue import drain, known_jobs
-from nearmetal.slurm.reclaim import THIS_MACHINE, reclaim
-from nearmetal.slurm.records import STATE, Container, Instance, containers, settled
+from nearmetal.slurm.reclaim import SERVERS_HERE, THIS_MACHINE, reclaim
+from nearmetal.slurm.records import STATE, Container, Instance, containers, locked, settled
 from nearmetal.slurm.remains import Holder, holders
+from nearmetal.slurm.servers import JobServers, ServerStore
 from nearmetal.slurm.vfs import JobVfs
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)
@@ -62,22 +63,46 @@ class ThisNode:
 
     state: Path = STATE
     vfs: JobVfs = THIS_MACHINE
+    store: ServerStore = SERVERS_HERE
 
     def launch(self, wish: ContainerRequest) -> Launched:
         """Make the container of a job."""
-        return launch(wish, self.state, self.vfs)
+        return launch(wish, self.state, self.vfs, self.store)
 
-    def reclaim(self, job: int, *, only: Container | None = None) -> bool:
-        """End the container of a job and remove its records."""
-        return reclaim(job, self.state, only=only, vfs=self.vfs)
+    def reclaim(self, job: int, *, only: Container | JobServers | None = None) -> bool:
+        """End the container of a job, or servers without one, and remove its records."""
+        if isinstance(only, JobServers):
+            return self._end(only)
+        ended = reclaim(job, self.state, only=only, vfs=self.vfs, store=self.store)
+        if only is None and not ended:
+            left = [one for one in self._left(()) if one.job == job]
+            # All of them, and not only the first.
+            ended = sum(map(self._end, left)) > 0
+        return ended
 
-    def found(self) -> tuple[Container, ...]:
-        """Return every recorded container."""
-        return containers(self.state)
+    def _end(self, judged: JobServers) -> bool:
+        """Remove servers that no container's end will remove. Raises SlurmError if they stay."""
+        with locked(self.state, judged.job):
+            if judged not in self._left(containers(self.state)):
+                return False
+            if fault := self.store.end(judged):
+                raise SlurmError(
+                    f"job {judged.job}: its servers {judged.name} stay in the cloud: {fault}"
+                )
+        return True
 
-    def settled(self) -> tuple[Container, ...]:
+    def _left(self, found: Sequence[Container]) -> tuple[JobServers, ...]:
+        return self.store.left_behind(one.job for one in found)
+
+    def found(self) -> tuple[Container | JobServers, ...]:
+        """Return every recorded container, and servers that have none."""
+        found = containers(self.state)
+        return (*found, *self._left(found))
+
+    def settled(self) -> tuple[Container | JobServers, ...]:
         """As `found`, without jobs with a launch or reclaim in progress."""
-        return settled(self.state)
+        # A container that comes after this is found by `reclaim`.
+        return (*settled(self.state), *self._left(containers(self.state)))
 
     def holders(self) -> tuple[Holder, ...]:
         """Return processes that held a part of an ended container and still exist."""
@@ -85,7 +110,7 @@ class ThisNode:
 
     def guard(self, runner: Runner) -> None:
         """Restore the guard of the jobs' tunnels: a firewall reload may have removed it."""
-        if any(has_tunnel(c.directory) for c in self.found()):
+        if any(has_tunnel(c.directory) for c in containers(self.state)):
             guard(self.state, runner)
 
 
@@ -96,7 +121,7 @@ def leaks(runner: Runner, found: Sequence[AnyInstance]) -> tuple[AnyInstance, ..
     Slurm does not answer.
     """
     known = {node: known_jobs(runner, node) for node in {c.node for c in found}}
-    return tuple(c for c in found if c.job not in known[c.node])
+    return tuple(c for c in found if c.is_leak(known=c.job in known[c.node]))
 
 
 def reclaim_ended(
@@ -108,7 +133,9 @@ def reclaim_ended(
     """
     # A caller without permission fails here, and drains no node for it.
     found = backend.settled()
-    ended, stay = [], []
+    ended: list[int] = []
+    stay: list[tuple[str, NearmetalError]] = []
+    blamed: list[tuple[str, NearmetalError]] = []
     for leak in leaks(runner, found):
         try:
             if backend.reclaim(leak.job, only=leak):
@@ -116,7 +143,8 @@ def reclaim_ended(
         except NearmetalError as fault:
             # A launch that was cut short recorded no node; Slurm's default name is the host's.
             stay.append((leak.node or os.uname().nodename.partition(".")[0], fault))
-    for node, why in stay if drains else ():
+            blamed += [stay[-1]] if leak.blames_node else []
+    for node, why in blamed if drains else ():
         try:
             drain(runner, node, why.message)
         except NearmetalError as undrained:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import HostError, NearmetalError, NoVfError, SlurmError
 from nearmetal.core.process import LocalRunner
@@ -29,9 +30,13 @@ from nearmetal.job.mpi import Provider, Request, pick, settings_for
 from nearmetal.job.mpi.settings import as_variables
 from nearmetal.slurm import holder, limits
 from nearmetal.slurm.network import has_tunnel
-from nearmetal.slurm.reclaim import THIS_MACHINE, remove
+from nearmetal.slurm.reclaim import SERVERS_HERE, THIS_MACHINE, remove
 from nearmetal.slurm.records import STATE, VFS, directory_of, locked, write
+from nearmetal.slurm.servers import JobServers, ServerStore
 from nearmetal.slurm.vfs import JobVfs, variables
+
+if TYPE_CHECKING:
+    from nearmetal.image.seed import SeedUser
 
 HOME = "/run/nearmetal"
 SEGMENT = f"{HOME}/job"
@@ -75,6 +80,19 @@ class Machines:
 
 
 @dataclass(frozen=True)
+class ServerRequest:
+    """The request for servers of a cloud. `nodes`: all of the job's, as Slurm writes them.
+
+    `settings`: the file of the site about them.
+    """
+
+    image: str
+    nr: int
+    nodes: str
+    settings: Path
+
+
+@dataclass(frozen=True)
 class ContainerRequest:
     """The request of a job on this node, after the checks of the plugin."""
 
@@ -89,6 +107,12 @@ class ContainerRequest:
     channels: str = ""
     vfs: int = 0
     machines: Machines | None = None
+    servers: ServerRequest | None = None
+
+    @property
+    def enters_machines(self) -> bool:
+        """Whether tasks run in machines, and not in the container itself."""
+        return self.machines is not None or self.servers is not None
 
 
 @dataclass(frozen=True)
@@ -101,7 +125,7 @@ class Launched:
 
 def environment(wish: ContainerRequest) -> tuple[dict[str, str], tuple[Path, ...]]:
     """Return the tasks' environment and the providers to link; pure except for finding the MPI."""
-    if wish.machines is not None:
+    if wish.enters_machines:
         # Machines have their own rundir and their own PMI.
         return ({"NEARMETAL_CHANNELS": wish.channels} if wish.channels else {}), ()
     env, providers = mpi_environment(wish.mpi, wish.channels, PROVIDERS)
@@ -123,7 +147,12 @@ def mpi_environment(
     return env | as_variables(settings.options), settings.providers
 
 
-def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHINE) -> Launched:
+def launch(
+    wish: ContainerRequest,
+    state: Path = STATE,
+    vfs: JobVfs = THIS_MACHINE,
+    store: ServerStore = SERVERS_HERE,
+) -> Launched:
     """Make the container of a job, after the removal of an earlier job's container.
 
     An impossible request is a refusal, and its record shows the reason to the tasks. Raises
@@ -134,7 +163,7 @@ def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHI
     env, providers = environment(wish)
     directory = directory_of(state, wish.job)
     with locked(state, wish.job):
-        remove(wish.job, state, vfs)
+        remove(wish.job, state, vfs, store)
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -154,8 +183,8 @@ def launch(wish: ContainerRequest, state: Path = STATE, vfs: JobVfs = THIS_MACHI
                 write(directory / "environment", "".join(lines))
                 place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
-                    fill, groups = _machines(wish, directory)
-                    with _on_failure(lambda: limits.remove(groups)):
+                    fill, undo = _machines(wish, directory, place, store)
+                    with _on_failure(undo):
                         return Launched(holder.hold(lambda: _make(wish, providers, place, fill)))
                 finally:
                     os.close(place)
@@ -231,8 +260,10 @@ def _check(wish: ContainerRequest) -> None:
     check_sizes(wish.segment_bytes, wish.scratch_bytes, job)
     if wish.vfs < 0:
         raise SlurmError(f"{job}{wish.vfs} VFs", "give 0 or a positive number")
-    if wish.vfs and wish.machines is not None:
-        raise SlurmError(f"{job}VFs for virtual machines", "omit --vfs, or give --vms=0")
+    if wish.machines is not None and wish.servers is not None:
+        raise SlurmError(f"{job}virtual machines and servers", "omit --vms or --servers")
+    if wish.vfs and wish.enters_machines:
+        raise SlurmError(f"{job}VFs for virtual machines", "omit --vfs, or --vms and --servers")
     if not (wish.request + wish.partition).isprintable():
         raise SlurmError(f"{job}a request or partition with control characters")
 
@@ -244,15 +275,32 @@ def check_sizes(segment: int, scratch: int, job: str = "") -> None:
             raise SlurmError(f"{job}{name} of {size} bytes", "give at least 1 MiB")
 
 
-def _machines(wish: ContainerRequest, directory: Path) -> tuple[Callable[[], None], limits.Groups]:
-    """Prepare the job's virtual machines; return their start from within, and their groups."""
+def _machines(
+    wish: ContainerRequest, directory: Path, place: int, store: ServerStore
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Prepare the job's machines; return their start from within, and what undoes all of it.
+
+    `place`: a descriptor of the directory, which the container hides.
+    """
+    if wish.servers is not None:
+        # Slow to import, as what follows.
+        from nearmetal.slurm import cloud  # noqa: PLC0415
+
+        one, user = cloud.prepare(wish, directory, LocalRunner(), store)
+        return lambda: _keep(one, user, store.root, place), lambda: store.abandon([one])
     if wish.machines is None:
-        return lambda: None, limits.NONE
+        return lambda: None, lambda: None
     # Images and seeds are slow to import, and containers do not need them.
     from nearmetal.slurm import vm  # noqa: PLC0415
 
     crew = vm.prepare(wish, wish.machines, directory, LocalRunner())
-    return lambda: vm.start(crew, LocalRunner()), crew.groups
+    return lambda: vm.start(crew, LocalRunner()), lambda: limits.remove(crew.groups)
+
+
+def _keep(one: JobServers, user: SeedUser, root: Path, place: int) -> None:
+    from nearmetal.slurm import keeper  # noqa: PLC0415 - as above
+
+    keeper.start(one, user, root, place)
 
 
 def _make(

@@ -79,14 +79,15 @@ def _die_with_parent(signum: int) -> None:
     _check(_libc.prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0), "prctl")
 
 
-def _detach() -> None:
-    """Cut the ties to our maker: session, streams, descriptors."""
+def detach(but: int = 2) -> None:
+    """Cut the ties to our maker: session, streams, descriptors, except one."""
     os.setsid()
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(3, but)
+    os.closerange(max(but + 1, 3), os.sysconf("SC_OPEN_MAX"))
 
 
 def _collect() -> NoReturn:
@@ -118,7 +119,7 @@ def hold(body: Callable[[], None]) -> int:
             body()
             _die_with_parent(0)
             os.write(tell, b"ok")
-            _detach()
+            detach()
             _collect()
         except BaseException as error:  # noqa: BLE001 - our maker shows it
             with suppress(OSError):

@@ -7,7 +7,7 @@ Every node of a job computes all of it for all nodes, with the same result.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -71,13 +71,13 @@ def members(nodes: Sequence[str], nr: int) -> tuple[Member, ...]:
         raise RefusedError(
             f"{len(nodes)} nodes with {nr} virtual machines each: {MAX_NODES} machines are the most"
         )
-    names = [f"{_clean(node)}-vm{i}" for node in nodes for i in range(nr)]
+    names = [f"{clean(node)}-vm{i}" for node in nodes for i in range(nr)]
     if len(set(names)) != len(names):
         names = [f"vm{i}" for i in range(len(names))]
     return tuple(member(name, nodes[i // nr], i) for i, name in enumerate(names))
 
 
-def _clean(name: str) -> str:
+def clean(name: str) -> str:
     """Return a node's name as a host name within the limits of a seed."""
     plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:24]
     return plain if plain[:1].isalpha() else f"n{plain}"
@@ -189,7 +189,7 @@ def seed_of(job: Job, one: Member, number: int, layout: Layout | None) -> Seed:
                 name=m.name,
                 address=m.address,
                 slots=job.wanted.vcpus,
-                host=_clean(m.node),
+                host=clean(m.node),
                 ssh_host_key=job.host.public,
             )
             for m in job.members
@@ -259,10 +259,10 @@ def qemu_words(
     return ("qemu-system-x86_64", *words)
 
 
-def ssh_config(job: Job, here: Sequence[Member]) -> str:
-    """Return the configuration of ssh for the machines of a node and the job's user."""
+def ssh_config(user: str, entries: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the configuration of ssh for a job's user. `entries`: options for each machine."""
     options = ssh.own_keys(f"{PLACE}/key", f"{PLACE}/known_hosts") | {
-        "User": job.user.name,
+        "User": user,
         "CheckHostIP": "no",
         "UpdateHostKeys": "no",
         "PreferredAuthentications": "publickey",
@@ -273,9 +273,9 @@ def ssh_config(job: Job, here: Sequence[Member]) -> str:
         "ServerAliveCountMax": "10",
         "TCPKeepAlive": "no",
     }
-    sections = [("*", options)]
-    sections += [(m.name, {"HostName": m.address, "HostKeyAlias": m.name}) for m in here]
-    return "".join(f"{ssh.ssh_config(host, words)}\n" for host, words in sections)
+    # ssh takes the first value that it finds.
+    sections: dict[str, Mapping[str, str]] = {**entries, "*": options}
+    return "".join(f"{ssh.ssh_config(host, words)}\n" for host, words in sections.items())
 
 
 def known_hosts(job: Job) -> str:

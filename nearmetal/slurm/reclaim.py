@@ -4,8 +4,8 @@
 Process 1 of a container holds everything: after its death the kernel kills every process in its
 PID namespace, and the mounts, the rundir and the memory end with the last of them, except for what
 a process outside has opened (remains.py). The reclaimer also kills processes of the job outside,
-which a dead slurmstepd left. Then it removes the control
-groups, returns the VFs, and removes the records last.
+which a dead slurmstepd left. Then it removes the control groups and the servers in a cloud, returns
+the VFs, and removes the records last.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from nearmetal.core.process import LocalRunner
 from nearmetal.slurm import limits, remains
 from nearmetal.slurm.network import guard, has_tunnel
 from nearmetal.slurm.records import STATE, Container, directory_of, locked, of_job
+from nearmetal.slurm.servers import FAULT, ServerStore
 from nearmetal.slurm.vfs import JobVfs
 
 THIS_MACHINE = JobVfs()
+SERVERS_HERE = ServerStore()
 
 END_S = 20.0
 """The longest time for processes to die: a process that waits for a dead file server never dies."""
@@ -42,7 +44,12 @@ _JOB_GROUP = re.compile(rb"/job_([0-9]+)(?=/|$)", re.MULTILINE)
 
 
 def reclaim(
-    job: int, state: Path = STATE, *, only: Container | None = None, vfs: JobVfs = THIS_MACHINE
+    job: int,
+    state: Path = STATE,
+    *,
+    only: Container | None = None,
+    vfs: JobVfs = THIS_MACHINE,
+    store: ServerStore = SERVERS_HERE,
 ) -> bool:
     """End a job's container and remove its records; return whether there was one.
 
@@ -52,10 +59,15 @@ def reclaim(
     with locked(state, job):
         if only is not None and of_job(job, state) != only:
             return False
-        return remove(job, state, vfs)
+        return remove(job, state, vfs, store)
 
 
-def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
+def remove(
+    job: int,
+    state: Path,
+    vfs: JobVfs = THIS_MACHINE,
+    store: ServerStore = SERVERS_HERE,
+) -> bool:
     """As `reclaim`, for a caller that holds the lock."""
     found = of_job(job, state)
     if found is None:
@@ -68,6 +80,9 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
                 _report(remains.release(job, found.uid, hold, state))
     _end_outside(found)
     limits.remove(limits.recorded(found.directory))
+    # Nothing here makes servers any more. A cloud that fails is no fault of the node.
+    for fault in (*_faults(found), *store.end_job(job)):
+        sys.stderr.write(f"nearmetal: job {job}: servers: {fault}\n")
     # First the VFs: while the records exist, the ledger knows that the job has them.
     vfs.give_back(job)
     tunnelled = has_tunnel(found.directory)
@@ -80,6 +95,14 @@ def remove(job: int, state: Path, vfs: JobVfs = THIS_MACHINE) -> bool:
         with contextlib.suppress(SlurmError):
             guard(state, LocalRunner())
     return True
+
+
+def _faults(found: Container) -> tuple[str, ...]:
+    """Return why the job had no servers, if it had none."""
+    with contextlib.suppress(OSError):
+        text = (found.directory / FAULT).read_text(encoding="utf-8", errors="replace")
+        return (text.strip(),)
+    return ()
 
 
 def _report(found: tuple[remains.Holder, ...]) -> None:

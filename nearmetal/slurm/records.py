@@ -23,8 +23,9 @@ STATE = Path("/run/nearmetal/slurm")
 """As NM_SPANK_STATE of src/spank/container.h."""
 
 _PREFIX = "job-"
-VFS, GUARD = 1 << 40, (1 << 40) + 1
-"""Locks in the place of a job: all VFs of the node, and the guard of its tunnel port."""
+VFS, GUARD, SERVERS = range(1 << 40, (1 << 40) + 3)
+"""Locks in the place of a job: all VFs of the node, the guard of its tunnel port, and the number of
+servers that its jobs have in a cloud."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,15 @@ class Instance(ABC):
     @abstractmethod
     def lives(self) -> bool:
         """Whether it still exists, and not only its record."""
+
+    def is_leak(self, *, known: bool) -> bool:
+        """Whether it is to be ended. `known`: Slurm has its job on its node."""
+        return not known
+
+    @property
+    def blames_node(self) -> bool:
+        """Whether a node on which it does not end needs help."""
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +79,7 @@ def directory_of(state: Path, job: int) -> Path:
 def locked(state: Path, job: int) -> Iterator[None]:
     """One launch or reclaim of a job at a time: a late prolog may meet its own epilog.
 
-    Other jobs do not wait. The holder of a job's lock may also take VFS or GUARD.
+    Other jobs do not wait. The holder of a job's lock may also take VFS, GUARD or SERVERS.
     """
     with _lock_file(state) as descriptor:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _byte(job))

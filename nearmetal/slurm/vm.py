@@ -15,7 +15,6 @@ import base64
 import hashlib
 import hmac
 import os
-import pwd
 import re
 import stat
 from dataclasses import dataclass
@@ -26,10 +25,8 @@ from pydantic import ValidationError
 from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.core import resources
 from nearmetal.core.errors import CommandError, ImageError, SlurmError
-from nearmetal.core.files import replacing
 from nearmetal.core.process import Command, Runner
 from nearmetal.image import Cache, cache_directory, find_image, load_image, parts_here
-from nearmetal.image.seed import SeedUser
 from nearmetal.slurm import holder, limits, network
 from nearmetal.slurm.container import ContainerRequest, Machines, RefusedError
 from nearmetal.slurm.machines import (
@@ -46,9 +43,9 @@ from nearmetal.slurm.machines import (
     qemu_words,
     seed_of,
     ssh_config,
-    user_of,
 )
 from nearmetal.slurm.network import Member
+from nearmetal.slurm.place import account_of, give
 from nearmetal.slurm.queue import allocated, configuration, expand, node_addresses
 from nearmetal.slurm.records import write
 
@@ -142,15 +139,6 @@ def prepare(wish: ContainerRequest, machines: Machines, records: Path, runner: R
     return Crew(job, here, boot, size, groups)
 
 
-def account_of(uid: int) -> SeedUser:
-    """Return a user as this node knows them. Raises SlurmError or RefusedError."""
-    try:
-        entry = pwd.getpwuid(uid)
-    except KeyError as error:
-        raise SlurmError(f"no user has the number {uid} on this node") from error
-    return user_of(entry.pw_name, uid, entry.pw_gid, entry.pw_dir)
-
-
 def boot_of(name: str, cache: Cache) -> BootFiles:
     """Return the files of an image after a check of every byte. See `prepare` for errors."""
     if name == "default":
@@ -179,9 +167,10 @@ def start(crew: Crew, runner: Runner) -> None:
     layout = _segment(crew, runner) if crew.part_size else None
     if crew.groups.events is not None:
         Path(PLACE, EVENTS).symlink_to(crew.groups.events)
-    _give("key", crew.job.node.private, uid)
-    _give("known_hosts", known_hosts(crew.job), uid)
-    _give("ssh_config", ssh_config(crew.job, crew.here), uid)
+    give("key", crew.job.node.private, uid)
+    give("known_hosts", known_hosts(crew.job), uid)
+    entries = {m.name: {"HostName": m.address, "HostKeyAlias": m.name} for m in crew.here}
+    give("ssh_config", ssh_config(crew.job.user.name, entries), uid)
     for number, one in enumerate(crew.here):
         try:
             seed = seed_of(crew.job, one, number, layout).secret_json()
@@ -189,8 +178,8 @@ def start(crew: Crew, runner: Runner) -> None:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise SlurmError(f"machine {one.name}: {where}: {first['msg']}") from error
-        _give(f"{one.name}.seed", seed, uid)
-        _give(f"{one.name}.console", "", uid)
+        give(f"{one.name}.seed", seed, uid)
+        give(f"{one.name}.console", "", uid)
         words = qemu_words(crew.job, one, number, crew.boot, layout)
         inside = (*_WITHIN, *crew.groups.doors, "--", *_as_user(crew.job))
         _run(runner, (*inside, *words), f"machine {one.name} does not start")
@@ -230,13 +219,6 @@ def _as_user(job: Job) -> tuple[str, ...]:
         "--inh-caps=-all",
         "--bounding-set=-all",
     )
-
-
-def _give(name: str, text: str, uid: int) -> None:
-    """Write a file that only the job's user may read."""
-    with replacing(Path(PLACE, name), sync=False) as stream:
-        os.fchown(stream.fileno(), uid, -1)
-        stream.write(text.encode())
 
 
 def _run(runner: Runner, argv: tuple[str, ...], what: str, stdin: bytes = b"") -> str:

@@ -44,6 +44,7 @@ static const char *const node_names[] = {
 	[NM_SPANK_NONE] = "none",
 	[NM_SPANK_CONTAINER] = "container",
 	[NM_SPANK_VM] = "vm",
+	[NM_SPANK_OPENSTACK] = "openstack",
 };
 
 /* As users type them, without their prefix. */
@@ -326,7 +327,9 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 	case NM_SPANK_SAID_NODE:
 		return nm_spank_node_parse(value, &settings->node) ?
 			       0 :
-			       wrong(parser, "node is \"none\", \"container\" or \"vm\"", "");
+			       wrong(parser,
+				     "node is \"none\", \"container\", \"vm\" or \"openstack\"",
+				     "");
 	case NM_SPANK_SAID_SEGMENT:
 		return nm_spank_size_parse(value, &settings->segment_bytes) ?
 			       0 :
@@ -377,15 +380,16 @@ static int take_setting(struct parser *parser, const char *key, const char *valu
 
 static int take_limit(struct parser *parser, const char *key, const char *value)
 {
-	static const char *const keys[] = {"segment", "vms-per-node", "vcpus", "memory", "vf"};
+	static const char *const keys[] = {"segment", "vms-per-node", "vcpus",
+					   "memory",  "vf",	      "servers"};
 	struct nm_spank_limits *limits = &parser->config.limits;
 	size_t index = 0;
 
 	while (index < NM_ARRAY_SIZE(keys) && strcmp(key, keys[index]) != 0)
 		index++;
 	if (index == NM_ARRAY_SIZE(keys))
-		return wrong(parser, "the key of a limit is segment, vms-per-node, vcpus, memory",
-			     " or vf");
+		return wrong(parser, "the key of a limit is segment, vms-per-node, vcpus, memory,",
+			     " vf or servers");
 	if (parser->seen_limits & 1U << index)
 		return wrong(parser, "a second ", key);
 	parser->seen_limits |= 1U << index;
@@ -400,6 +404,8 @@ static int take_limit(struct parser *parser, const char *key, const char *value)
 			     "");
 	if (index == 4 && !nm_spank_vfs_parse(value, &limits->vfs))
 		return wrong(parser, not_vfs, "");
+	if (index == 5 && !nm_spank_count_parse(value, &limits->servers))
+		return wrong(parser, "servers must be a number from 1 to 200", "");
 	return 0;
 }
 

@@ -21,7 +21,7 @@
 #define NM_SPANK_SHARES_MAX 192
 #define NM_SPANK_CONFIG_MAX_BYTES 65536
 
-enum nm_spank_node { NM_SPANK_NONE, NM_SPANK_CONTAINER, NM_SPANK_VM };
+enum nm_spank_node { NM_SPANK_NONE, NM_SPANK_CONTAINER, NM_SPANK_VM, NM_SPANK_OPENSTACK };
 
 /* What users may give, and a partition forbid. */
 enum nm_spank_option {
@@ -55,7 +55,7 @@ enum nm_spank_said {
 /* The virtual machines of a job on one node, all alike. */
 struct nm_spank_machines {
 	char image[NM_SPANK_WORD_MAX];
-	uint64_t nr;	/* on each node */
+	uint64_t nr;	/* on each node; or servers of the job */
 	uint64_t vcpus; /* of each */
 	uint64_t memory_bytes;
 	char shares[NM_SPANK_SHARES_MAX]; /* directories that they see, with ':' between */
@@ -76,7 +76,8 @@ struct nm_spank_settings {
 /* The most that users may ask for. */
 struct nm_spank_limits {
 	uint64_t segment_bytes;
-	uint64_t vms; /* 0: the site gives no virtual machines */
+	uint64_t vms;	  /* 0: the site gives no virtual machines */
+	uint64_t servers; /* of a job; 0: the site gives no servers of a cloud */
 	uint64_t vcpus;
 	uint64_t memory_bytes;
 	unsigned int vfs; /* of a job on each node */
@@ -117,9 +118,15 @@ int nm_spank_config_parse(const char *text, size_t len, struct nm_spank_config *
 int nm_spank_config_load(const char *path, struct nm_spank_config *ret_config,
 			 struct nm_reason *ret_reason);
 
-/* "none", "container" or "vm" into *ret_node. False: it is none of them. */
+/* "none", "container", "vm" or "openstack" into *ret_node. False: it is none of them. */
 bool nm_spank_node_parse(const char *word, enum nm_spank_node *ret_node);
 const char *nm_spank_node_name(enum nm_spank_node node);
+
+/* Whether tasks run in machines, of the node or of a cloud. */
+static inline bool nm_spank_has_machines(enum nm_spank_node node)
+{
+	return node == NM_SPANK_VM || node == NM_SPANK_OPENSTACK;
+}
 
 /* A number of VFs. False: it is none. */
 bool nm_spank_vfs_parse(const char *text, unsigned int *ret_nr);

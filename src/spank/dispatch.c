@@ -46,6 +46,7 @@ static const char *launcher = LAUNCHER;
 static struct nm_reason refusal;
 static bool refused, contained;
 static char machine[NM_SPANK_MACHINE_LEN]; /* in which it runs; "": in none */
+static bool in_cloud;			   /* the machine is a server of a cloud */
 static char directory[PATH_MAX];
 static struct nm_spank_environment environment;
 
@@ -213,18 +214,18 @@ static void job_directory(uint32_t job)
 }
 
 /* Beside the settings, and as they alike on all nodes. */
-static void key_path(char ret_path[PATH_MAX])
+static void beside_settings(const char *name, char ret_path[PATH_MAX])
 {
 	int len = (int)(strrchr(config_path, '/') - config_path);
 
-	snprintf(ret_path, PATH_MAX, "%.*s/slurm.key", len, config_path);
+	snprintf(ret_path, PATH_MAX, "%.*s/%s", len, config_path, name);
 }
 
 int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 {
 	const char *partition = getenv("SLURM_JOB_PARTITION");
 	struct nm_spank_request request;
-	char key[PATH_MAX];
+	char key[PATH_MAX], cloud[PATH_MAX];
 	struct nm_reason reason;
 	uint32_t job;
 	uid_t uid;
@@ -260,14 +261,16 @@ int slurm_spank_job_prolog(spank_t sp, int ac, char *argv[])
 		slurm_error("nearmetal: job %u: slurmd does not report its partition", job);
 		return -1;
 	}
-	key_path(key);
+	beside_settings("slurm.key", key);
+	beside_settings("slurm-openstack.yaml", cloud);
 	code = nm_spank_launch(launcher,
 			       &(struct nm_spank_place){.job = job,
 							.uid = uid,
 							.node = node_name(),
 							.partition = partition,
 							.nodes = job_nodes(),
-							.key = key},
+							.key = key,
+							.cloud = cloud},
 			       &request, say);
 	if (code)
 		slurm_error("nearmetal: job %u: no container: %s slurm launch ended with %d", job,
@@ -362,8 +365,9 @@ int slurm_spank_task_init_privileged(spank_t sp, int ac, char *argv[])
 		refused = true;
 		return 0;
 	}
-	if (request.node == NM_SPANK_VM) {
-		/* A script starts steps, which virtual machines cannot: it stays on the node. */
+	if (nm_spank_has_machines(request.node)) {
+		in_cloud = request.node == NM_SPANK_OPENSTACK;
+		/* A script starts steps, which machines cannot: it stays on the node. */
 		if (stays_outside(sp))
 			return 0;
 		refuse_unless_reason(find_machine(sp));
@@ -390,6 +394,7 @@ static int go_into_machine(spank_t sp)
 	struct nm_spank_guest_task task = {.machine = machine,
 					   .cwd = directory,
 					   .extra = &environment,
+					   .boot_s = in_cloud ? 0 : NM_SPANK_BOOT_S,
 					   .say = say_in_terminal};
 	int argc;
 

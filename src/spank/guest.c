@@ -331,8 +331,9 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 				      boot == NM_SPANK_READY ? "it has ended" :
 							       "it ended during the boot",
 				      for_its_memory());
-		else if (boot == NM_SPANK_BOOTS && now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
-			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
+		else if (boot == NM_SPANK_BOOTS && task->boot_s &&
+			 now.tv_sec - began.tv_sec > task->boot_s)
+			nm_reason_set(&reason, "not ready after %d s", task->boot_s);
 		else if (boot != NM_SPANK_FAILED)
 			goto again;
 		say(task, "virtual machine %s does not run: %s", task->machine, reason.text);
@@ -384,13 +385,32 @@ static bool is_there(int fd)
 	return got == 1;
 }
 
+/* All of it; a pipe takes less at once, and ssh may end before it has read the rest. */
+static int send_all(int fd, const char *text, size_t len)
+{
+	while (len) {
+		ssize_t sent = write(fd, text, len);
+
+		if (sent < 0 && errno != EINTR)
+			return -errno;
+		text += sent < 0 ? 0 : sent;
+		len -= sent < 0 ? 0 : (size_t)sent;
+	}
+	return 0;
+}
+
+struct script {
+	char *text;
+	size_t len;
+};
+
 static int start_sessions(const struct nm_spank_guest_task *task, const char *id,
-			  struct sessions *ret_sessions)
+			  const struct script *script, struct sessions *ret_sessions)
 {
 	static const char config[] = NM_SPANK_MACHINES "/ssh_config";
-	char *machine = (char *)task->machine, socket[PATH_MAX];
-	char *control[] = {"ssh",   "-F", (char *)config, "-M",	     "-S",	 socket,
-			   machine, "--", IN_GUEST,	  "control", (char *)id, NULL};
+	char *machine = (char *)task->machine, socket[PATH_MAX], len[24];
+	char *control[] = {"ssh", "-F",	    (char *)config, "-M",	"-S", socket, machine,
+			   "--",  IN_GUEST, "control",	    (char *)id, len,  NULL};
 	/*
 	 * In the place of sshd's shell, which a signal for the task would kill, and lose its end.
 	 */
@@ -401,6 +421,7 @@ static int start_sessions(const struct nm_spank_guest_task *task, const char *id
 	if (isatty(STDIN_FILENO))
 		run[5] = "-tt";
 	snprintf(socket, sizeof(socket), NM_SPANK_JOB "/ssh.%s", id);
+	snprintf(len, sizeof(len), "%zu", script->len);
 	if (pipe2(words, O_CLOEXEC) < 0 || pipe2(answers, O_CLOEXEC) < 0)
 		return -errno;
 	ret_sessions->words = words[1];
@@ -409,7 +430,7 @@ static int start_sessions(const struct nm_spank_guest_task *task, const char *id
 	close(answers[1]);
 	if (ret_sessions->control < 0)
 		return -errno;
-	if (!is_there(answers[0]))
+	if (send_all(words[1], script->text, script->len) || !is_there(answers[0]))
 		return -ECONNRESET;
 	ret_sessions->run = start_ssh(run, (int[]){-1, -1});
 	return ret_sessions->run < 0 ? -errno : 0;
@@ -453,44 +474,36 @@ static void end_control(const struct sessions *sessions)
 			kill(sessions->control, SIGKILL);
 }
 
-static int write_script(const struct nm_spank_guest_task *task, const char *path,
-			struct nm_reason *ret_reason)
+static int make_script(const struct nm_spank_guest_task *task, struct script *ret_script,
+		       struct nm_reason *ret_reason)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-	FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
-	int err;
+	FILE *out = open_memstream(&ret_script->text, &ret_script->len);
+	int err = out ? nm_spank_guest_script(task, out, ret_reason) : 0;
 
-	if (!out) {
-		nm_reason_set(ret_reason, "%.100s: %s", path, strerror(errno));
-		return -EIO;
+	if ((!out || fclose(out)) && !err) {
+		nm_reason_set(ret_reason, "no memory for the task");
+		err = -ENOMEM;
 	}
-	err = nm_spank_guest_script(task, out, ret_reason);
-	if (fflush(out) && !err) {
-		nm_reason_set(ret_reason, "%.100s: %s", path, strerror(errno));
-		err = -EIO;
-	}
-	fclose(out);
 	return err;
 }
 
 void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 {
-	char id[32], path[PATH_MAX];
+	char id[32];
+	struct script script;
 	struct sessions sessions = {.words = -1};
 	struct nm_reason reason;
 	sigset_t all;
 	int status, err;
 
 	snprintf(id, sizeof(id), "%" PRIu32 ".%d", task->step, task->number);
-	snprintf(path, sizeof(path), NM_SPANK_JOB "/task.%s", id);
 	/* proctrack/linuxproc sends no signal to a process with the name of slurmstepd. */
 	prctl(PR_SET_NAME, "nm-task");
 	sigfillset(&all);
 	sigprocmask(SIG_BLOCK, &all, NULL);
 	signal(SIGCHLD, SIG_DFL);
 	signal(SIGPIPE, SIG_IGN);
-	if (write_script(task, path, &reason)) {
-		unlink(path);
+	if (make_script(task, &script, &reason)) {
 		task->say(reason.text);
 		_exit(1);
 	}
@@ -499,7 +512,7 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 		for (int fd = STDERR_FILENO + 1; fd < 1024; fd++)
 			close(fd);
 	wait_for_machine(task, &all);
-	err = start_sessions(task, id, &sessions);
+	err = start_sessions(task, id, &script, &sessions);
 	if (err) {
 		say(task, "virtual machine %s does not accept the task: %s", task->machine,
 		    strerror(-err));
@@ -507,7 +520,6 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	}
 	status = stand_for_task(task->machine, &sessions, &all);
 	end_control(&sessions);
-	unlink(path);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
 		say(task, "virtual machine %s ended while the task ran%s", task->machine,
 		    for_its_memory());

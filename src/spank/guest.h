@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A task in a virtual machine of its job. The process that Slurm started stays on the node, in the
- * network of the job, which alone reaches the machine, and stands for the task: it waits until the
- * machine is up, has two ssh sessions over one connection, and ends as the task does.
+ * A task in a machine of its job: a virtual machine of the node, or a server of a cloud. The process
+ * that Slurm started stays on the node, in the network that reaches the machine, and stands for the
+ * task: it waits until the machine is up, has two ssh sessions over one connection, and ends as the
+ * task does.
  *
  *	run	the task, with the streams that Slurm gave
- *	control	takes names of signals for the task; its end, for any cause, kills the task
+ *	control	takes what the task is, as a script for sh, and then names of signals for it; its
+ *		end, for any cause, kills the task
  *
- * What the task is travels in a file of a directory that the machine sees: arguments and
- * environment of users stand on no command line.
+ * Arguments and environment of users stand on no command line.
  */
 #ifndef NM_SPANK_GUEST_H
 #define NM_SPANK_GUEST_H
@@ -21,7 +22,7 @@
 #include "base/reason.h"
 #include "spank/container.h"
 
-/* As the launcher makes them (nearmetal/slurm/machines.py); the second is the same in the guest. */
+/* As the launcher makes them (nearmetal/slurm/machines.py). */
 #define NM_SPANK_MACHINES "/run/nearmetal/vm"
 #define NM_SPANK_JOB "/run/nearmetal/job"
 /* An emulated machine on a busy node takes a minute; one that takes this long never comes. */
@@ -35,6 +36,7 @@ struct nm_spank_guest_task {
 	const char *cwd;
 	char **argv, **envp;
 	const struct nm_spank_environment *extra;
+	int boot_s;		       /* how long to wait for it; 0: until its launcher gives up */
 	void (*say)(const char *line); /* where the user sees it */
 };
 

@@ -127,6 +127,15 @@ static void add_machines(struct words *words, const struct nm_spank_place *place
 	add(words, "--key", place->key);
 }
 
+static void add_servers(struct words *words, const struct nm_spank_place *place,
+			const struct nm_spank_machines *machines)
+{
+	add_number(words, "--servers", machines->nr);
+	add(words, "--image", machines->image);
+	add(words, "--nodes", place->nodes);
+	add(words, "--cloud", place->cloud);
+}
+
 int nm_spank_launch(const char *program, const struct nm_spank_place *place,
 		    const struct nm_spank_request *request, nm_spank_say_fn say)
 {
@@ -141,8 +150,8 @@ int nm_spank_launch(const char *program, const struct nm_spank_place *place,
 	add(&words, "--request", text);
 	if (place->partition)
 		add(&words, "--partition", place->partition);
-	/* In a virtual machine the image says whose settings tasks get. */
-	if (request->mpi[0] && request->node != NM_SPANK_VM)
+	/* In a machine the image says whose settings tasks get. */
+	if (request->mpi[0] && !nm_spank_has_machines(request->node))
 		add(&words, "--mpi", request->mpi);
 	if (request->channels[0])
 		add(&words, "--channels", request->channels);
@@ -150,6 +159,8 @@ int nm_spank_launch(const char *program, const struct nm_spank_place *place,
 		add_number(&words, "--vfs", request->nr_vfs);
 	if (request->node == NM_SPANK_VM)
 		add_machines(&words, place, &request->machines);
+	if (request->node == NM_SPANK_OPENSTACK)
+		add_servers(&words, place, &request->machines);
 	return nm_spank_run(program, words.argv, place->node, say);
 }
 

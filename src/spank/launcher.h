@@ -29,6 +29,7 @@ struct nm_spank_place {
 	const char *partition; /* NULL: not known */
 	const char *nodes;     /* all of the job's, as Slurm writes them */
 	const char *key;       /* the file from which the keys of virtual machines are derived */
+	const char *cloud;     /* the file with the settings of servers */
 };
 
 int nm_spank_launch(const char *program, const struct nm_spank_place *place,

@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/compiler.h"
+
 struct nm_spank_option_info nm_spank_option_infos[NM_SPANK_NR_OPTIONS] = {
-	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|vm|none",
-				  "environment of the steps on each node"},
+	[NM_SPANK_OPTION_NODE] = {"nm-node", "container|vm|openstack|none",
+				  "environment of the steps"},
 	[NM_SPANK_OPTION_SEGMENT] = {"nm-segment", "size",
 				     "size of the segment of the job on each node"},
 	[NM_SPANK_OPTION_PROFILE] = {"nm-profile", "name", "settings that the site has prepared"},
@@ -40,7 +42,7 @@ static int take_node(struct nm_spank_options *options, const char *argument,
 	if (nm_spank_node_parse(argument, &options->node))
 		return 0;
 	quote(argument, quoted);
-	nm_reason_set(ret_reason, "--nm-node=%s: must be container, vm or none", quoted);
+	nm_reason_set(ret_reason, "--nm-node=%s: must be container, vm, openstack or none", quoted);
 	return -EINVAL;
 }
 
@@ -271,11 +273,11 @@ static int take_vfs(const struct nm_spank_options *options, bool chosen,
 			      "--nm-vf needs --nm-node=container: only containers take VFs");
 		return -EINVAL;
 	}
-	if (request->nr_vfs && request->node == NM_SPANK_VM) {
+	if (request->nr_vfs && nm_spank_has_machines(request->node)) {
 		if (chosen) {
 			nm_reason_set(
 				ret_reason,
-				"--nm-vf: virtual machines do not get VFs: give --nm-node=container, or --nm-vf=0");
+				"--nm-vf: virtual machines and servers do not get VFs: give --nm-node=container, or --nm-vf=0");
 			return -EINVAL;
 		}
 		request->nr_vfs = 0;
@@ -308,7 +310,37 @@ static int obey(const struct nm_spank_partition *partition, const struct nm_span
 	return 0;
 }
 
-/* The part of the request that is about virtual machines. */
+/* What users may ask of servers of a cloud: the site has chosen the rest. */
+static int ask_for_servers(const struct nm_spank_options *options,
+			   const struct nm_spank_limits *limits, uint64_t nr,
+			   struct nm_reason *ret_reason)
+{
+	static const enum nm_spank_option others[] = {
+		NM_SPANK_OPTION_SEGMENT, NM_SPANK_OPTION_VCPUS, NM_SPANK_OPTION_MEMORY};
+
+	if (!limits->servers) {
+		nm_reason_set(ret_reason,
+			      "--nm-node=openstack: this site does not give servers to jobs");
+		return -EINVAL;
+	}
+	if (nr > limits->servers) {
+		nm_reason_set(ret_reason,
+			      "--nm-vms-per-node: this site allows %" PRIu64 " servers at most",
+			      limits->servers);
+		return -EINVAL;
+	}
+	for (size_t i = 0; i < NM_ARRAY_SIZE(others); i++)
+		if (options->given[others[i]]) {
+			nm_reason_set(
+				ret_reason,
+				"--%s: the site decides this for servers of a cloud: leave it out",
+				nm_spank_option_infos[others[i]].name);
+			return -EINVAL;
+		}
+	return 0;
+}
+
+/* The part of the request that is about virtual machines and servers. */
 static int ask_for_machines(const struct nm_spank_options *options,
 			    const struct nm_spank_config *config, struct nm_spank_request *request,
 			    struct nm_reason *ret_reason)
@@ -324,6 +356,8 @@ static int ask_for_machines(const struct nm_spank_options *options,
 		machines->vcpus = options->vcpus;
 	if (options->given[NM_SPANK_OPTION_MEMORY])
 		machines->memory_bytes = options->memory_bytes;
+	if (request->node == NM_SPANK_OPENSTACK)
+		return ask_for_servers(options, limits, machines->nr, ret_reason);
 	if (request->node != NM_SPANK_VM) {
 		for (int i = NM_SPANK_OPTION_IMAGE; i <= NM_SPANK_OPTION_MEMORY; i++)
 			/*
@@ -331,7 +365,7 @@ static int ask_for_machines(const struct nm_spank_options *options,
 			 */
 			if (options->given[i] && !(options->given[NM_SPANK_OPTION_NODE] &&
 						   options->node == NM_SPANK_NONE)) {
-				nm_reason_set(ret_reason, "--%s needs --nm-node=vm",
+				nm_reason_set(ret_reason, "--%s needs --nm-node=vm or openstack",
 					      nm_spank_option_infos[i].name);
 				return -EINVAL;
 			}
@@ -430,4 +464,7 @@ void nm_spank_request_format(const struct nm_spank_request *request,
 			 " shares=%s accel=%s",
 			 machines->image, machines->nr, machines->vcpus, machines->memory_bytes,
 			 machines->shares, machines->accel);
+	if (request->node == NM_SPANK_OPENSTACK)
+		snprintf(ret_text + used, NM_SPANK_REQUEST_LEN - (size_t)used,
+			 " image=%s servers=%" PRIu64, machines->image, machines->nr);
 }

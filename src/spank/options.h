@@ -45,8 +45,8 @@ struct nm_spank_request {
 	uint64_t scratch_bytes;
 	char mpi[NM_SPANK_WORD_MAX];
 	char channels[NM_SPANK_WORD_MAX];
-	unsigned int nr_vfs;		   /* 0 with NM_SPANK_VM */
-	struct nm_spank_machines machines; /* with NM_SPANK_VM only */
+	unsigned int nr_vfs;		   /* 0 with machines */
+	struct nm_spank_machines machines; /* if nm_spank_has_machines() */
 };
 
 /*

@@ -30,7 +30,8 @@ static void resolve(const struct nm_spank_options *options, const struct nm_span
 	}
 	expect(request.segment_bytes <= config->limits.segment_bytes);
 	expect(request.nr_vfs <= config->limits.vfs);
-	expect(!request.nr_vfs || request.node != NM_SPANK_VM);
+	expect(!request.nr_vfs || !nm_spank_has_machines(request.node));
+	expect(request.node != NM_SPANK_OPENSTACK || request.machines.nr <= config->limits.servers);
 	for (unsigned int i = 0; partitions && i < config->nr_partitions; i++) {
 		const struct nm_spank_partition *rule = &config->partitions[i];
 

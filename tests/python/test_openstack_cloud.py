@@ -16,7 +16,7 @@ from openstack import exceptions as faults
 
 from nearmetal.cluster.backends.openstack.driver import OpenstackBackend
 from nearmetal.cluster.backends.openstack.marks import ClusterMark, make_mark
-from nearmetal.cluster.backends.openstack.plan import Router
+from nearmetal.cluster.backends.openstack.plan import Router, server_of
 from nearmetal.cluster.backends.openstack.session import CloudSession
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.stock import needs_of, quotas_of
@@ -259,7 +259,33 @@ def test_credentials_of_no_project_are_an_error() -> None:
         session.project  # noqa: B018 - asks
 
 
+def test_another_reservation_makes_the_servers_again(tmp_path: Path) -> None:
+    first, second = ("01234567-89ab-cdef-0123-456789abcde" + end for end in "01")
+    metadata = {**server().metadata, "nearmetal.reservation": first}
+    world = world_of(servers={"n1": server(metadata=metadata)}, ports={("n1", "mpi"): port("s1")})
+    spec = spec_of(f"reservation: {first}\n", MADE, ONE)
+    backend = backend_of(spec, world, tmp_path)
+    assert planned(backend).empty
+    backend.spec = spec.model_copy(update={"reservation": second})
+    (change,) = planned(backend).effective
+    assert (change.key.name, change.in_place) == ("n1", False)
+
+
 # Requests
+
+
+def test_a_reservation_and_a_group_are_both_hints_to_nova() -> None:
+    reservation = "01234567-89ab-cdef-0123-456789abcdef"
+    text = ONE.replace("{name: n1}", "{name: n1}, {name: n2}")
+    spec = spec_of(f"reservation: {reservation}\n", MADE, text)
+    host, node = spec.nodes[0]
+    world = world_of(groups={"h1": [item("g")]})
+    session = NoCloud(create_port=port(""), create_server=server())
+    work = work_of(spec, world, session, image="i1", flavor="f1")
+    work.make_server("n1", server_of(spec, host, node, Facts()))
+    (made,) = [words for words in session.requests if words[0] == "create_server"]
+    assert {"group": "g", "reservation": reservation} in made
+    assert any(isinstance(w, dict) and w.get("nearmetal.reservation") == reservation for w in made)
 
 
 def test_addresses_go_before_the_router_that_leads_them() -> None:

@@ -30,6 +30,7 @@ from nearmetal.slurm.holder import be_ordinary, start_ticks
 from nearmetal.slurm.queue import known_jobs, parse
 from nearmetal.slurm.reclaim import reclaim
 from nearmetal.slurm.records import STATE, VFS, containers, locked, of_job
+from nearmetal.slurm.servers import STORE
 from nearmetal.slurm.vfs import JobVfs
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.system.local import user_can_read_checkout
@@ -109,6 +110,8 @@ def test_the_plugin_types_what_the_command_line_takes() -> None:
         "--partition",
         "--vfs",
         "--vms",
+        "--servers",
+        "--cloud",
         "--vcpus",
         "--memory",
         "--image",
@@ -427,7 +430,8 @@ def test_the_unit_of_the_watchdog_says_what_the_command_line_takes() -> None:
     assert path == "/usr/bin/nearmetal"
     args = build_parser().parse_args(words)
     assert (args.ended, args.drain, args.job) == (True, True, None)
-    assert f"ConditionPathExistsGlob={STATE}/job-*\n" in unit.read_text()
+    places = (f"{STATE}/job-*", f"{STORE}/jobs/*")
+    assert all(f"ConditionPathExistsGlob=|{place}\n" in unit.read_text() for place in places)
     timer = unit.with_suffix(".timer").read_text()
     assert "WantedBy=timers.target" in timer
 

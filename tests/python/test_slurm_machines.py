@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,33 @@ def test_signals_are_caught_and_not_ignored_before_a_task() -> None:
     assert caught is not None
     sent = set(re.findall(r'\{SIG\w+, "(\w+)"\}', (ROOT / "src/spank/guest.c").read_text()))
     assert sent - set(caught[1].split()) == {"TSTP", "CONT", "URG"}
+
+
+def test_a_task_comes_with_its_control_which_then_takes_signals(tmp_path: Path) -> None:
+    text = (ROOT / "nearmetal/share/guest/unit/task").read_text()
+    runner = tmp_path / "task"
+    runner.write_text(text.replace(f"job={machines.JOB}\n", f"job={tmp_path}\n"))
+    script = b"trap 'echo got; exit 5' USR1\necho ready\nwhile :; do sleep 0.05; done\n"
+    words, pipe = ("sh", str(runner)), subprocess.PIPE
+    begin = (*words, "control", "0.1", str(len(script)))
+    with subprocess.Popen(begin, stdin=pipe, stdout=pipe) as control:
+        assert control.stdin is not None
+        assert control.stdout is not None
+        # What follows the script is not a part of it.
+        control.stdin.write(script + b"CONT\n")
+        control.stdin.flush()
+        assert control.stdout.readline() == b"there\n"
+        sent = tmp_path / "task.0.1"
+        assert sent.read_bytes() == script
+        assert sent.stat().st_mode & 0o777 == 0o600
+        argv = (*words, "run", "0.1")
+        with subprocess.Popen(argv, stdout=pipe, start_new_session=True) as run:
+            assert run.stdout is not None
+            assert run.stdout.readline() == b"ready\n"
+            control.stdin.write(b"USR1\n")
+            control.stdin.flush()
+            assert run.stdout.read() == b"got\n"
+        assert run.returncode == 5
+        control.stdin.close()
+    assert control.returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["task"]

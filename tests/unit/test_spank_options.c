@@ -17,6 +17,7 @@ static const char settings[] = "[defaults]\nmpi = \"openmpi4\"\n[limits]\nsegmen
 			       "[partitions.strict]\nforbid = \"segment,profile\"\n";
 
 static const char machines[] = "[limits]\nvms-per-node = \"3\"\nvcpus = \"4\"\nmemory = \"2G\"\n"
+			       "servers = \"5\"\n"
 			       "[partitions.plain]\nforbid = \"vms-per-node,image\"\n";
 
 struct wish {
@@ -68,9 +69,11 @@ NM_TEST(a_wrong_wish_is_refused_in_words)
 		struct wish wish;
 		const char *words;
 	} cases[] = {
-		{{.node = ""}, "--nm-node=: must be container, vm or none"},
-		{{.node = "Container"}, "--nm-node=Container: must be container, vm or none"},
+		{{.node = ""}, "--nm-node=: must be container, vm, openstack or none"},
+		{{.node = "Container"},
+		 "--nm-node=Container: must be container, vm, openstack or none"},
 		{{.node = "vm"}, "--nm-node=vm: this site does not give virtual machines to jobs"},
+		{{.node = "openstack"}, "--nm-node=openstack: this site does not give servers"},
 		{{.profile = "pair"}, "this site does not give virtual machines to jobs"},
 		{{.node = "a\nb\x1b[0m"}, "--nm-node=a?b?[0m: must be"},
 		{{.node = "0123456789012345678901234567890123"},
@@ -219,6 +222,12 @@ NM_TEST(machines_are_what_was_asked_for_within_limits)
 		    0);
 	nm_spank_request_format(&request, text);
 	NM_CHECK_HAS(text, "image=0123456789abcdef vms=3 vcpus=4 memory=2147483648 shares=");
+	NM_CHECK_EQ(ask_for((struct machines){.node = "openstack", .image = "big", .vms = "5"},
+			    &request, &why),
+		    0);
+	nm_spank_request_format(&request, text);
+	NM_CHECK_STR(text, "node=openstack segment=67108864 scratch=1073741824 mpi= channels= vf=0 "
+			   "image=big servers=5");
 	/* A step on the node itself has the other options from its allocation. */
 	NM_CHECK_EQ(ask_for((struct machines){.node = "none", .vms = "2"}, &request, &why), 0);
 	NM_CHECK_EQ(request.node, NM_SPANK_NONE);
@@ -246,8 +255,13 @@ NM_TEST(machines_that_cannot_be_had_are_refused_in_words)
 		{{.node = "vm", .memory = "255M"}, "--nm-memory=255M: give whole MiB from 256M"},
 		{{.node = "vm", .memory = "524289K"}, "--nm-memory=524289K: give whole MiB"},
 		{{.node = "vm", .memory = "4G"}, "--nm-memory: this site allows 2048M at most"},
-		{{.vms = "2"}, "--nm-vms-per-node needs --nm-node=vm"},
+		{{.vms = "2"}, "--nm-vms-per-node needs --nm-node=vm or openstack"},
 		{{.node = "container", .image = "default"}, "--nm-image needs --nm-node=vm"},
+		{{.node = "openstack", .vms = "6"},
+		 "--nm-vms-per-node: this site allows 5 servers at most"},
+		{{.node = "openstack", .vcpus = "1"}, "--nm-vcpus: the site decides this for"},
+		{{.node = "openstack", .memory = "1G"}, "--nm-memory: the site decides this for"},
+		{{.node = "openstack", .segment = "1M"}, "--nm-segment: the site decides this"},
 		{{.node = "vm", .vms = "2", .partitions = "plain"},
 		 "--nm-vms-per-node: partition plain forbids this option"},
 	};
@@ -298,7 +312,8 @@ NM_TEST(virtual_machines_get_no_vfs_and_who_wants_some_is_told)
 			    cases[i].result);
 		NM_CHECK_EQ(request.nr_vfs, cases[i].nr_vfs);
 		if (cases[i].result)
-			NM_CHECK_HAS(why.text, "--nm-vf: virtual machines do not get VFs");
+			NM_CHECK_HAS(why.text,
+				     "--nm-vf: virtual machines and servers do not get VFs");
 	}
 }
 

@@ -58,9 +58,10 @@ from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.model import ClusterSpec, Finding, refuse
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
-from nearmetal.cluster.store import Store
+from nearmetal.cluster.store import SPEC, Store
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner, Runner
+from nearmetal.image.seed import SeedUser
 
 
 class OpenstackBackend(SshBackend):
@@ -68,7 +69,14 @@ class OpenstackBackend(SshBackend):
 
     spec: OpenstackSpec
 
-    def __init__(self, spec: OpenstackSpec, store: Store, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        spec: OpenstackSpec,
+        store: Store,
+        runner: Runner | None = None,
+        user: SeedUser | None = None,
+    ) -> None:
+        """Touch nothing yet. `user`: the user of jobs in the servers, where it is another."""
         self.spec = spec
         self.name = spec.name
         self._directory = store.cluster(spec.name)
@@ -78,7 +86,7 @@ class OpenstackBackend(SshBackend):
         runner = runner or LocalRunner()
         self._guests: ServerGuests | None = None
         if spec.ssh is not None:
-            self._guests = ServerGuests(spec, self._session, self._directory, runner)
+            self._guests = ServerGuests(spec, self._session, self._directory, runner, user)
         files = (ImageFile(path, runner) for path in spec.image_files)
         self._files = {file.path: file for file in files}
         self._lacking: dict[str, str] = {}
@@ -299,7 +307,9 @@ class OpenstackBackend(SshBackend):
             if mark is not None:
                 self._world = self._read(mark)
                 self._work().remove_all()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            # An interrupted removal leaves no spec without a mark, which would be damage.
+            (self._directory / SPEC).unlink(missing_ok=True)
+            self._forget()
         elif key == Key(Kind.NETWORK, ROUTER):
             self._work().remove_router()
         elif key.kind is Kind.NETWORK:
@@ -312,6 +322,10 @@ class OpenstackBackend(SshBackend):
             if self._guests is not None:
                 self._guests.forget(key.name)
             self._work().remove_server(key.name)
+
+    def _forget(self) -> None:
+        """Remove the records. A process that is killed may have removed some of them."""
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def finish(self) -> None:
         """Wait until all servers that were made or started run, and until jobs can enter them."""

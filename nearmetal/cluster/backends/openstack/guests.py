@@ -45,7 +45,15 @@ from nearmetal.core.errors import BackendError
 from nearmetal.core.files import replace_file
 from nearmetal.core.process import AT_ONCE, Command, Completed, Runner
 from nearmetal.core.ssh import NO_CONFIG, Login
-from nearmetal.image.seed import FirstSeed, FirstSsh, Seed, SeedInterface, SeedNode, first_user_data
+from nearmetal.image.seed import (
+    FirstSeed,
+    FirstSsh,
+    Seed,
+    SeedInterface,
+    SeedNode,
+    SeedUser,
+    first_user_data,
+)
 
 _LINES = 400
 """Lines of a console that are read."""
@@ -76,10 +84,15 @@ class ServerGuests(SshGuests):
     """The guests of one cluster whose spec says that jobs enter its servers."""
 
     def __init__(
-        self, spec: OpenstackSpec, session: CloudSession, directory: Path, runner: Runner
+        self,
+        spec: OpenstackSpec,
+        session: CloudSession,
+        directory: Path,
+        runner: Runner,
+        user: SeedUser | None = None,
     ) -> None:
         super().__init__(directory, runner)
-        self.spec, self._session = spec, session
+        self.spec, self._session, self._user = spec, session, user
         self.specs = {node.name: (host.name, node) for host, node in spec.nodes}
 
     # The first boot
@@ -281,4 +294,5 @@ class ServerGuests(SshGuests):
             ],
             interfaces=[SeedInterface(mac=own.mac, address=f"{own.address}/32", keep=True)],
             ssh=self._keys.seed_ssh(node),
+            user=self._user,
         )

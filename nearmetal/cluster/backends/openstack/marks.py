@@ -25,7 +25,7 @@ _RESTORE = "restore it: without it, nearmetal does not know which objects are it
 
 MARK, CLUSTER, NODE = "nearmetal.mark", "nearmetal.cluster", "nearmetal.node"
 HOST, SLOTS, IMAGE = "nearmetal.host", "nearmetal.slots", "nearmetal.image"
-ACCESS = "nearmetal.access"
+ACCESS, RESERVATION = "nearmetal.access", "nearmetal.reservation"
 """Keys of the metadata of servers."""
 
 IMAGE_MARK, IMAGE_NAME = "nearmetal_mark", "nearmetal_image"
@@ -91,6 +91,11 @@ def make_mark(directory: Path, home: str) -> ClusterMark:
     found = read_mark(directory)
     if found is None:
         found = ClusterMark(secrets.token_hex(_BYTES), home)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_file(directory / _FILE, f"{found.token}\n{found.home}\n")
+        keep_mark(directory, found)
     return found
+
+
+def keep_mark(directory: Path, mark: ClusterMark) -> None:
+    """Write the mark of a cluster into its directory, where it has none."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(directory / _FILE, f"{mark.token}\n{mark.home}\n")

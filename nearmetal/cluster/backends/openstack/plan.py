@@ -85,6 +85,8 @@ class Server(Values):
     floating: YesNo
     access: str | None = None
     """The way of the first login; None: jobs do not enter it."""
+    reservation: str | None = None
+    """That of Blazar on whose hosts it is; None: Nova places it anywhere."""
 
 
 CONFIG_DRIVE = "config drive"
@@ -132,6 +134,7 @@ def server_of(spec: OpenstackSpec, host: CloudHost, node: CloudNode, facts: Fact
         networks=tuple(port_text(n.name, n.kind, filtered=n.port_security) for n in spec.networks),
         floating=node.floating,
         access=None if spec.ssh is None else CONFIG_DRIVE,
+        reservation=spec.reservation,
     )
 
 

@@ -119,6 +119,15 @@ class CloudHost(Host):
     nodes: Annotated[list[CloudNode], Field(min_length=1, max_length=MAX_SERVERS)]
 
 
+Reservation = Annotated[
+    str,
+    shaped(
+        r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+        "is not the ID of a reservation|write its UUID in lower case, which is not that of its lease",
+    ),
+]
+
+
 class CloudAccess(Model):
     """How jobs enter the servers: by ssh, with keys that the cluster brings."""
 
@@ -156,6 +165,10 @@ class OpenstackSpec(ClusterSpec):
     )
     apart: bool = Field(
         default=False, description="whether each host is another hypervisor; one node per host then"
+    )
+    reservation: Reservation | None = Field(
+        default=None,
+        description="ID of a reservation of Blazar, on whose hosts all nodes are; default: none",
     )
     outside: CloudName | None = Field(
         default=None,

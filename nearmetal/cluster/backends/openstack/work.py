@@ -19,6 +19,7 @@ from nearmetal.cluster.backends.openstack.marks import (
     IMAGE,
     MARK,
     NODE,
+    RESERVATION,
     SLOTS,
     ClusterMark,
 )
@@ -247,11 +248,14 @@ class CloudWork:
         ports = [self._port(node, network) for network in self._spec.networks]
         if wanted.floating:
             self._float(node, ports[0])
-        hints: dict[str, Any] = {}
+        more: dict[str, Any] = {} if wanted.key is None else {"key_name": wanted.key}
+        hints: dict[str, str] = {}
         if wanted.group is not None:
-            hints = {"scheduler_hints": {"group": self._world.groups[wanted.group][0].id}}
-        if wanted.key is not None:
-            hints["key_name"] = wanted.key
+            hints["group"] = self._world.groups[wanted.group][0].id
+        if wanted.reservation is not None:
+            hints["reservation"] = wanted.reservation
+        if hints:
+            more["scheduler_hints"] = hints
         uploaded = self._world.images.get(wanted.image)
         image = uploaded.id if uploaded is not None else self._id("image", wanted.image)
         flavor = self._id("flavor", wanted.flavor)
@@ -263,7 +267,7 @@ class CloudWork:
                 networks=[{"port": port.id} for port in ports],
                 metadata=self._metadata(node, wanted),
                 **self._first_boot(node, ports),
-                **hints,
+                **more,
             )
         self._world.servers[node] = made
         return str(made.id)
@@ -277,8 +281,8 @@ class CloudWork:
         return {"user_data": data, "config_drive": True}
 
     def _metadata(self, node: str, wanted: Server) -> dict[str, str]:
-        access = {} if wanted.access is None else {ACCESS: wanted.access}
-        return access | {
+        may = {ACCESS: wanted.access, RESERVATION: wanted.reservation}
+        return {key: value for key, value in may.items() if value is not None} | {
             MARK: self._mark.token,
             CLUSTER: self._spec.name,
             NODE: node,

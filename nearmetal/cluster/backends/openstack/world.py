@@ -11,7 +11,14 @@ from typing import Any
 
 from nearmetal.cluster.backends.openstack.answers import checked
 from nearmetal.cluster.backends.openstack.images import is_whole
-from nearmetal.cluster.backends.openstack.marks import ACCESS, HOST, IMAGE, SLOTS, ClusterMark
+from nearmetal.cluster.backends.openstack.marks import (
+    ACCESS,
+    HOST,
+    IMAGE,
+    RESERVATION,
+    SLOTS,
+    ClusterMark,
+)
 from nearmetal.cluster.backends.openstack.plan import (
     MadeNetwork,
     Router,
@@ -297,6 +304,7 @@ def server_values(spec: OpenstackSpec, world: World, catalog: Catalog, node: str
         networks=tuple(_ports(spec, world, catalog, node)),
         floating=_is_floating(spec, world, catalog, node),
         access=str(metadata.get(ACCESS) or "") or None,
+        reservation=str(metadata.get(RESERVATION) or "") or None,
     )
 
 

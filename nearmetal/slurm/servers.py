@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers that jobs of this node have in a cloud. They outlive a reboot, so records are on disk.
+
+    jobs/NAME.json       what the servers are for; written before anything is made in the cloud, and
+                         removed when nothing of it is left there
+    clusters/, locks/    the state directory of the cluster NAME; `up` and `down` keep it
+
+Only root may read any of it. A prolog reads this module, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearmetal.core.errors import NearmetalError, SlurmError
+from nearmetal.core.files import read_json, remove_file, replace_file
+from nearmetal.core.text import printable
+from nearmetal.slurm.records import Instance
+
+if TYPE_CHECKING:
+    from nearmetal.cluster.apply import Cluster
+
+    Opener = Callable[["JobServers", Path], Cluster]
+
+STORE = Path("/var/lib/nearmetal/slurm")
+
+FAULT = "fault"
+"""A record beside a container: why its job has no servers, for the log of slurmd."""
+
+AGAIN_S = 300.0
+"""A request that had no answer when its sender died may still succeed: seconds until a last look."""
+
+_MAX_FAULT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobServers(Instance):
+    """The servers of a job. `name`: of their cluster; `spec`: its spec; `clouds`: its clouds.yaml.
+
+    `ended`: when their end began, 0 before that. `doubtful`: a request to make something had no
+    answer then. `mark`: the mark of their objects, for a second look. `fault`: why they stay.
+    """
+
+    name: str
+    nr: int
+    clouds: str
+    spec: str
+    ended: float = 0.0
+    doubtful: bool = False
+    mark: str = ""
+    fault: str = ""
+
+    def lives(self) -> bool:
+        """Whether there may be servers."""
+        return True
+
+    def is_leak(self, *, known: bool) -> bool:
+        """Whether they are to be removed: also if their job runs again, with other servers."""
+        if not self.ended:
+            return not known
+        return bool(self.fault) or time.time() >= self.again
+
+    @property
+    def blames_node(self) -> bool:
+        """The cloud keeps them, and the node is sound."""
+        return False
+
+    @property
+    def again(self) -> float:
+        """When the next look at what has ended is due."""
+        return self.ended + AGAIN_S if self.doubtful and not self.fault else self.ended
+
+
+def open_cluster(one: JobServers, root: Path) -> Cluster:
+    """Open the cluster of a job's servers, with its state in `root`. Nothing is asked yet.
+
+    Slow to import, so only where a job has servers.
+    """
+    from nearmetal.slurm.cloud import opened  # noqa: PLC0415
+
+    return opened(one, root)
+
+
+@dataclass(frozen=True)
+class ServerStore:
+    """The records of this node, and the removal of what they say."""
+
+    root: Path = STORE
+    opening: Opener = open_cluster
+
+    def path_of(self, one: JobServers) -> Path:
+        """Return the path of a record."""
+        return self.root / "jobs" / f"{one.name}.json"
+
+    def keep(self, one: JobServers) -> None:
+        """Write a record, on disk when this returns. Raises SlurmError."""
+        try:
+            for directory in (self.root, self.root / "jobs"):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(self.path_of(one), json.dumps(asdict(one), indent=1) + "\n")
+        except OSError as error:
+            raise SlurmError(f"job {one.job}: {error.filename}: {error.strerror}") from error
+
+    def forget(self, one: JobServers) -> None:
+        """Remove a record, and directories that are empty then."""
+        remove_file(self.path_of(one))
+        for directory in (*(self.root / name for name in ("jobs", "clusters", "locks")), self.root):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+
+    def every(self, job: int | None = None) -> tuple[JobServers, ...]:
+        """Return all records, or those of a job, by job; none for a user who may not read them.
+
+        Raises SlurmError for a damaged one: without it, its servers are unknown.
+        """
+        begin, place = "job-" if job is None else f"job-{job}-", self.root / "jobs"
+        try:
+            names = sorted(os.listdir(place))  # noqa: PTH208 - names, no paths
+        except OSError:
+            return ()
+        paths = [place / n for n in names if n.startswith(begin) and n.endswith(".json")]
+        found = [one for one in map(_read, paths) if one is not None]
+        return tuple(sorted(found, key=lambda one: (one.job, one.name)))
+
+    def left_behind(self, with_container: Iterable[int]) -> tuple[JobServers, ...]:
+        """Return those that no container's end will remove. `with_container`: jobs that have one.
+
+        Their end has begun already, or the node has started again since.
+        """
+        jobs = set(with_container)
+        return tuple(one for one in self.every() if one.ended or one.job not in jobs)
+
+    def end_job(self, job: int) -> tuple[str, ...]:
+        """Remove the servers of a job; return why some stay. They are on record as ended then."""
+        said = [self.end(one) for one in self.every(job) if not one.ended]
+        return tuple(filter(None, said))
+
+    def abandon(self, found: Iterable[JobServers]) -> None:
+        """Record the end of servers without asking the cloud: the watchdog removes them."""
+        for one in found:
+            if not one.ended:
+                self.keep(self._ending(one))
+
+    def end(self, one: JobServers) -> str:
+        """Remove servers; return why they stay, or "". Can be repeated after any interruption."""
+        if not one.ended:
+            one = self._ending(one)
+            self.keep(one)
+        try:
+            self._remove(one)
+        except (NearmetalError, OSError) as error:
+            fault = printable(" ".join(str(error).split()))[:_MAX_FAULT]
+            self.keep(replace(one, fault=fault))
+            return fault
+        if one.doubtful and time.time() < one.ended + AGAIN_S:
+            if one.fault:
+                self.keep(replace(one, fault=""))
+        else:
+            self.forget(one)
+        return ""
+
+    def _remove(self, one: JobServers) -> None:
+        """Remove everything with the mark of servers; asks nothing where there never was one."""
+        from nearmetal.cluster.apply import down  # noqa: PLC0415 - slow, and few jobs have servers
+        from nearmetal.cluster.backends.openstack.marks import (  # noqa: PLC0415
+            ClusterMark,
+            keep_mark,
+            read_mark,
+        )
+        from nearmetal.cluster.store import Store  # noqa: PLC0415
+
+        directory = Store(self.root).cluster(one.name)
+        if read_mark(directory) is None:
+            if not one.doubtful:
+                shutil.rmtree(directory, ignore_errors=True)
+                return
+            # An earlier removal took it, and a late object may carry it.
+            keep_mark(directory, ClusterMark(*one.mark.split("\n", 1)))
+        down(self.opening(one, self.root))
+
+    def _ending(self, one: JobServers) -> JobServers:
+        """Return the record of servers whose end begins: with all that their removal takes away."""
+        from nearmetal.cluster.backends.openstack.marks import read_mark  # noqa: PLC0415
+        from nearmetal.cluster.store import Store  # noqa: PLC0415
+        from nearmetal.core.journal import Journal  # noqa: PLC0415
+
+        directory, text, doubtful = Store(self.root).cluster(one.name), "", False
+        # Of a damaged file, the removal says more.
+        with contextlib.suppress(NearmetalError):
+            mark, steps = read_mark(directory), Journal(directory).read()[-1:]
+            if mark is not None:
+                text = f"{mark.token}\n{mark.home}"
+                doubtful = any(_is_open(step.event, step.step) for step in steps)
+        return replace(one, ended=time.time(), mark=text, doubtful=doubtful)
+
+
+def _is_open(event: str, step: str) -> bool:
+    """Whether a step of `up` was making something, and did not end well."""
+    return event != "done" and step.startswith("make ")
+
+
+def _read(path: Path) -> JobServers | None:
+    read = read_json(path)
+    if not path.exists():
+        return None
+    kinds = {field.name: field.type for field in fields(JobServers)}
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        if all(_is(kinds[name], value) for name, value in read.items() if name in kinds):
+            return JobServers(**{name: read[name] for name in kinds})
+    raise SlurmError(
+        f"{path} is damaged",
+        "remove the servers of this name in the cloud by hand, then this file",
+    )
+
+
+def _is(kind: object, value: object) -> bool:
+    """Whether a value has the type of a field, by its name."""
+    wanted: dict[str, tuple[type, ...]] = {
+        "int": (int,),
+        "float": (int, float),
+        "str": (str,),
+        "bool": (bool,),
+    }
+    return isinstance(value, wanted[str(kind)])
