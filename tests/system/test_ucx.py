@@ -137,6 +137,19 @@ def test_structures_are_those_of_the_library() -> None:
                 assert theirs[name].get(member) == offset, f"{name}.{member}"
 
 
+def test_settings_for_all_transports_hold_for_these(tmp_path: Path) -> None:
+    output = subprocess.run(
+        [UCX / "bin/ucx_info", "-d"],
+        env=os.environ | variables(str(tmp_path)) | {"UCX_MAX_NUM_EPS": "9"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    said = {words.split()[0]: words for words in output.split("Transport: ")[1:]}
+    for name in ("nearmetal", "nearcma"):
+        assert re.search(r"max eps: 9$", said[name], re.MULTILINE), said[name]
+
+
 # ---- Two processes of one kernel ----
 
 
