@@ -17,11 +17,14 @@ import pytest
 pytest.importorskip("openstack")
 
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
+from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
+from nearmetal.cluster.spec import parse_spec
+from nearmetal.core.process import LocalRunner
 from tests.python.computed_world import states
 from tests.system import hypervisors
 from tests.system.machines import CACHE
 from tests.system.need import need_build
-from tests.system.openstack_cloud import QUIET, objects, running_cloud
+from tests.system.openstack_cloud import QUIET, objects, opened, running_cloud
 from tests.system.openstack_guests import (
     Segments,
     guest_bridge,
@@ -144,6 +147,16 @@ def wait_for_segment(site: Site, segments: Segments, cluster: NearCluster) -> No
             return
 
 
+def wait_for_status(site: Site, server: str, *wanted: str) -> Any:
+    """Wait until Nova has finished a request; returns the server, as administrators see it."""
+    compute = site.cloud.connected("admin").compute
+    for _ in site.cloud.waiting(f"server {server}"):
+        now = compute.get_server(server)
+        if now.task_state is None and now.status in wanted:
+            break
+    return now
+
+
 def test_without_the_service_nodes_use_the_network_and_this_is_said(
     site: Site, cluster: NearCluster
 ) -> None:
@@ -192,3 +205,29 @@ def test_up_waits_for_the_part_of_a_machine_that_nova_started_again(
     assert "use the network" not in done.stderr
     assert channels(site, near.spec)[0] == {"segment"}
     assert messages(site, near.spec)["segment"] > 0
+
+
+def test_a_server_is_suspended_after_take_and_shares_again_when_it_resumes(
+    site: Site, segments: Segments, near: NearCluster
+) -> None:
+    server = near.servers["n1"]
+    compute = site.cloud.connected("admin").compute
+    compute.suspend_server(server)
+    refused = wait_for_status(site, server, "ERROR")
+    assert "ivshmem" in refused.fault["details"]
+    compute.reset_server_state(server, "active")
+    # The machine has continued.
+    assert messages(site, near.spec)["segment"] > 0
+
+    spec = parse_spec(Path(near.spec).read_text())
+    assert isinstance(spec, OpenstackSpec)
+    backend = opened(spec, site.folder).backend
+    leave = backend.on_node("n1", ["nearmetal-guest", "leave", "60"], root=True)
+    LocalRunner().check(leave, timeout_s=120)
+    site.ok("computed", "take", server, "--wait", "60", "--state", str(segments.state))
+    compute.suspend_server(server)
+    wait_for_status(site, server, "SUSPENDED")
+    compute.resume_server(server)
+    wait_for_status(site, server, "ACTIVE")
+    # A server that was suspended had left the hypervisor.
+    wait_for_segment(site, segments, near)
