@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,14 @@ class Segments:
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
             self.process.wait(60)
+
+    def kill_amid(self, phase: str) -> None:
+        """Kill the service as soon as its records have a part in this phase."""
+        records, end = self.state / "segments.json", time.monotonic() + 120
+        while not (records.exists() and f'"{phase}"' in records.read_text()):
+            assert time.monotonic() < end, (phase, records)
+            time.sleep(0.002)
+        self.kill()
 
     @property
     def state(self) -> Path:

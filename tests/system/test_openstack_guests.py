@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("openstack")
 
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
+from nearmetal.computed.service import withhold
 from tests.system.openstack_cloud import (
     QUIET,
     RealCloud,
@@ -133,13 +134,13 @@ class Tenant:
     sdk: Any
     image: str
 
-    def server(self, name: str, flavor: str, group: str) -> Any:
+    def server(self, name: str, flavor: str, group: str = "") -> Any:
         return self.sdk.compute.create_server(
             name=name,
             image_id=self.image,
             flavor_id=flavor,
             networks="none",
-            scheduler_hints={"group": group},
+            scheduler_hints={"group": group} if group else {},
         )
 
     def delete(self, server: Any) -> None:
@@ -187,17 +188,19 @@ def test_servers_of_one_group_share_a_segment_and_others_get_none(
     two = red.server(evil, flavors["shares"], near)
     plain = red.server("plain", flavors["plain"], near)
     other = blue.server("one", flavors["shares"], far)
-    for tenant, server in ((red, one), (red, two), (red, plain), (blue, other)):
+    alone = red.server("alone", flavors["shares"])
+    for tenant, server in ((red, one), (red, two), (red, plain), (blue, other), (red, alone)):
         tenant.sdk.compute.wait_for_server(server, wait=120)
 
     segments.start()
-    segments.until({one.id: "given", two.id: "given", other.id: "given"})
+    refused = {alone.id: "it is in no server group"}
+    segments.until({one.id: "given", two.id: "given", other.id: "given", **refused})
     # QEMU maps the own part for writing, and the whole for reading.
     (shared,) = segments.mapped(one.id)
     assert segments.mapped(one.id) == segments.mapped(two.id) == {shared: {"rw-s", "r--s"}}
     (foreign,) = segments.mapped(other.id)
     assert foreign != shared
-    assert segments.mapped(plain.id) == {}
+    assert segments.mapped(plain.id) == segments.mapped(alone.id) == {}
     assert sorted(map(str, segments.files())) == sorted([shared, foreign])
     assert {Path(name).stat().st_mode & 0o777 for name in (shared, foreign)} == {0o600}
 
@@ -206,13 +209,43 @@ def test_servers_of_one_group_share_a_segment_and_others_get_none(
     red.delete(one)
     assert segments.mapped(two.id) == {shared: {"rw-s", "r--s"}}
     segments.start()
-    segments.until({one.id: "resting", two.id: "given", other.id: "given"})
-    for tenant, server in ((red, two), (red, plain), (blue, other)):
+    segments.until({one.id: "resting", two.id: "given", other.id: "given", **refused})
+    for tenant, server in ((red, two), (red, plain), (blue, other), (red, alone)):
         tenant.delete(server)
     segments.until({})
     assert segments.files() == []
     for tenant, group in ((red, near), (blue, far)):
         tenant.sdk.compute.delete_server_group(group)
+
+
+def test_a_service_that_is_killed_amid_each_phase_leaves_nothing(
+    cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
+) -> None:
+    red = Tenant(cloud.connected(), image)
+    near = red.group()
+    servers = [red.server(name, flavors["shares"], near) for name in ("one", "two")]
+    one, two = (server.id for server in servers)
+    for server in servers:
+        red.sdk.compute.wait_for_server(server, wait=120)
+    segments.start()
+    segments.kill_amid("giving")
+    segments.start()
+    segments.until({one: "given", two: "given"})
+
+    # The guest lets nothing go, so the device stays until its server ends.
+    withhold(segments.state, two)
+    segments.kill_amid("taking")
+    segments.start()
+    segments.until({one: "given", two: "waits for its guest to let the devices go"})
+    assert set(segments.mapped(two)) == set(segments.mapped(one))
+    red.delete(servers[1])
+    segments.kill_amid("resting")
+    segments.start()
+    segments.until({one: "given"})
+    red.delete(servers[0])
+    segments.until({})
+    assert segments.files() == []
+    red.sdk.compute.delete_server_group(near)
 
 
 def test_a_boot_of_the_hypervisor_leaves_nothing_and_its_servers_share_again(
@@ -247,6 +280,34 @@ def test_a_boot_of_the_hypervisor_leaves_nothing_and_its_servers_share_again(
 
     for server in servers:
         red.delete(server)
+    segments.until({})
+    assert segments.files() == []
+    red.sdk.compute.delete_server_group(near)
+
+
+def test_a_server_with_a_segment_continues_after_a_suspension_that_is_refused(
+    cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
+) -> None:
+    """QEMU refuses it because of the devices; Nova then shows an error that names them."""
+    red, admin = Tenant(cloud.connected(), image), cloud.connected("admin").compute
+    near = red.group()
+    server = red.server("one", flavors["shares"], near)
+    red.sdk.compute.wait_for_server(server, wait=120)
+    segments.start()
+    segments.until({server.id: "given"})
+    (pid,) = machine_of(server.id)
+    red.sdk.compute.suspend_server(server)
+    for _ in cloud.waiting("Nova to refuse it"):
+        now = admin.get_server(server.id)
+        if now.task_state is None:
+            break
+    assert now.status == "ERROR", now
+    assert machine_of(server.id) == [pid]
+    assert "ivshmem" in now.fault["details"], now.fault
+    assert segments.mapped(server.id) != {}
+    admin.reset_server_state(server, "active")
+    assert admin.get_server(server.id).status == "ACTIVE"
+    red.delete(server)
     segments.until({})
     assert segments.files() == []
     red.sdk.compute.delete_server_group(near)
