@@ -26,8 +26,8 @@ from tests.conformance.outcomes import Outcome, Record, finish
 
 OURS = "nearmetal"
 SELF = "self"
-_LIBRARY = "libnearmetal-fi.so"
-_LOADED = re.compile(rf"calling init: (/.*/{re.escape(_LIBRARY)})$", re.MULTILINE)
+_LIBRARY = r"(?:libnearmetal-fi\.so|libuct_nearmetal\.so[.0]*)"
+_LOADED = re.compile(rf"calling init: (/.*/{_LIBRARY})$", re.MULTILINE)
 _MAX_LOG = 64 << 20
 
 
@@ -72,7 +72,8 @@ def doubts(proof: Proof, expected: Expected) -> str:
         carried = f"nearmetal opened {proof.words()} in a run over {expected.provider}"
         return carried if proof.endpoints else ""
     if not proof.builds:
-        return "no process loaded nearmetal: is FI_PROVIDER_PATH '+' and an absolute path?"
+        wanted = "is FI_PROVIDER_PATH '+' and an absolute path, or UCX_PLUGIN_PATH a directory?"
+        return f"no process loaded nearmetal: {wanted}"
     if proof.doubt:
         return proof.doubt
     if len(proof.builds) > 1:

@@ -68,8 +68,8 @@ class Launcher:
             try:
                 output, _ = process.communicate(timeout=self.timeout_s)
                 code: int | None = process.returncode
-            except subprocess.TimeoutExpired:
-                output, code = b"", None
+            except subprocess.TimeoutExpired as expired:
+                output, code = expired.stdout or b"", None
             finally:
                 if process.poll() is None:
                     end(process)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearmetal.job.mpi import Mpi
-from tests.conformance import mpich, osu, shmem
+from tests.conformance import mpich, osu, shmem, ucx
 from tests.conformance.outcomes import Outcome, load
 from tests.system.local import ROOT
 from tests.system.mpi_jobs import compile_for
@@ -34,6 +34,33 @@ BUILD = ROOT / "build" / "c"
 LIBRARY = BUILD / "src/provider/libnearmetal-fi.so"
 FABRIC_STAND_IN = BUILD / "tests/conformance/fi_stand_in"
 MPI_STAND_IN = ROOT / "tests/conformance/programs/mpi_stand_in.c"
+
+UCX = ROOT / "build/ucx/libucx"
+UCX_LIBRARY = BUILD / "src/ucx/libuct_nearmetal.so.0"
+GTEST = f"""\
+#!/bin/bash
+if [[ $1 == --gtest_list_tests ]]; then
+    for suite in nearmetal nearcma ucp_nearmetal ucp_posix_cma; do
+        printf '%s/test_one.  # TypeParam\\n  sends/0  # GetParam()\\n  is_not_for_it/0\\n' $suite
+    done
+    exit
+fi
+suite=${{1#*=}}
+suite=${{suite%%/*}}
+transport=posix
+[[ $suite == *near* ]] && transport=nearmetal
+export LD_LIBRARY_PATH={UCX}/lib
+words=({UCX}/bin/ucx_perftest -p $((20000 + RANDOM % 10000)) -d memory -x $transport)
+"${{words[@]}}" >/dev/null &
+sleep 1
+"${{words[@]}}" -t am_lat -n 200 127.0.0.1 >/dev/null || exit 1
+wait
+for name in sends is_not_for_it; do
+    echo "[ RUN      ] $suite/test_one.$name/0 <$transport/memory>"
+    [[ $name == sends ]] || echo "[     SKIP ] (!check_caps(UCT_IFACE_FLAG_AM_ZCOPY))"
+    echo "[       OK ] $suite/test_one.$name/0 (12 ms)"
+done
+"""
 
 FABTESTS = """\
 unit_tests=(
@@ -95,6 +122,10 @@ def trees() -> Iterator[Path]:
             (top / "shmem" / suite).mkdir(parents=True)
             shutil.copy(program, top / "shmem" / suite / "stand_in")
             (top / "shmem" / suite / "Makefile").write_text("TESTS = stand_in\n")
+        gtest = top / "ucx" / "test" / "gtest" / "gtest"
+        gtest.parent.mkdir(parents=True)
+        gtest.write_text(GTEST)
+        gtest.chmod(0o755)
         yield top
     finally:
         shutil.rmtree(top)
@@ -102,12 +133,13 @@ def trees() -> Iterator[Path]:
 
 def run(trees: Path, records: Path, script: str) -> subprocess.CompletedProcess[str]:
     """Run commands of the page as a reader does, with a rundir and a state of their own."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "FI_"))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("NEARMETAL_", "FI_", "UCX_"))}
     env |= {
         "FABTESTS": str(trees / "fabtests"),
         "TEST_MPI": str(trees / "mpich"),
         "OSU": str(trees / "osu"),
         "SHMEM_TESTS": str(trees / "shmem"),
+        "UCX": str(trees / "ucx"),
         "RECORDS": str(records),
         "NEARMETAL_STATE_DIR": str(records / "state"),
         "TMPDIR": str(records),
@@ -163,6 +195,30 @@ def test_the_commands_for_openshmem(trees: Path, tmp_path: Path) -> None:
     done = run(trees, tmp_path, commands("Sandia OpenSHMEM"))
     assert done.returncode == 0, done.stdout + done.stderr
     expect_proof(tmp_path / "shmem.jsonl", {"shm"})
+
+
+@pytest.mark.skipif(not UCX_LIBRARY.exists(), reason="the transport for UCX is not built")
+def test_the_commands_for_ucx(trees: Path, tmp_path: Path) -> None:
+    done = run(trees, tmp_path, commands("UCX's gtest suite"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    build = hashlib.sha256(UCX_LIBRARY.read_bytes()).hexdigest()
+    found = outcomes(tmp_path / "ucx.jsonl")
+    expected = {"test_one.sends/0": "pass", "test_one.is_not_for_it/0": "notrun"}
+    assert {(o.suite, o.test, o.result, o.provider) for o in found} == {
+        (suite, test, result, build) for suite in ucx.SUITES for test, result in expected.items()
+    }
+    assert all(o.endpoints == 2 and o.sent.get("shm", 0) > 200 for o in found), found
+    reference = outcomes(tmp_path / "ucx-posix.jsonl")
+    assert {(o.test, o.result, o.provider) for o in reference} == {
+        (test, result, "") for test, result in expected.items()
+    }
+
+
+def test_a_suite_of_ucx_without_the_library_proves_nothing(trees: Path, tmp_path: Path) -> None:
+    script = commands("UCX's gtest suite").replace("src/ucx", "src/none")
+    done = run(trees, tmp_path, script)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {o.result for o in outcomes(tmp_path / "ucx.jsonl")} <= {"fail", "unproven"}
 
 
 def test_the_commands_for_two_nodes(trees: Path, tmp_path: Path) -> None:
