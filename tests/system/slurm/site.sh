@@ -15,7 +15,7 @@ mount -t tmpfs -o mode=1777 tmpfs /tmp
 for name in passwd group; do
 	cat "/etc/$name" "$dir/etc/$name.more" >"$dir/etc/$name"
 done
-mkdir -p /etc/slurm
+mkdir -p /etc/slurm /var/lib/nearmetal
 touch /etc/hosts
 for name in passwd group hosts slurm; do
 	mount --bind "$dir/etc/$name" "/etc/$name"
@@ -63,6 +63,7 @@ for node in "$@"; do
 		mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 		mkdir -p /run/nearmetal
 		mount -t tmpfs -o mode=755 tmpfs /run/nearmetal
+		mount -t tmpfs -o mode=755 tmpfs /var/lib/nearmetal
 		slurmd -N "$1"
 		echo $$ > "$2"
 		exec sleep infinity' - "$node" "$dir/spool/$node.pid" &
