@@ -393,6 +393,9 @@ struct nm_place_ops {
 	/* send(), with the first of PLACE as payload. After 0, PLACE begins with the next one. */
 	int (*send_place)(struct nm_link *link, const struct nm_packet *pkt,
 			  struct nm_place *place);
+	/* send() of what FILL writes, at most ROOM bytes; sets pkt->len. Error: not called. */
+	int (*send_filled)(struct nm_link *link, struct nm_packet *pkt, uint32_t room,
+			   size_t (*fill)(void *to, void *arg), void *arg);
 	/* Give back what is left of PLACE; the link may be down. PLACE has none then. */
 	void (*unreserve)(struct nm_link *link, struct nm_place *place);
 	/* The memory in which payloads of a source lie. False: there is no such source. */

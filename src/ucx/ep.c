@@ -188,31 +188,48 @@ static NM_COLD bool hold(struct nm_peer *peer, const struct nm_packet *packet, c
 	return true;
 }
 
+/* For channels without places, and for UCX's log of messages, which reads the bytes. */
+static NM_COLD ssize_t pack_and_send(struct nm_peer *peer, struct nm_packet *packet,
+				     uct_pack_callback_t pack, void *arg)
+{
+	struct nm_ucx_iface *iface = peer->iface;
+	size_t len = pack(iface->outgoing, arg);
+
+	/* UCX has written beyond the buffer already: there is no way to go on. */
+	if (len > iface->max_bcopy)
+		abort();
+	packet->len = (uint32_t)len;
+	if (nm_ucx_peer_send(peer, packet, iface->outgoing) != UCS_OK &&
+	    !hold(peer, packet, iface->outgoing))
+		return UCS_ERR_NO_MEMORY;
+	return (ssize_t)len;
+}
+
 ssize_t nm_ucx_ep_am_bcopy(uct_ep_h base, uint8_t id, uct_pack_callback_t pack, void *arg,
 			   unsigned int flags)
 {
 	struct nm_packet packet = {.op = id, .flags = NM_UCX_BCOPY};
 	struct nm_ucx_ep *ep = nm_ucx_ep_of(base);
-	struct nm_ucx_iface *iface = iface_of(ep);
-	ucs_status_t status;
-	size_t len;
+	struct nm_peer *peer = ep->peer;
+	const struct nm_place_ops *place;
 
 	(void)flags;
-	if (nm_unlikely(ep->peer->state == NM_UCX_PEER_DOWN))
+	if (nm_unlikely(peer->state == NM_UCX_PEER_DOWN))
 		return UCS_ERR_CONNECTION_RESET;
-	if (nm_unlikely(is_blocked(ep) || ep->peer->state != NM_UCX_PEER_UP))
+	if (nm_unlikely(is_blocked(ep) || peer->state != NM_UCX_PEER_UP))
 		return UCS_ERR_NO_RESOURCE;
 	if (nm_unlikely(id >= UCT_AM_ID_MAX))
 		return wrong_call(id, 0, 0);
-	len = pack(iface->outgoing, arg);
-	/* UCX has written beyond the buffer already: there is no way to go on. */
-	if (nm_unlikely(len > iface->max_bcopy))
-		abort();
-	packet.len = (uint32_t)len;
-	status = nm_ucx_peer_send(ep->peer, &packet, iface->outgoing);
-	if (nm_unlikely(status != UCS_OK) && !hold(ep->peer, &packet, iface->outgoing))
-		return UCS_ERR_NO_MEMORY;
-	return (ssize_t)len;
+	place = peer->link->transport->place;
+	if (nm_unlikely(!place || ucs_log_is_enabled(UCS_LOG_LEVEL_TRACE_DATA)))
+		return pack_and_send(peer, &packet, pack, arg);
+	if (nm_unlikely(
+		    place->send_filled(peer->link, &packet, peer->iface->max_bcopy, pack, arg))) {
+		peer->nr_stalls++;
+		return UCS_ERR_NO_RESOURCE;
+	}
+	nm_ucx_peer_sent(peer, &packet);
+	return packet.len;
 }
 
 /* ---- Waiting ---- */

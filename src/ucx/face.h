@@ -18,8 +18,9 @@
  * transport. Such connects wait in `connecting` until progress() has returned, and so do reports of
  * lost peers, in `lost`.
  *
- * UCX fills a buffer for a message once and must not be asked again, so bytes that find no room are
- * kept in `held` of the peer, and nothing follows them until they left.
+ * UCX packs a message straight into a place of the own window. Channels without places get it from
+ * a buffer. UCX packs it once and must not be asked again, so bytes that then find no room are kept
+ * in `held` of the peer, and nothing follows them until they left.
  */
 #ifndef NM_UCX_FACE_H
 #define NM_UCX_FACE_H
@@ -48,11 +49,11 @@ enum nm_ucx_form {
 	NM_UCX_BCOPY = 0xb2, /* the payload is the message; tag is 0 */
 };
 /*
- * The longest max_bcopy: the largest chunk. UCX takes unexpected messages into pools that it sizes by
- * the own max_bcopy, and does not check a length. So only interfaces of one max_bcopy meet, and a
- * longer message ends its sender.
+ * The longest max_bcopy: half of the largest chunk. UCX takes unexpected messages into pools that it
+ * sizes by the own max_bcopy, and does not check a length. So only interfaces of one max_bcopy meet,
+ * and a longer message ends its sender.
  */
-#define NM_UCX_MESSAGE_MAX (64 * 1024)
+#define NM_UCX_MESSAGE_MAX (NM_MAX_CHUNK_SIZE / 2)
 
 enum nm_ucx_peer_state {
 	NM_UCX_PEER_KNOWN,	/* no link; it may be a source */
@@ -122,7 +123,7 @@ struct nm_ucx_iface {
 	struct nm_ucx_wake *wake; /* NULL: UCX did not ask for its descriptor */
 	struct nm_reason lacks;	  /* the channels that could not be opened, and why */
 	uint32_t max_bcopy, max_short;
-	uint8_t *outgoing; /* max_bcopy bytes, in which UCX packs */
+	uint8_t *outgoing; /* max_bcopy bytes, for messages that do not come to lie in a window */
 	uint8_t *arrived;  /* NM_UCX_MESSAGE_MAX bytes: a private copy of the message delivered */
 	struct nm_list connecting, holding, lost; /* peers */
 	struct nm_list waiting;			  /* endpoints */
@@ -265,6 +266,12 @@ static inline size_t nm_ucx_header_len(const struct nm_packet *packet)
 	return packet->flags == NM_UCX_SHORT ? sizeof(packet->tag) : 0;
 }
 
+static inline void nm_ucx_peer_sent(struct nm_peer *peer, const struct nm_packet *packet)
+{
+	peer->counted->messages++;
+	peer->counted->bytes += packet->len + nm_ucx_header_len(packet);
+}
+
 /* Send one packet. UCS_OK; UCS_ERR_NO_RESOURCE: no room; UCS_ERR_CONNECTION_RESET: it is gone. */
 static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct nm_packet *packet,
 					    const void *payload)
@@ -280,8 +287,7 @@ static inline ucs_status_t nm_ucx_peer_send(struct nm_peer *peer, const struct n
 		peer->nr_stalls++;
 		return UCS_ERR_NO_RESOURCE;
 	}
-	peer->counted->messages++;
-	peer->counted->bytes += packet->len + nm_ucx_header_len(packet);
+	nm_ucx_peer_sent(peer, packet);
 	if (ucs_log_is_enabled(UCS_LOG_LEVEL_TRACE_DATA))
 		nm_ucx_trace_sent(peer->iface, packet, payload);
 	return UCS_OK;

@@ -49,7 +49,7 @@ bool nm_ucx_address_fits(const struct nm_ucx_iface *iface, const struct nm_ucx_a
 		return true;
 	nm_reason_set(ret_reason,
 		      "messages there have at most %u bytes, and here %u: set NEARMETAL_CHUNK_SIZE "
-		      "and NEARMETAL_CHECKSUM alike for all processes",
+		      "alike for all processes",
 		      address->max_message, iface->max_bcopy);
 	return false;
 }

@@ -58,7 +58,7 @@ static _Noreturn void defect(const char *what)
 
 static uint32_t length_of(uint32_t number)
 {
-	static const uint32_t lengths[] = {0, 8, 40, 200, 1000, 20000};
+	static const uint32_t lengths[] = {0, 8, 40, 200, 1000, 16000};
 
 	return lengths[number % 6];
 }
@@ -215,7 +215,7 @@ static bool open_face(void)
 	    nm_shm_kind.create(&face->sink, &face->address, &face->transports[0], &why))
 		return false;
 	face->nr_transports = 1;
-	face->max_bcopy = face->transports[0]->max_payload;
+	face->max_bcopy = face->transports[0]->max_payload / 2;
 	face->max_short = 216;
 	face->outgoing = malloc(face->max_bcopy);
 	face->arrived = malloc(NM_UCX_MESSAGE_MAX);

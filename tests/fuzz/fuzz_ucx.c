@@ -65,6 +65,24 @@ static int fake_send(struct nm_link *link, const struct nm_packet *packet, const
 	return is_blocked ? -EAGAIN : 0;
 }
 
+static int fake_send_filled(struct nm_link *link, struct nm_packet *packet, uint32_t room,
+			    size_t (*fill)(void *to, void *arg), void *arg)
+{
+	uint8_t *place;
+
+	if (room != MAX_MESSAGE)
+		abort();
+	if (is_gone[link - links])
+		return -EPIPE;
+	if (is_blocked)
+		return -EAGAIN;
+	place = malloc(room);
+	packet->len = (uint32_t)fill(place, arg);
+	free(place);
+	return 0;
+}
+
+static const struct nm_place_ops fake_place = {.send_filled = fake_send_filled};
 static const struct nm_transport_ops fake_ops = {.connect = fake_connect, .send = fake_send};
 static const struct nm_transport_kind fake_kind = {.channel = NM_CHANNEL_SHM};
 
@@ -263,6 +281,7 @@ void nm_fuzz_input(const uint8_t *bytes, size_t len)
 		case 4:
 			answer = next();
 			face->has_copies = answer & 64;
+			transport.place = answer & 128 ? &fake_place : NULL;
 			break;
 		case 5:
 			nm_ucx_peers_progress(face);

@@ -37,7 +37,7 @@ PERFTEST = str(UCX / "bin/ucx_perftest")
 CARRIED = re.compile(r"shm carried (\d+) messages out and (\d+) in")
 TESTS = {
     "uct-short": ("-d", "memory", "-x", "nearmetal", "-t", "am_lat", "-s", "8"),
-    "uct-bcopy": ("-d", "memory", "-x", "nearmetal", "-t", "am_bw", "-D", "bcopy", "-s", "32768"),
+    "uct-bcopy": ("-d", "memory", "-x", "nearmetal", "-t", "am_bw", "-D", "bcopy", "-s", "16384"),
     "tag-small": ("-t", "tag_lat", "-s", "8"),
     "tag-large": ("-t", "tag_bw", "-s", "1048576"),
 }

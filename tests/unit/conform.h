@@ -51,6 +51,11 @@ static inline bool quarantines(const struct fixture *fixture)
 	return fixture->quarantines;
 }
 
+static inline bool has_places(const struct fixture *fixture)
+{
+	return fixture->has_places;
+}
+
 #define CASE(channel, test, needs)                                                                 \
 	static void channel##_##test(void)                                                         \
 	{                                                                                          \

@@ -130,6 +130,93 @@ CONFORMS(gathers_payloads_from_pieces)
 	finish(fixture);
 }
 
+struct filling {
+	uint64_t seed;
+	uint32_t len;
+	unsigned int nr_filled;
+};
+
+static size_t fill(void *to, void *arg)
+{
+	struct filling *f = arg;
+
+	f->nr_filled++;
+	fill_bytes(to, f->len, f->seed);
+	return f->len;
+}
+
+static void check_filled(struct node *node, const struct nm_packet *pkt, const uint8_t *payload)
+{
+	NM_CHECK_EQ(pkt->tag, node->nr_packets - 1);
+	NM_CHECK(bytes_match(payload, pkt->len, pkt->tag));
+}
+
+/* With checksums nothing is packed in place. */
+static bool packs_in_place(void)
+{
+	if (!node_a->transport->place)
+		NM_CHECK(getenv("NEARMETAL_CHECKSUM"));
+	return node_a->transport->place;
+}
+
+/* In order with sent ones, whatever part of its room a packet needs. */
+CONFORMS_IF(has_places, packets_are_filled_once)
+{
+	struct filling filling = {0};
+	uint64_t random = 3;
+	struct nm_packet pkt;
+	uint32_t room;
+	int err;
+
+	start(fixture);
+	if (!packs_in_place()) {
+		finish(fixture);
+		return;
+	}
+	node_b->check = check_filled;
+	while (filling.seed < 5000) {
+		const unsigned int before = filling.nr_filled;
+
+		room = (uint32_t)(nm_test_random(&random) % node_a->transport->max_payload);
+		filling.len = (uint32_t)(nm_test_random(&random) % (room + 1));
+		pkt = (struct nm_packet){.op = 7, .tag = filling.seed};
+		if (nm_test_random(&random) % 4)
+			err = node_a->transport->place->send_filled(node_a->link, &pkt, room, fill,
+								    &filling);
+		else
+			err = node_send(node_a, filling.seed, pkt.len = filling.len);
+		NM_CHECK(err == 0 || err == -EAGAIN);
+		NM_CHECK(filling.nr_filled - before <= (err == 0));
+		NM_CHECK(err || pkt.len == filling.len);
+		filling.seed += !err;
+		if (err)
+			progress_both();
+	}
+	UNTIL(node_b->nr_packets == filling.seed);
+	NM_CHECK(filling.nr_filled > 3000);
+	node_b->check = NULL;
+	finish(fixture);
+}
+
+CONFORMS_IF(has_places, nothing_is_filled_for_a_link_that_is_down)
+{
+	struct filling filling = {.len = 8};
+	struct nm_packet pkt = {.op = 1};
+
+	start(fixture);
+	if (!packs_in_place()) {
+		finish(fixture);
+		return;
+	}
+	node_destroy(node_b);
+	while (!node_a->nr_down)
+		node_progress(node_a);
+	NM_CHECK_EQ(node_a->transport->place->send_filled(node_a->link, &pkt, 8, fill, &filling),
+		    -EPIPE);
+	NM_CHECK_EQ(filling.nr_filled, 0);
+	node_destroy(node_a);
+}
+
 static uint32_t length_of(uint64_t seed, uint32_t max)
 {
 	uint64_t state = seed;

@@ -53,10 +53,10 @@ NM_TEST(messages_arrive_whole)
 	memcpy(&header, last, sizeof(header));
 	NM_CHECK_EQ(header, 77);
 	NM_CHECK(bytes_match(last + sizeof(header), 200, 5));
-	NM_CHECK_EQ(send_raw(31, NM_UCX_BCOPY, 0, 0, 30000), 0);
+	NM_CHECK_EQ(send_raw(31, NM_UCX_BCOPY, 0, 0, 16384), 0);
 	UNTIL(nr_arrived == 2);
-	NM_CHECK_EQ(last_len, 30000);
-	NM_CHECK(bytes_match(last, 30000, 5));
+	NM_CHECK_EQ(last_len, 16384);
+	NM_CHECK(bytes_match(last, 16384, 5));
 	NM_CHECK_EQ(send_raw(0, NM_UCX_BCOPY, 0, 0, 0), 0);
 	UNTIL(nr_arrived == 3);
 	NM_CHECK_EQ(last_len, 0);
@@ -220,25 +220,33 @@ static ucs_status_t send_pending(uct_pending_req_t *request)
 	return UCS_OK;
 }
 
-NM_TEST(what_finds_no_room_leaves_once_and_in_order)
+/* Messages until there is no room; then two that wait. All arrive in order, each packed once. */
+static void fill_the_link(bool is_packed_before)
 {
 	uct_pending_req_t requests[2] = {{.func = send_pending}, {.func = send_pending}};
 	uint64_t i = 1;
+	ssize_t len;
 
 	start();
 	pending_ep = connect_ep();
 	peer->check = check_order;
-	/* Until the bytes of one message are kept, because there is no room for them. */
-	for (; !face_peer()->held; i++)
-		NM_CHECK_EQ(nm_ucx_ep_am_bcopy(&pending_ep->super, 2, pack, &i, 0), 1000);
+	nr_packed = 0;
+	if (is_packed_before)
+		face->transports[0]->place = NULL;
+	while ((len = nm_ucx_ep_am_bcopy(&pending_ep->super, 2, pack, &i, 0)) == 1000)
+		i++;
+	NM_CHECK_EQ(len, UCS_ERR_NO_RESOURCE);
+	NM_CHECK_EQ(face_peer()->held != NULL, is_packed_before);
 	next_message = i;
 	NM_CHECK(i > 10);
-	NM_CHECK_EQ(nm_ucx_ep_am_short(&pending_ep->super, 2, 0, "x", 1), UCS_ERR_NO_RESOURCE);
-	NM_CHECK_EQ(nm_ucx_ep_am_bcopy(&pending_ep->super, 2, pack, &i, 0), UCS_ERR_NO_RESOURCE);
-	NM_CHECK_EQ(nm_ucx_ep_flush(&pending_ep->super, 0, NULL), UCS_ERR_NO_RESOURCE);
-	NM_CHECK_EQ(nm_ucx_iface_flush(&face->base.super, 0, NULL), UCS_INPROGRESS);
+	NM_CHECK_EQ(nr_packed, i - 1);
+	NM_CHECK(face_peer()->nr_stalls > 0);
 	for (unsigned int n = 0; n < 2; n++)
 		NM_CHECK_EQ(nm_ucx_ep_pending_add(&pending_ep->super, &requests[n], 0), UCS_OK);
+	NM_CHECK_EQ(nm_ucx_ep_am_short(&pending_ep->super, 2, 0, "x", 1), UCS_ERR_NO_RESOURCE);
+	NM_CHECK_EQ(nm_ucx_ep_flush(&pending_ep->super, 0, NULL), UCS_ERR_NO_RESOURCE);
+	if (is_packed_before)
+		NM_CHECK_EQ(nm_ucx_iface_flush(&face->base.super, 0, NULL), UCS_INPROGRESS);
 	UNTIL(peer->nr_packets == next_message - 1 && nm_list_empty(&pending_ep->pending));
 	NM_CHECK_EQ(next_message, i + 2);
 	NM_CHECK_EQ(nr_packed, i + 1);
@@ -246,6 +254,16 @@ NM_TEST(what_finds_no_room_leaves_once_and_in_order)
 	NM_CHECK_EQ(nm_ucx_iface_flush(&face->base.super, 0, NULL), UCS_OK);
 	nm_ucx_ep_destroy(&pending_ep->super);
 	finish();
+}
+
+NM_TEST(what_finds_no_room_is_not_packed)
+{
+	fill_the_link(false);
+}
+
+NM_TEST(what_was_packed_before_leaves_first)
+{
+	fill_the_link(true);
 }
 
 static ucs_status_t destroy_own(uct_pending_req_t *request)

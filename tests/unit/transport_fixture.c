@@ -44,6 +44,7 @@ const struct fixture shm_fixture = {
 	.hears = true,
 	.copies = true,
 	.quarantines = true,
+	.has_places = true,
 	.outlives = true,
 };
 
@@ -52,6 +53,7 @@ const struct fixture segment_fixture = {
 	.relation = "host",
 	.create = create_segment,
 	.quarantines = true,
+	.has_places = true,
 };
 
 void fill_bytes(uint8_t *bytes, uint32_t len, uint64_t seed)

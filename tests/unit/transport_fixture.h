@@ -47,6 +47,7 @@ struct fixture {
 	bool hears;	  /* sleep() is true with a connected peer: every arrival is heard */
 	bool copies;	  /* has nm_copy_ops */
 	bool quarantines; /* has nm_quarantine_ops */
+	bool has_places;  /* has nm_place_ops */
 	bool outlives;	  /* what was sent is safe at once, in memory that outlives its sender */
 };
 

@@ -54,7 +54,7 @@ void start(void)
 	NM_CHECK_EQ(nm_identity_create(&face->address.who), 0);
 	NM_CHECK_EQ(nm_shm_kind.create(&face->sink, &face->address, &face->transports[0], &why), 0);
 	face->nr_transports = 1;
-	face->max_bcopy = face->transports[0]->max_payload;
+	face->max_bcopy = face->transports[0]->max_payload / 2;
 	face->outgoing = malloc(face->max_bcopy);
 	face->arrived = malloc(NM_UCX_MESSAGE_MAX);
 	for (unsigned int i = 0; i < UCT_AM_ID_MAX; i++)

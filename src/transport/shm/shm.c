@@ -120,8 +120,10 @@ static __attribute__((noinline)) int take_chunk_slowly(struct shm_transport *shm
 	return nm_pool_take(&shm->pool, &link->chunks, len, ret_index, ret_offset);
 }
 
-static int take_chunk(struct shm_transport *shm, struct shm_link *link, uint32_t len,
-		      uint32_t *ret_index, uint32_t *ret_offset)
+static inline __attribute__((always_inline)) int take_chunk(struct shm_transport *shm,
+							    struct shm_link *link, uint32_t len,
+							    uint32_t *ret_index,
+							    uint32_t *ret_offset)
 {
 	/* Reading the peer's counter costs a cache miss: only when chunks run low. */
 	if (shm->pool.nr_free <= shm->pool.nr_chunks / 2 && nm_unlikely(reclaim(shm, link)))
@@ -219,6 +221,39 @@ int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct 
 		return 0;
 	}
 	return send_any(base, pkt, iov, nr_iov);
+}
+
+int nm_shm_send_filled(struct nm_link *base, struct nm_packet *pkt, uint32_t room,
+		       size_t (*fill)(void *to, void *arg), void *arg)
+{
+	struct shm_transport *shm = nm_shm_of(base->transport);
+	struct shm_session *s = nm_shm_session_of(base);
+	struct shm_link *link = &s->link;
+	uint32_t index, offset;
+	size_t len;
+	int err;
+
+	if (nm_unlikely(s->base.state != NM_SESSION_UP))
+		return -EPIPE;
+	err = nm_ring_check_room(&link->writer);
+	if (nm_likely(!err))
+		err = take_chunk(shm, link, room, &index, &offset);
+	if (nm_unlikely(err == -EBADMSG)) {
+		nm_shm_cast_out(shm, s, "its count of read slots");
+		err = -EPIPE;
+	}
+	if (nm_unlikely(err))
+		return err;
+	NM_FAULT("chunk-taken");
+	len = fill(nm_pool_bytes(&shm->pool, index, offset), arg);
+	/* It has written beyond its place already: there is no way to go on. */
+	if (nm_unlikely(len > room))
+		abort();
+	pkt->len = (uint32_t)len;
+	NM_FAULT("chunk-filled");
+	nm_ring_write_chunk(&link->writer, pkt, index, offset);
+	ring_sleeper(link);
+	return 0;
 }
 
 void nm_shm_ring_sleeper(struct shm_link *link)

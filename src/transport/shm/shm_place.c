@@ -204,6 +204,7 @@ const struct nm_place_ops nm_shm_place_ops = {
 	.memory = place_memory,
 	.reserve = place_reserve,
 	.send_place = place_send,
+	.send_filled = nm_shm_send_filled,
 	.unreserve = place_unreserve,
 	.peer_memory = place_peer_memory,
 	.hold = place_hold,

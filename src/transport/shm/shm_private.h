@@ -138,7 +138,10 @@ void nm_shm_reclaim(struct shm_transport *shm);
 void nm_shm_ring_sleeper(struct shm_link *link);
 int nm_shm_send(struct nm_link *base, const struct nm_packet *pkt, const struct iovec *iov,
 		unsigned int nr_iov);
-/* shm_check.c: the same with a checksum. */
+/* shm.c: of nm_place_ops. */
+int nm_shm_send_filled(struct nm_link *base, struct nm_packet *pkt, uint32_t room,
+		       size_t (*fill)(void *to, void *arg), void *arg);
+/* shm_check.c: nm_shm_send() with a checksum. */
 #define NM_SHM_CHECK_LEN 4
 #define NM_SHM_CHECK_ROOM 64 /* of a checksum; keeps pieces of large messages whole lines */
 #define NM_SHM_CHECKED_IOV 64
