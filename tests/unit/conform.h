@@ -7,6 +7,8 @@
 #ifndef NM_TEST_CONFORM_H
 #define NM_TEST_CONFORM_H
 
+#include <stdlib.h>
+
 #include "far_node.h"
 #include "transport_fixture.h"
 
@@ -51,9 +53,10 @@ static inline bool quarantines(const struct fixture *fixture)
 	return fixture->quarantines;
 }
 
+/* With checksums no packet is made in place. */
 static inline bool has_places(const struct fixture *fixture)
 {
-	return fixture->has_places;
+	return fixture->has_places && !getenv("NEARMETAL_CHECKSUM");
 }
 
 #define CASE(channel, test, needs)                                                                 \

@@ -43,7 +43,7 @@ CONFORMS(has_every_slot)
 	if (fixture->quarantines)
 		NM_CHECK(node_a->transport->quarantine->cast_out &&
 			 node_a->transport->quarantine->finish);
-	NM_CHECK_EQ(node_a->transport->place != NULL, fixture->has_places);
+	NM_CHECK_EQ(node_a->transport->place != NULL, has_places(fixture));
 	finish(fixture);
 }
 
