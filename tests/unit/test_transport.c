@@ -151,6 +151,16 @@ static void check_filled(struct node *node, const struct nm_packet *pkt, const u
 	NM_CHECK(bytes_match(payload, pkt->len, pkt->tag));
 }
 
+/* With checksums nothing is packed in place. */
+static bool ends_without_places(const struct fixture *fixture)
+{
+	if (node_a->transport->place)
+		return false;
+	NM_CHECK(getenv("NEARMETAL_CHECKSUM"));
+	finish(fixture);
+	return true;
+}
+
 /* In order with sent ones, whatever part of its room a packet needs. */
 CONFORMS_IF(has_places, packets_are_filled_once)
 {
@@ -161,6 +171,8 @@ CONFORMS_IF(has_places, packets_are_filled_once)
 	int err;
 
 	start(fixture);
+	if (ends_without_places(fixture))
+		return;
 	node_b->check = check_filled;
 	while (filling.seed < 5000) {
 		const unsigned int before = filling.nr_filled;
@@ -192,6 +204,8 @@ CONFORMS_IF(has_places, nothing_is_filled_for_a_link_that_is_down)
 	struct nm_packet pkt = {.op = 1};
 
 	start(fixture);
+	if (ends_without_places(fixture))
+		return;
 	node_destroy(node_b);
 	while (!node_a->nr_down)
 		node_progress(node_a);
