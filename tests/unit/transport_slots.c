@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The conformance suite (conform.h): every slot is there, and does what the contract says. */
-#include <stdlib.h>
-
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
