@@ -91,10 +91,9 @@ struct nm_transport;
 /* ---- From the transport to the engine ---- */
 
 /*
- * How far the two streams of a channel between this endpoint and a peer got. The channel chooses
- * the unit, the same on both sides, and counts all streams of a direction together, those too that
- * were left in order. After a quarantine the engine compares `sent` of each side with `taken` of
- * the other: if they differ, packets of that direction were lost.
+ * How far the two streams of a channel between this endpoint and a peer got, in a unit of the
+ * channel, over all streams of a direction. After a quarantine the engine compares `sent` of each
+ * side with `taken` of the other: if they differ, packets of that direction were lost.
  */
 struct nm_stream_ends {
 	uint64_t sent;	/* this endpoint -> peer: everything that send() took */
@@ -339,18 +338,17 @@ struct nm_copy_ops {
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
 			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
-	 * A get of the bytes (at least one) of WANTED, whose base is not used, out of the peer's
-	 * heap, without reach(). -errno: LOCAL is undefined, ask the peer. It does not show them,
-	 * never touched them, or hid them during the copy.
+	 * Get the bytes (at least one) of WANTED, whose base is not used, out of the peer's heap,
+	 * without reach(). -errno: LOCAL is undefined, ask the peer; it does not show all of them.
 	 */
 	int (*get_heap)(struct nm_link *link, const struct nm_region *wanted,
 			const struct iovec *local, unsigned int nr_local);
 	/* Show a copy of REGION to all peers until revoke(). 0, or -ENOSPC: no room. */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
-	 * After the return no peer copies through the region, but for get_heap(). Waits about a second at most for
-	 * copies under way. If one takes longer, all memory of this endpoint is closed to all peers
-	 * for good: their copies return -ESRCH. An unknown key is ignored.
+	 * After the return no peer copies through the region, except by get_heap(). Waits about a
+	 * second at most for copies. If one takes longer, all memory of this endpoint is closed to
+	 * all peers for good: their copies return -ESRCH. An unknown key is ignored.
 	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*
