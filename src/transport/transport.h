@@ -39,9 +39,8 @@
  *   life of a transport    kind->create, then connect, send and progress as needed, then destroy
  *   life of a link         connect returns it; it is valid until destroy frees it, even if down
  *   life of a source       source_up, then deliver for each packet. It ends with exactly one of:
- *                          source_down, quarantined, a false learn(), take_rest() with result 0,
- *                          or destroy of the transport. After take_rest() the peer may become a
- *                          source again
+ *                          source_down, quarantined, a false learn(), take_rest() with result 0
+ *                          (the peer may become a source again), or destroy of the transport
  *
  * Errors: 0 or -errno. -EAGAIN: not now, call again after progress(). -EPIPE: the link is down.
  * Logs: the transport logs a failed create() and invalid bytes, also those of cast_out(). The
