@@ -339,7 +339,7 @@ struct nm_copy_ops {
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
 			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
-	 * A get of the bytes (at least one) of WANTED, whose base is not used, out of the peer's
+	 * A get of the bytes of WANTED, maybe none, whose base is not used, out of the peer's
 	 * heap, without reach(). -errno: LOCAL is undefined, ask the peer. It does not show them,
 	 * never touched them, or hid them during the copy.
 	 */
@@ -348,9 +348,10 @@ struct nm_copy_ops {
 	/* Show a copy of REGION to all peers until revoke(). 0, or -ENOSPC: no room. */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
-	 * After the return no peer copies through the region, but for get_heap(). Waits about a second at most for
-	 * copies under way. If one takes longer, all memory of this endpoint is closed to all peers
-	 * for good: their copies return -ESRCH. An unknown key is ignored.
+	 * After the return no peer copies through the region, but for get_heap(), which then fails.
+	 * Waits about a second at most for copies under way. If one takes longer, all memory of this
+	 * endpoint is closed to all peers for good: their copies return -ESRCH. An unknown key is
+	 * ignored.
 	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*

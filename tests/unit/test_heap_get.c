@@ -143,6 +143,9 @@ NM_TEST(pieces_on_both_sides)
 	rma.nr_remote = 3;
 	NM_CHECK(is_complete(&rma, true));
 	NM_CHECK(!memcmp(local, heap.base + 300, 700) && !memcmp(local + 700, heap.base, 300));
+	/* The key of no bytes is judged, too. */
+	rma.remote[1].key = KEY + 1;
+	ask(&rma, true, EACCES);
 	finish();
 }
 
