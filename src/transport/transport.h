@@ -349,9 +349,8 @@ struct nm_copy_ops {
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
 	 * After the return no peer copies through the region, but for get_heap(), which then fails.
-	 * Waits about a second at most for copies under way. If one takes longer, all memory of this
-	 * endpoint is closed to all peers for good: their copies return -ESRCH. An unknown key is
-	 * ignored.
+	 * Waits about a second at most for others under way. If one takes longer, all memory of this
+	 * endpoint is closed to all peers for good: their copies return -ESRCH. Ignores unknown keys.
 	 */
 	void (*revoke)(struct nm_transport *transport, uint64_t key);
 	/*
