@@ -4,9 +4,10 @@
     nearmetal up SPEC
     python -m benchmarks.heap_alltoall SPEC
 
-SPEC has two local nodes of one host, each with two slots or more. Open MPI 5 runs `mpi_patterns` in each launch, and the launches take turns. `heap` and `pool` place
-two ranks in each node. `sm` is four processes of this machine, outside of the nodes. The table has
-the 2nd percentile and the median of the samples, each as the median of the launches.
+SPEC has two local nodes of one host, each with two slots or more. Open MPI 5 runs `mpi_patterns` in
+each launch, and the launches take turns. `heap` and `pool` place two ranks in each node. `sm` is
+four processes of this machine, outside of the nodes. The table has the 2nd percentile and the
+median of the samples, each as the median of the launches.
 """
 
 from __future__ import annotations

@@ -218,8 +218,7 @@ static bool get_from_heap(const struct nm_rma *rma)
 		unsigned int nr =
 			nm_cursor_take(&cursor, rma->iov, rma->nr_iov, wanted.len, pieces);
 
-		if (wanted.len > 0 &&
-		    link->transport->copy->get_heap(link, &wanted, pieces, nr) < 0)
+		if (link->transport->copy->get_heap(link, &wanted, pieces, nr) < 0)
 			return false;
 	}
 	return true;

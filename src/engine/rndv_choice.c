@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arith.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -14,7 +13,7 @@
 #define SAMPLE_NR 1024
 /* Messages up to this size fit into a private cache. */
 #define PRIVATE_MAX (256 << 10)
-/* Up to this time the next message is awaited: after it, a message more or less costs little. */
+/* So long after a message the next one is awaited: later, a cost of it is small beside the pause. */
 #define PAUSE_NS 200000
 
 static struct nm_rndv_choice *bulk_of(struct nm_peer *peer)
@@ -95,10 +94,16 @@ static void learn(const struct nm_engine *engine, struct nm_rndv_choice *bulk, u
 			sample->bytes, now_ns - sample->started_ns);
 }
 
-/* The next message begins: what the last one cost both sides is known. */
+/*
+ * The next message begins, so it is known what the last one cost both sides. After a long pause
+ * nobody knows that: it counts against the heap, and the other ways have the time of the transfer.
+ */
 static void learn_late(const struct nm_engine *engine, struct nm_rndv_choice *bulk, uint64_t now_ns)
 {
-	learn(engine, bulk, nm_min_u64(now_ns, bulk->sample.started_ns + PAUSE_NS));
+	uint64_t ended_ns = bulk->sample.ended_ns;
+	uint64_t most_ns = bulk->sample.verdict.protocol == NM_PROTOCOL_HEAP ? PAUSE_NS : 0;
+
+	learn(engine, bulk, now_ns - ended_ns > PAUSE_NS ? ended_ns + most_ns : now_ns);
 }
 
 static void sample_begin(const struct nm_engine *engine, struct nm_rndv_choice *bulk,
@@ -158,6 +163,7 @@ void nm_rndv_choice_end(const struct nm_engine *engine, struct nm_request *r)
 	if (bulk->sample.in_heap && bulk->sample.nr_peak == 1 && r->accepted <= PRIVATE_MAX) {
 		bulk->streams = false;
 		bulk->sample.is_due = true;
+		bulk->sample.ended_ns = nm_clock_ns();
 	} else {
 		learn(engine, bulk, nm_clock_ns());
 	}

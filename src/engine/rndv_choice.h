@@ -11,6 +11,7 @@
  * A read of the sender's heap costs the sender, too: it takes lines out of a private cache to which
  * the sender then writes its next message. A stream contains that. A single message does not. So if
  * it could be read in the heap and fits into such a cache, its time lasts until the next message.
+ * After a long pause that says nothing, and the heap is taken for the slower way.
  */
 #ifndef NM_ENGINE_RNDV_CHOICE_H
 #define NM_ENGINE_RNDV_CHOICE_H
@@ -20,6 +21,7 @@
 struct nm_sample {
 	struct nm_select_verdict verdict;
 	uint64_t started_ns;
+	uint64_t ended_ns;    /* if is_due */
 	uint64_t bytes;	      /* that have come */
 	uint32_t nr, nr_peak; /* transfers in all, and at once */
 	bool mixed;	      /* not all went the same way: nothing to learn */

@@ -84,6 +84,8 @@ void nm_regions_revoke(struct nm_region_slot *slots, uint32_t nr_slots, uint64_t
 		if (atomic_load_explicit(&slot->access, memory_order_relaxed) &&
 		    atomic_load_explicit(&slot->key, memory_order_relaxed) == key)
 			fill(slot, &(struct nm_region){0});
+	/* Partner: nm_regions_is_shown(). What the owner writes from here on is seen after that. */
+	atomic_thread_fence(memory_order_release);
 }
 
 int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint64_t key,
@@ -106,7 +108,7 @@ int nm_regions_find(const struct nm_region_slot *slots, uint32_t nr_slots, uint6
 
 bool nm_regions_is_shown(const struct nm_region_seen *seen)
 {
-	/* Partner: fill(). A reader of bytes that were written after it sees its sequence. */
+	/* Partner: nm_regions_revoke(). Who read a byte that was written later sees the sequence. */
 	atomic_thread_fence(memory_order_acquire);
 	return atomic_load_explicit(&seen->slot->sequence, memory_order_relaxed) == seen->sequence;
 }

@@ -337,7 +337,7 @@ struct nm_copy_ops {
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
 			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
-	 * Get the bytes (at least one) of WANTED, whose base is not used, out of the peer's heap,
+	 * Get the bytes of WANTED, maybe none, whose base is not used, out of the peer's heap,
 	 * without reach(). -errno: LOCAL is undefined, ask the peer; it does not show all of them.
 	 */
 	int (*get_heap)(struct nm_link *link, const struct nm_region *wanted,
@@ -345,7 +345,7 @@ struct nm_copy_ops {
 	/* Show a copy of REGION to all peers until revoke(). 0, or -ENOSPC: no room. */
 	int (*publish)(struct nm_transport *transport, const struct nm_region *region);
 	/*
-	 * After the return no peer copies through the region, except by get_heap(). Waits about a
+	 * After the return no peer copies through the region; get_heap() fails then. Waits about a
 	 * second at most for copies. If one takes longer, all memory of this endpoint is closed to
 	 * all peers for good: their copies return -ESRCH. An unknown key is ignored.
 	 */

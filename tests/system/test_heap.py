@@ -137,11 +137,6 @@ def test_gets_wait_for_the_target_without_the_heap(alone: Cluster) -> None:
     assert "the gets waited for the target" in job.output, job.end_of_output()
 
 
-MDRUN = """\
-cd /tmp
-{program} mdrun -s {input} -g md.log -ntomp 1 -nb cpu -notunepme -dlb no -reprod || exit
-[ "$OMPI_COMM_WORLD_RANK" != 0 ] || cat md.log
-"""
 IN_HEAP = ("--heap", "--env", "NEARMETAL_HEAP_MIN=4096")
 """Applications of this size have few large allocations."""
 

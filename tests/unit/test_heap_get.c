@@ -143,6 +143,9 @@ NM_TEST(pieces_on_both_sides)
 	rma.nr_remote = 3;
 	NM_CHECK(is_complete(&rma, true));
 	NM_CHECK(!memcmp(local, heap.base + 300, 700) && !memcmp(local + 700, heap.base, 300));
+	/* The key of no bytes is judged, too. */
+	rma.remote[1].key = KEY + 1;
+	ask(&rma, true, EACCES);
 	finish();
 }
 
@@ -203,18 +206,23 @@ NM_TEST(untouched_pages_are_served)
 	finish();
 }
 
+static struct nm_region_slot *regions_of(const struct near_node *node)
+{
+	struct nm_window_header *header = near_window(node);
+
+	return (void *)((char *)header + header->geometry.regions_off);
+}
+
 /* A target shows places where its heap has no byte. */
 NM_TEST(hostile_entries_are_not_followed)
 {
-	struct nm_window_header *header;
 	struct nm_region_slot *slots;
 	static const uint64_t bases[] = {SIZE, SIZE - 50, UINT64_MAX - 20, UINT64_C(1) << 63};
 
 	start();
 	memset(heap.base, 'h', SIZE);
 	expose(heap.base, SIZE, BOTH, 0);
-	header = near_window(b);
-	slots = (void *)((char *)header + header->geometry.regions_off);
+	slots = regions_of(b);
 	for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
 		for (int k = 0; k < NM_NR_REGIONS; k++)
 			if (slots[k].key == KEY && slots[k].access >> 32) {
@@ -231,28 +239,35 @@ NM_TEST(hostile_entries_are_not_followed)
 	finish();
 }
 
-/* In the middle of a copy the target closes the region and writes something else there. */
-static void close_region(int signal)
+static struct nm_region_slot *shown; /* by the target */
+
+/* In the middle of a copy the target hides the region and writes something else there. */
+static void hide_region(int signal)
 {
 	(void)signal;
-	nm_memory_deregister(b->memory, region);
+	nm_regions_revoke(shown, NM_NR_REGIONS, KEY);
 	memset(heap.base, 'x', SIZE);
-	NM_CHECK_EQ(mprotect(local, SIZE, PROT_READ | PROT_WRITE), 0);
+	(void)mprotect(local, SIZE, PROT_READ | PROT_WRITE);
 }
 
 NM_TEST(what_was_closed_during_the_copy_is_not_got)
 {
-	const struct sigaction action = {.sa_handler = close_region};
+	const struct sigaction action = {.sa_handler = hide_region};
 	struct sigaction before;
+	struct nm_rma rma;
 
 	start();
 	memset(heap.base, 'h', SIZE);
 	expose(heap.base, SIZE, BOTH, 0);
 	get(100000, 0);
+	shown = regions_of(b);
 	NM_CHECK_EQ(sigaction(SIGSEGV, &action, &before), 0);
 	NM_CHECK_EQ(mprotect(local + 10 * PAGE, PAGE, PROT_NONE), 0);
-	ask_get(100000, 0, EACCES);
+	rma = rma_of(100000, 0);
+	NM_CHECK(!is_complete(&rma, true));
 	NM_CHECK_EQ(sigaction(SIGSEGV, &before, NULL), 0);
+	nm_memory_deregister(b->memory, region);
+	NM_CHECK_EQ(near_wait(a, b, NULL).err, EACCES);
 	/* Another region of this key is another one. */
 	expose(heap.base + PAGE, PAGE, BOTH, 0);
 	get(PAGE, 0);

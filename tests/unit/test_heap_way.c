@@ -4,12 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "heap_fixture.h"
 #include "near_fixture.h"
 #include "traffic.h"
 
-enum { LEN = 300 * 1000, SIZE = 8 << 20, NR = 40, PAYS_LEN = 20000, PAYS_NR = 1000 };
+enum { LEN = 300 * 1000, SIZE = 8 << 20, NR = 40 };
 
 static struct near_node *a, *b;
 static struct nm_select_params heap_first;
@@ -136,42 +135,6 @@ NM_TEST(place_outside_of_the_heap_is_not_read)
 	NM_CHECK_EQ(near_facts(b, a).nr_quarantines, 0);
 	finish();
 	free(out);
-}
-
-/*
- * The sender pays for a read of its heap before its next message: here 150 us. The receiver sees
- * only the time between two messages.
- */
-NM_TEST(heap_is_left_if_the_sender_pays_for_it)
-{
-	const uint64_t cost_ns = 150000;
-	uint64_t heap_bytes = 0, late = 0;
-	char *in = malloc(PAYS_LEN);
-
-	heap_create(SIZE);
-	fill(heap.base, PAYS_LEN, 1);
-	start();
-	heap_first.prior[0][NM_SELECT_LONE][NM_PROTOCOL_HEAP] = 3000;
-	heap_first.prior[0][NM_SELECT_LONE][NM_PROTOCOL_POOL] = 2000;
-	heap_first.probe_choices = 4;
-	for (unsigned int i = 0; i < PAYS_NR; i++) {
-		uint64_t until;
-
-		NM_CHECK_EQ(near_recv(b, a, in, PAYS_LEN, i, in), 0);
-		NM_CHECK_EQ(near_send(a, b, heap.base, PAYS_LEN, i, NM_COMPLETION, NULL), 0);
-		NM_CHECK_EQ(near_wait(b, a, NULL).err, 0);
-		NM_CHECK_EQ(near_wait(a, b, NULL).err, 0);
-		if (by(NM_PROTOCOL_HEAP) == heap_bytes)
-			continue;
-		heap_bytes = by(NM_PROTOCOL_HEAP);
-		late += i >= PAYS_NR / 2;
-		for (until = nm_clock_ns() + cost_ns; nm_clock_ns() < until;)
-			;
-	}
-	NM_CHECK(heap_bytes > 0);
-	NM_CHECK(late < PAYS_NR / 4);
-	finish();
-	free(in);
 }
 
 NM_TEST(truncated_and_late_messages)
