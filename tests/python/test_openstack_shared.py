@@ -65,6 +65,19 @@ def test_a_flavor_without_the_extra_spec_is_named(flavor: str) -> None:
     assert [one.partition(",")[0] for one in found.notes(["n1"])] == ["nodes n2", "nodes n1"]
 
 
+def test_each_pair_has_the_reason_of_its_own_flavors(tmp_path: Path) -> None:
+    hosts = """\
+hosts:
+  - {name: h1, nodes: [{name: n1}, {name: n2}, {name: n3, flavor: plain}]}
+  - {name: h2, nodes: [{name: n4, flavor: plain}, {name: n5, flavor: plain}]}
+"""
+    backend = backend_of(jobs_of(hosts), World(), tmp_path)
+    backend._catalog = Flavors()
+    assert "nearmetal-computed has not" in backend.why_apart("n1", "n2")
+    for pair in (("n1", "n3"), ("n3", "n2"), ("n4", "n5")):
+        assert "flavor plain shows none" in backend.why_apart(*pair)
+
+
 def test_servers_with_virtual_functions_await_no_part() -> None:
     found = of("small", networks=NETWORKS)
     assert (found.nodes, found.others) == ((), ("n1", "n2"))

@@ -103,6 +103,10 @@ class OpenstackBackend(SshBackend):
         """Why servers of one hypervisor use the network, where they have no segment."""
         return self._shared.why
 
+    def why_apart(self, node: str, peer: str) -> str:
+        """Return why these two servers of one hypervisor have no segment."""
+        return self._shared.reason(node, peer)
+
     @cached_property
     def _shared(self) -> SharedMemory:
         return shared_memory(self.spec, lambda name: self._catalog.get("flavor", name))

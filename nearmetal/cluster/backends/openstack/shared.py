@@ -28,12 +28,16 @@ _LATE = (
 class SharedMemory:
     """What servers of one hypervisor share. `nodes`: those that get a part of a segment.
 
-    `others`: the rest of them. `why`: the reason of each of them that has no part.
+    `others`: the rest of them. `why`: their reason; that of all where there is no rest.
     """
 
     nodes: tuple[str, ...]
     others: tuple[str, ...]
     why: str
+
+    def reason(self, *nodes: str) -> str:
+        """Return why these nodes of one host have no part of one segment."""
+        return _LATE if set(nodes).isdisjoint(self.others) else self.why
 
     def notes(self, missing: Sequence[str]) -> Iterator[str]:
         """Say which nodes use the network. `missing`: those that should have a part now."""
