@@ -251,6 +251,38 @@ def test_without_udev_the_unit_looks_when_a_device_of_a_segment_comes_or_goes(
         assert calls.read_text() == f"{word}\n"
 
 
+def test_a_device_that_comes_at_once_waits_until_the_machine_is_a_node(tmp_path: Path) -> None:
+    """Before that, the guest unit does not know the slots of the machine."""
+    calls, lock = tmp_path / "calls", tmp_path / "run" / "guest.lock"
+    program = tmp_path / "lib" / "nearmetal-guest"
+    program.parent.mkdir()
+    program.write_text(
+        f"""#!/bin/sh
+case $1 in
+watch) mkdir -p {lock.parent}
+	flock -o {lock} sh -c 'echo hotplug >>{calls}' &
+	flock -n {lock} true || exit 0
+	wait ;;
+*) echo "$1" >>{calls} ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    text = share("guest", "unit", "become-node").read_text()
+    for fixed, ours in {
+        "/run/systemd/system": f"{tmp_path}/none",
+        "/run/sshd.pid": f"{tmp_path}/none",
+        "/etc/nearmetal": str(tmp_path),
+        "/usr/lib/nearmetal": str(program.parent),
+        "/run/nearmetal": str(lock.parent),
+    }.items():
+        text = text.replace(fixed, ours)
+    subprocess.run(["sh", "-c", text], check=True, timeout=60)
+    # It ends after that, at any time.
+    subprocess.run(["flock", lock, "true"], check=True, timeout=60)
+    assert calls.read_text().split()[0] == "configure"
+
+
 def test_a_machine_that_cannot_watch_is_warned_of(guest: PluggedGuest) -> None:
     program = guest.folder / "bin" / "busybox"
     program.write_text("#!/bin/sh\nexit 1\n")
