@@ -14,10 +14,11 @@ from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC, SharedMemory, shared_memory
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
+from nearmetal.cluster.diff import removal
 from nearmetal.cluster.ssh_guests import GuestNode, GuestRecords
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import Command, Completed
-from tests.python.test_openstack_cloud import MADE, backend_of, item
+from tests.python.test_openstack_cloud import MADE, backend_of, item, planned
 from tests.python.test_openstack_guests import guests_of, jobs_of
 from tests.python.test_openstack_spec import NETWORKS, spec_of
 
@@ -168,8 +169,17 @@ def test_up_says_at_its_end_which_nodes_have_no_segment(tmp_path: Path) -> None:
     known: Any = guests
     backend._guests, backend._catalog = known, Flavors()
     assert backend.apart.startswith("their flavor gives them a segment")
-    before = backend.observe().notes
+    before = backend.observe().advice
     backend.finish()
-    (note,) = backend.observe().notes
+    (note,) = backend.observe().advice
     assert (before, guests.asked) == ((), ["n1", "n2"])
     assert note.startswith("nodes n2, which share a hypervisor, use the network")
+
+
+def test_a_removal_says_nothing_about_memory(tmp_path: Path) -> None:
+    spec = jobs_of("hosts: [{name: h1, nodes: [{name: n1}, {name: n2, flavor: plain}]}]\n")
+    backend = backend_of(spec, World(), tmp_path)
+    backend._catalog = Flavors()
+    assert removal(spec.name, backend.observe()).notes == ()
+    (note,) = planned(backend).notes
+    assert note.startswith("nodes n2, which share a hypervisor")
