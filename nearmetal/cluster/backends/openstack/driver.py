@@ -100,7 +100,7 @@ class OpenstackBackend(SshBackend):
 
     @property
     def apart(self) -> str:
-        """Why servers of one hypervisor use the network, where they have no segment."""
+        """Why servers of one hypervisor share no memory; "" where their flavors give them some."""
         return self._shared.why
 
     def why_apart(self, node: str, peer: str) -> str:

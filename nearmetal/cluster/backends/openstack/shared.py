@@ -28,7 +28,7 @@ _LATE = (
 class SharedMemory:
     """What servers of one hypervisor share. `nodes`: those that get a part of a segment.
 
-    `others`: the rest of them. `why`: their reason; that of all where there is no rest.
+    `others`: the rest of them. `why`: the reason of these; "" where there are none.
     """
 
     nodes: tuple[str, ...]
@@ -59,14 +59,13 @@ def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMe
     if direct:
         why = f"servers with virtual functions get no segment yet (network {some(direct)})"
         return SharedMemory((), tuple(node.name for node in near), why)
+    why = ""
     if without:
         names = printable(some(list(without)))
         why = (
             f"{STOCK}; with nearmetal-computed, a flavor with the extra spec {EXTRA_SPEC} gives "
             f"some, and flavor {names} shows none"
         )
-    else:
-        why = _LATE
     given = tuple(node.name for node in near if spec.flavor_of(node) not in without)
     return SharedMemory(given, tuple(node.name for node in near if node.name not in given), why)
 
