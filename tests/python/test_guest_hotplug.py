@@ -133,6 +133,24 @@ def test_a_machine_of_many_processors_has_as_many_endpoints_as_a_part(
     assert "endpoints = 256" in guest.conf()
 
 
+def test_other_slots_are_taken_over_and_no_more(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    guest.run()
+    before = guest.conf()
+    etc, nodes = guest.folder / "etc", guest.folder / "run" / "nodes"
+    etc.mkdir(exist_ok=True)
+    seed = {"version": 1, "name": "n1", "cluster": "c", "ssh": {}, "nodes": []}
+    (etc / "seed.json").write_text(json.dumps(seed))
+    for slots in (16, 24):
+        nodes.write_text(f"n1 10.77.0.1 {slots} h1\n")
+        done = guest.run("segment" if slots == 16 else "hotplug")
+        assert done.returncode == 0, done.stderr
+        assert guest.conf() - before == {f"endpoints = {slots}"}
+        assert len(guest.conf()) == len(before)
+    assert [call.split()[0] for call in guest.calls()].count("find") == 1
+
+
 def test_other_devices_at_the_same_places_are_set_up_again(guest: PluggedGuest) -> None:
     guest.device(OWN, 4096)
     guest.device(ALL, 16384)
@@ -301,17 +319,19 @@ def test_a_machine_watches_by_one_process(guest: PluggedGuest) -> None:
         f"#!{sys.executable}\n"
         "import os, socket, sys, time\n"
         "link = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)\n"
-        "link.bind((os.getpid(), 0))\n"
         f"open({str(started)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+        "link.bind((os.getpid(), 0))\n"
         "time.sleep(60)\n"
     )
     program.chmod(0o755)
+    # The number of a watcher that has ended may be that of another process now.
+    (guest.folder / "run").mkdir(exist_ok=True)
+    (guest.folder / "run" / "watch.pid").write_text(f"{os.getpid()}\n")
     assert guest.run("watch").returncode == 0
     pid = int((guest.folder / "run" / "watch.pid").read_text())
+    assert pid != os.getpid()
     try:
         assert guest.run("watch").returncode == 0
-        while not started.exists():
-            pass
         assert started.read_text() == f"uevent {guest.folder}/lib/plugged\n"
     finally:
         os.kill(pid, signal.SIGKILL)
