@@ -99,6 +99,11 @@ class Backend(Protocol):
         """Why nodes of one host share no memory; "" where they may."""
         return ""
 
+    def why_apart(self, node: str, peer: str) -> str:
+        """Return why these two nodes of one host use the network; "" where no reason is known."""
+        del node, peer
+        return self.apart
+
     def prepare(self) -> None:
         """Make what the plan of an `up` needs and what outlives clusters: images."""
 

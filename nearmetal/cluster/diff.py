@@ -197,7 +197,8 @@ def make_plan(cluster: str, desired: Desired, observed: Observed) -> Plan:
         changes.append(change)
         if _moves(change, desired):
             moved[key] = ground or str(key)
-    return Plan(cluster, tuple(changes), desired.notes + observed.notes)
+    advice = observed.advice if desired.resources else ()
+    return Plan(cluster, tuple(changes), desired.notes + observed.notes + advice)
 
 
 def _fits(change: Change, in_place: frozenset[str]) -> bool:

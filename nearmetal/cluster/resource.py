@@ -125,7 +125,7 @@ class Observed:
     """The resources that exist. `broken`: unfinished or dead ones, which are to be recreated.
 
     `unfinished`: resources that are completed in place, each with the reason. `notes`: facts for
-    the user that no plan shows. `halted`: sound resources that stand still, each with the reason;
+    the user that no plan shows. `advice`: those of a cluster that stays. `halted`: sound resources that stand still, each with the reason;
     they are recreated, which is a loss.
     """
 
@@ -134,6 +134,7 @@ class Observed:
     notes: tuple[str, ...] = ()
     unfinished: Mapping[Key, str] = field(default_factory=dict)
     halted: Mapping[Key, str] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
 
     def by_key(self) -> dict[Key, Resource]:
         """Index the sound resources."""

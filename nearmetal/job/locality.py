@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,17 +97,19 @@ def measure_locality(
             for name, probe in probes.items()
         }
         meetings = _with_gpus(_meet_all(probes, addresses))
-        return _explained(meetings, spec, backend.apart)
+        return _explained(meetings, spec, backend.why_apart)
     finally:
         surely(lambda: _end(probes, places))
 
 
-def _explained(meetings: Iterable[Meeting], spec: ClusterSpec, apart: str) -> list[Meeting]:
+def _explained(
+    meetings: Iterable[Meeting], spec: ClusterSpec, why: Callable[[str, str], str]
+) -> list[Meeting]:
     """Add why nodes of one host use the network, where the infrastructure is the reason."""
     host = {node.name: host.name for host, node in spec.nodes}
     return [
         replace(m, reason=f"{m.reason}; {apart}")
-        if apart and m.channel == NETWORK and host[m.node] == host[m.peer]
+        if m.channel == NETWORK and host[m.node] == host[m.peer] and (apart := why(m.node, m.peer))
         else m
         for m in meetings
     ]

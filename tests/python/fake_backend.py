@@ -36,6 +36,10 @@ class FakeBackend:
     shares_files = True
     interface = "br0"
 
+    def why_apart(self, node: str, peer: str) -> str:
+        del node, peer
+        return self.apart
+
     def prepare(self) -> None:
         pass
 

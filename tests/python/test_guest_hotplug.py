@@ -133,6 +133,24 @@ def test_a_machine_of_many_processors_has_as_many_endpoints_as_a_part(
     assert "endpoints = 256" in guest.conf()
 
 
+def test_other_slots_are_taken_over_and_no_more(guest: PluggedGuest) -> None:
+    guest.device(OWN, 4096)
+    guest.device(ALL, 16384)
+    guest.run()
+    before = guest.conf()
+    etc, nodes = guest.folder / "etc", guest.folder / "run" / "nodes"
+    etc.mkdir(exist_ok=True)
+    seed = {"version": 1, "name": "n1", "cluster": "c", "ssh": {}, "nodes": []}
+    (etc / "seed.json").write_text(json.dumps(seed))
+    for slots in (16, 24):
+        nodes.write_text(f"n1 10.77.0.1 {slots} h1\n")
+        done = guest.run("segment" if slots == 16 else "hotplug")
+        assert done.returncode == 0, done.stderr
+        assert guest.conf() - before == {f"endpoints = {slots}"}
+        assert len(guest.conf()) == len(before)
+    assert [call.split()[0] for call in guest.calls()].count("find") == 1
+
+
 def test_other_devices_at_the_same_places_are_set_up_again(guest: PluggedGuest) -> None:
     guest.device(OWN, 4096)
     guest.device(ALL, 16384)
@@ -251,6 +269,38 @@ def test_without_udev_the_unit_looks_when_a_device_of_a_segment_comes_or_goes(
         assert calls.read_text() == f"{word}\n"
 
 
+def test_a_device_that_comes_at_once_waits_until_the_machine_is_a_node(tmp_path: Path) -> None:
+    """Before that, the guest unit does not know the slots of the machine."""
+    calls, lock = tmp_path / "calls", tmp_path / "run" / "guest.lock"
+    program = tmp_path / "lib" / "nearmetal-guest"
+    program.parent.mkdir()
+    program.write_text(
+        f"""#!/bin/sh
+case $1 in
+watch) mkdir -p {lock.parent}
+	flock -o {lock} sh -c 'echo hotplug >>{calls}' &
+	flock -n {lock} true || exit 0
+	wait ;;
+*) echo "$1" >>{calls} ;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    text = share("guest", "unit", "become-node").read_text()
+    for fixed, ours in {
+        "/run/systemd/system": f"{tmp_path}/none",
+        "/run/sshd.pid": f"{tmp_path}/none",
+        "/etc/nearmetal": str(tmp_path),
+        "/usr/lib/nearmetal": str(program.parent),
+        "/run/nearmetal": str(lock.parent),
+    }.items():
+        text = text.replace(fixed, ours)
+    subprocess.run(["sh", "-c", text], check=True, timeout=60)
+    # It ends after that, at any time.
+    subprocess.run(["flock", lock, "true"], check=True, timeout=60)
+    assert calls.read_text().split()[0] == "configure"
+
+
 def test_a_machine_that_cannot_watch_is_warned_of(guest: PluggedGuest) -> None:
     program = guest.folder / "bin" / "busybox"
     program.write_text("#!/bin/sh\nexit 1\n")
@@ -269,17 +319,19 @@ def test_a_machine_watches_by_one_process(guest: PluggedGuest) -> None:
         f"#!{sys.executable}\n"
         "import os, socket, sys, time\n"
         "link = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 15)\n"
-        "link.bind((os.getpid(), 0))\n"
         f"open({str(started)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+        "link.bind((os.getpid(), 0))\n"
         "time.sleep(60)\n"
     )
     program.chmod(0o755)
+    # The number of a watcher that has ended may be that of another process now.
+    (guest.folder / "run").mkdir(exist_ok=True)
+    (guest.folder / "run" / "watch.pid").write_text(f"{os.getpid()}\n")
     assert guest.run("watch").returncode == 0
     pid = int((guest.folder / "run" / "watch.pid").read_text())
+    assert pid != os.getpid()
     try:
         assert guest.run("watch").returncode == 0
-        while not started.exists():
-            pass
         assert started.read_text() == f"uevent {guest.folder}/lib/plugged\n"
     finally:
         os.kill(pid, signal.SIGKILL)

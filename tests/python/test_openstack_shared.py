@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("openstack")
 
+from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC, SharedMemory, shared_memory
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.world import Catalog, World
+from nearmetal.cluster.diff import removal
 from nearmetal.cluster.ssh_guests import GuestNode, GuestRecords
-from nearmetal.core.process import Command
-from tests.python.test_openstack_cloud import MADE, backend_of, item
+from nearmetal.core.errors import BackendError
+from nearmetal.core.process import Command, Completed
+from tests.python.test_openstack_cloud import MADE, backend_of, item, planned
 from tests.python.test_openstack_guests import guests_of, jobs_of
 from tests.python.test_openstack_spec import NETWORKS, spec_of
 
@@ -64,6 +66,19 @@ def test_a_flavor_without_the_extra_spec_is_named(flavor: str) -> None:
     assert [one.partition(",")[0] for one in found.notes(["n1"])] == ["nodes n2", "nodes n1"]
 
 
+def test_each_pair_has_the_reason_of_its_own_flavors(tmp_path: Path) -> None:
+    hosts = """\
+hosts:
+  - {name: h1, nodes: [{name: n1}, {name: n2}, {name: n3, flavor: plain}]}
+  - {name: h2, nodes: [{name: n4, flavor: plain}, {name: n5, flavor: plain}]}
+"""
+    backend = backend_of(jobs_of(hosts), World(), tmp_path)
+    backend._catalog = Flavors()
+    assert "nearmetal-computed has not" in backend.why_apart("n1", "n2")
+    for pair in (("n1", "n3"), ("n3", "n2"), ("n4", "n5")):
+        assert "flavor plain shows none" in backend.why_apart(*pair)
+
+
 def test_servers_with_virtual_functions_await_no_part() -> None:
     found = of("small", networks=NETWORKS)
     assert (found.nodes, found.others) == ((), ("n1", "n2"))
@@ -77,35 +92,57 @@ def test_hosts_of_one_node_say_nothing() -> None:
 
 
 class Found:
-    """Guests that find a segment after some looks."""
+    """Guests that find a segment after some looks; ssh itself fails for some of these."""
 
-    def __init__(self, looks: dict[str, int]) -> None:
-        self.looks = looks
+    def __init__(self, looks: dict[str, int], silent: dict[str, int] | None = None) -> None:
+        self.looks, self.silent = looks, silent or {}
+        self.logins: set[str] = set()
 
-    def run_all(self, commands: list[Command], *, timeout_s: float) -> list[SimpleNamespace]:
+    def run_all(self, commands: list[Command], *, timeout_s: float) -> list[Completed]:
         assert timeout_s > 0
         ends = []
         for command in commands:
             (name,) = (word[13:] for word in command.argv if word.startswith("HostKeyAlias="))
+            self.logins.add(command.argv[command.argv.index("-l") + 1])
             self.looks[name] -= 1
-            ends.append(SimpleNamespace(code=int(self.looks[name] >= 0)))
+            self.silent[name] = self.silent.get(name, 0) - 1
+            code = 255 if self.silent[name] >= 0 else int(self.looks[name] >= 0)
+            ends.append(Completed(command, code, b"", b"No route to host" if code > 1 else b"", 0))
         return ends
+
+
+def waiting(tmp_path: Path, found: Any) -> ServerGuests:
+    guests = guests_of(tmp_path, jobs_of())
+    guests._runner = found
+    records = {n: GuestNode(machine="s", address="10.77.0.1", digest="d") for n in ("n1", "n2")}
+    GuestRecords(tmp_path).write(records)
+    return guests
 
 
 @pytest.mark.parametrize(("n2", "left"), [(2, []), (1 << 30, ["n2"])])
 def test_the_wait_for_segments_ends_with_the_last_or_at_its_time(
     n2: int, left: list[str], tmp_path: Path
 ) -> None:
-    guests = guests_of(tmp_path, jobs_of())
     slept: list[float] = []
-    found: Any = Found({"n1": 0, "n2": n2})
-    guests._runner = found
-    records = {n: GuestNode(machine="s", address="10.77.0.1", digest="d") for n in ("n1", "n2")}
-    GuestRecords(tmp_path).write(records)
+    found = Found({"n1": 0, "n2": n2})
+    guests = waiting(tmp_path, found)
     assert guests.without_segment(["n1", "n2"], now=lambda: sum(slept), sleep=slept.append) == left
     assert sum(slept) == (60 if left else 2)
     assert found.looks["n1"] == -1
+    # The user of jobs is another one in servers of Slurm.
+    assert found.logins == {"root"}
     assert guests.without_segment([]) == []
+
+
+def test_a_node_that_cannot_be_asked_is_no_node_without_a_segment(tmp_path: Path) -> None:
+    slept: list[float] = []
+    guests = waiting(tmp_path, Found({"n1": 0, "n2": 0}, {"n2": 3}))
+    assert guests.without_segment(["n1", "n2"], now=lambda: sum(slept), sleep=slept.append) == []
+    assert sum(slept) == 3
+    guests = waiting(tmp_path, Found({"n1": 1 << 30, "n2": 0}, {"n2": 1 << 30}))
+    words = "node n2: cannot be asked by ssh for its segment: No route to host"
+    with pytest.raises(BackendError, match=words):
+        guests.without_segment(["n1", "n2"], now=lambda: sum(slept), sleep=slept.append)
 
 
 class Arrived:
@@ -131,9 +168,20 @@ def test_up_says_at_its_end_which_nodes_have_no_segment(tmp_path: Path) -> None:
     backend, guests = backend_of(spec, World(), tmp_path), Arrived()
     known: Any = guests
     backend._guests, backend._catalog = known, Flavors()
-    assert backend.apart.startswith("their flavor gives them a segment")
-    before = backend.observe().notes
+    # They may share memory, as machines of other backends.
+    assert backend.apart == ""
+    assert backend.why_apart("n1", "n2").startswith("their flavor gives them a segment")
+    before = backend.observe().advice
     backend.finish()
-    (note,) = backend.observe().notes
+    (note,) = backend.observe().advice
     assert (before, guests.asked) == ((), ["n1", "n2"])
     assert note.startswith("nodes n2, which share a hypervisor, use the network")
+
+
+def test_a_removal_says_nothing_about_memory(tmp_path: Path) -> None:
+    spec = jobs_of("hosts: [{name: h1, nodes: [{name: n1}, {name: n2, flavor: plain}]}]\n")
+    backend = backend_of(spec, World(), tmp_path)
+    backend._catalog = Flavors()
+    assert removal(spec.name, backend.observe()).notes == ()
+    (note,) = planned(backend).notes
+    assert note.startswith("nodes n2, which share a hypervisor")

@@ -40,7 +40,7 @@ class EmptyBackend:
 
     prepare = finish = leave = check = create = change = delete = _nothing
     on_node = on_launcher = remote_shell = job_root = _refuse
-    staged = meeting_directory = supervisor = end_marked = incarnations = _refuse
+    staged = meeting_directory = supervisor = end_marked = incarnations = why_apart = _refuse
 
 
 def open_backend(_spec: ClusterSpec, _store: Store, _runner: Runner) -> Backend:

@@ -100,8 +100,12 @@ class OpenstackBackend(SshBackend):
 
     @property
     def apart(self) -> str:
-        """Why servers of one hypervisor use the network, where they have no segment."""
+        """Why servers of one hypervisor share no memory; "" where their flavors give them some."""
         return self._shared.why
+
+    def why_apart(self, node: str, peer: str) -> str:
+        """Return why these two servers of one hypervisor have no segment."""
+        return self._shared.reason(node, peer)
 
     @cached_property
     def _shared(self) -> SharedMemory:
@@ -154,7 +158,7 @@ class OpenstackBackend(SshBackend):
             # A directory without a mark: an interrupted `up` had made nothing yet.
             begun = self._directory.exists()
             left = frozenset({Key(Kind.CLUSTER, self.name)} if begun else ())
-            return Observed(broken=left, notes=tuple(self._notes()))
+            return Observed(broken=left, advice=self._advice())
         world = self._world = self._read(mark)
         parts = [part_of(self.spec, Kind.CLUSTER, self.name, project_of(self.spec))]
         unfinished: dict[Key, str] = {}
@@ -190,7 +194,9 @@ class OpenstackBackend(SshBackend):
         # What an interruption left of nodes that the spec has no longer; others use it again.
         broken |= {Key(Kind.NODE, name) for name in world.left - self._desired_nodes()}
         there = tuple(self._with_ground(part) for part in parts)
-        return Observed(there, frozenset(broken), tuple(self._notes()), unfinished, halted)
+        return Observed(
+            there, frozenset(broken), tuple(self._notes()), unfinished, halted, self._advice()
+        )
 
     def _wanted_images(self) -> set[str]:
         """Return the images that are whole, and those of the files that `facts` has read.
@@ -207,8 +213,10 @@ class OpenstackBackend(SshBackend):
                 yield f"node {name} is in state {server.status}, which only you can end"
         for server in self._world.extra:
             yield f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
-        if self._guests is not None:
-            yield from self._shared.notes(self._unshared)
+
+    def _advice(self) -> tuple[str, ...]:
+        """Say which nodes share no memory."""
+        return () if self._guests is None else tuple(self._shared.notes(self._unshared))
 
     def _desired_nodes(self) -> set[str]:
         return {node.name for _, node in self.spec.nodes}

@@ -40,7 +40,7 @@ from nearmetal.cluster.ssh_guests import (
     SshGuests,
     deliver,
 )
-from nearmetal.cluster.ssh_nodes import Nodes, login_options
+from nearmetal.cluster.ssh_nodes import Nodes, entry_failure, login_options
 from nearmetal.core.errors import BackendError
 from nearmetal.core.files import replace_file
 from nearmetal.core.process import AT_ONCE, Command, Completed, Runner
@@ -60,6 +60,8 @@ _LINES = 400
 
 _SEGMENT = "/run/nearmetal/segment.conf"
 """What the guest unit writes when it has found a segment."""
+
+_ASKED = "cannot be asked by ssh for its segment"
 
 _ENTER_S = 120.0
 _RESTARTED = "its machine has started again, and what it had got is gone"
@@ -220,16 +222,22 @@ class ServerGuests(SshGuests):
     ) -> list[str]:
         """Wait until the guest units of these nodes have found a segment; returns those without.
 
-        Segments come from another service, so a missing one is no failure.
+        Segments come from another service, so a missing one is no failure. Raises BackendError if a
+        node cannot be asked.
         """
         assert self.spec.ssh is not None  # noqa: S101 - else no guest is entered
         deadline, left = now() + self.spec.ssh.segment_timeout, list(names)
         while left:
             nodes = self.nodes()
-            looks = [nodes.command(name, ["test", "-s", _SEGMENT]) for name in left]
+            # As root: the user of jobs may be another, see `user`.
+            looks = [nodes.command(name, ["test", "-s", _SEGMENT], root=True) for name in left]
             ends = self._runner.run_all(looks, timeout_s=_ENTER_S)
-            left = [name for name, end in zip(left, ends, strict=True) if end.code != 0]
+            lacking = [(n, end) for n, end in zip(left, ends, strict=True) if end.code != 0]
+            left = [name for name, _ in lacking]
             if not left or now() >= deadline:
+                for name, end in lacking:
+                    if end.code != 1 or end.timed_out:
+                        raise entry_failure(name, _ASKED, end.error_tail or "no answer")
                 break
             sleep(LOOK_S)
         return left

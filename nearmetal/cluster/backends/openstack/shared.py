@@ -28,12 +28,16 @@ _LATE = (
 class SharedMemory:
     """What servers of one hypervisor share. `nodes`: those that get a part of a segment.
 
-    `others`: the rest of them. `why`: the reason of each of them that has no part.
+    `others`: the rest of them. `why`: the reason of these; "" where there are none.
     """
 
     nodes: tuple[str, ...]
     others: tuple[str, ...]
     why: str
+
+    def reason(self, *nodes: str) -> str:
+        """Return why these nodes of one host have no part of one segment."""
+        return _LATE if set(nodes).isdisjoint(self.others) else self.why
 
     def notes(self, missing: Sequence[str]) -> Iterator[str]:
         """Say which nodes use the network. `missing`: those that should have a part now."""
@@ -55,14 +59,13 @@ def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMe
     if direct:
         why = f"servers with virtual functions get no segment yet (network {some(direct)})"
         return SharedMemory((), tuple(node.name for node in near), why)
+    why = ""
     if without:
         names = printable(some(list(without)))
         why = (
             f"{STOCK}; with nearmetal-computed, a flavor with the extra spec {EXTRA_SPEC} gives "
             f"some, and flavor {names} shows none"
         )
-    else:
-        why = _LATE
     given = tuple(node.name for node in near if spec.flavor_of(node) not in without)
     return SharedMemory(given, tuple(node.name for node in near if node.name not in given), why)
 

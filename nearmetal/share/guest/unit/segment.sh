@@ -106,7 +106,10 @@ segment_discover() {
 		rm -f "$run/segment.conf" "$run/segment.left" /dev/nearmetal/own /dev/nearmetal/all
 		return 0
 	fi
-	! segment_is_known || return 0
+	segment_is_known && {
+		segment_resize
+		return
+	}
 	tries=0
 	# They come one after the other.
 	while set -- $devices && [ "$#" = 1 ] && [ "$tries" -lt 50 ]; do
@@ -147,6 +150,15 @@ segment_is_known() {
 	words=$(nearmetal-segment show --json /dev/nearmetal/all 2>/dev/null) || return 1
 	seg_token=$(sed -n 's/^token = //p' "$run/segment.conf" "$run/segment.left" 2>/dev/null)
 	case $words in *"\"$seg_token\""*) [ -n "$seg_token" ] ;; *) return 1 ;; esac
+}
+
+# segment_resize: the slots of the machine may have changed since $run/segment.conf was written.
+segment_resize() {
+	[ -e "$run/segment.conf" ] || return 0
+	segment_endpoints
+	grep -qx "endpoints = $endpoints" "$run/segment.conf" ||
+		sed "s/^endpoints = .*/endpoints = $endpoints/" "$run/segment.conf" |
+		put "$run/segment.conf" 0644
 }
 
 # segment_room ADDRESS: the memory of a device that was plugged in may find no place, because the
