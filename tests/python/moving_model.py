@@ -40,6 +40,12 @@ class Fault(Enum):
     NO_RETURN = "an endpoint that had left stays without memory after the move is given up"
     HASTY_LEASE = "the reader ends the lease without taking the rest"
     LOST_ANSWERS = "an answer that waits for a channel is dropped when the channel changes"
+    KEPT_SEGMENT = "the devices go although the endpoint has not given up the segment"
+    HASTY_GIVE_UP = "the endpoint gives up the segment without a look whether it came back to it"
+    UNTOLD_HOME = "the endpoint does not say its new home"
+    ONE_HOME = "the endpoint says its home after its first move only"
+    FINAL_REFUSAL = "a call that was refused is not repeated when the peer has heard the home"
+    LATE_HOME = "HOME is said behind the answer to PAUSE"
 
 
 class BrokenError(Exception):
@@ -65,7 +71,12 @@ class Pause(NamedTuple):
     is_answer: bool
 
 
-Item = Packet | Move | Moved | Pause
+class Home(NamedTuple):
+    host: int
+    """Whose segment has the endpoint since its last move."""
+
+
+Item = Packet | Move | Moved | Pause | Home
 
 
 class Stream(NamedTuple):
@@ -96,6 +107,11 @@ class Stream(NamedTuple):
     programmed: int = 0
     sent: int = 0
     taken: int = 0
+    home: int = 0
+    """Where the receiver looks for the sender in memory; only with `Scenario.homes`, as the next."""
+    is_home_due: bool = False
+    is_refused: bool = False
+    """For good; only for FINAL_REFUSAL."""
     past: tuple[Packet, ...] = ()
     """What lies in the bytes of the window; only for STALE_GENERATION."""
     last: Packet | None = None
@@ -106,6 +122,17 @@ class Machine(NamedTuple):
     host: int
     place: Place = Place.RUN
     mapped: bool = True
+    """It may use the memory: its slot is in RUN."""
+    holds: bool = True
+    """Its process has the segment; only with `Scenario.homes`, as the next four."""
+    is_described: bool = True
+    """The description of the segment is in its place."""
+    is_deciding: bool = False
+    """The endpoint saw no description, and is about to give up the segment."""
+    home: int = 0
+    """The host whose segment it had last."""
+    nr_homes: int = 0
+    """Segments found; only for ONE_HOME."""
     alive: bool = True
     moves: tuple[int, ...] = ()
     """Hosts to move to."""
@@ -155,16 +182,27 @@ class Scenario:
     may_fail: bool = False
     """A pair may end with an error."""
     new_addresses: bool = False
+    homes: bool = False
+    """An endpoint gives its segment up, attaches in another one, and says so to its peers. Without:
+    it keeps its segment until the devices go, and each peer knows where it is."""
     faults: frozenset[Fault] = frozenset()
 
     def start(self) -> State:
         machines = tuple(
-            Machine(host, moves=moves, can_give_up=self.gives_up and bool(moves))
+            Machine(
+                host,
+                moves=moves,
+                can_give_up=self.gives_up and bool(moves),
+                home=host if self.homes else 0,
+            )
             for host, moves in zip(self.hosts, self.moves, strict=True)
         )
         near = [(x, y) for x in range(NR) for y in PEERS[x] if self.hosts[x] == self.hosts[y]]
         memory = Stream(Way.MEMORY, from_memory=True, session=1, is_open=True)
-        streams = tuple(memory if divmod(i, NR) in near else Stream() for i in range(NR * NR))
+        streams = tuple(
+            (memory if divmod(i, NR) in near else Stream())._replace(home=machines[i // NR].home)
+            for i in range(NR * NR)
+        )
         inbox = Inbox(self.receives, self.late_receives)
         return State(machines, streams, ("up",) * NR, inbox, self.deaths, self.stops)
 
@@ -172,6 +210,20 @@ class Scenario:
 def link_of(x: int, y: int) -> int:
     """The place of a pair: that of the endpoint that is not in it."""
     return NR - x - y
+
+
+def runs(state: State, x: int) -> bool:
+    machine = state.machines[x]
+    return machine.alive and machine.place not in {Place.AWAY, Place.STOPPED}
+
+
+def is_up(state: State, x: int, y: int) -> bool:
+    return state.links[link_of(x, y)] == "up"
+
+
+def is_quiet(state: State, *endpoints: int) -> bool:
+    """No machine of these is to leave its memory."""
+    return all(state.machines[x].place is Place.RUN for x in endpoints)
 
 
 class World:

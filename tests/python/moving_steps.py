@@ -5,6 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from tests.python.moving_home import (
+    attach,
+    call_in_vain,
+    can_attach,
+    can_call_in_vain,
+    can_decide,
+    can_give_up_segment,
+    can_say_home,
+    can_take_description,
+    decide,
+    give_up_segment,
+    has_given_up,
+    on_home,
+    say_home,
+    see_each_other,
+    take_description,
+)
 from tests.python.moving_model import (
     NAMES,
     NR,
@@ -12,6 +29,7 @@ from tests.python.moving_model import (
     RING,
     BrokenError,
     Fault,
+    Home,
     Move,
     Moved,
     Packet,
@@ -19,25 +37,14 @@ from tests.python.moving_model import (
     Scenario,
     State,
     World,
+    is_quiet,
+    is_up,
     link_of,
+    runs,
 )
 from tests.python.moving_tables import Event, Order, Place, Way
 
 Make = Callable[[], State]
-
-
-def runs(state: State, x: int) -> bool:
-    machine = state.machines[x]
-    return machine.alive and machine.place not in {Place.AWAY, Place.STOPPED}
-
-
-def is_up(state: State, x: int, y: int) -> bool:
-    return state.links[link_of(x, y)] == "up"
-
-
-def is_quiet(state: State, *endpoints: int) -> bool:
-    """No machine of these is to leave its memory."""
-    return all(state.machines[x].place is Place.RUN for x in endpoints)
 
 
 # ---- packets ----
@@ -104,6 +111,8 @@ def take_far(world: World, x: int, y: int) -> None:
         on_move(world, x, y, item)
     elif isinstance(item, Moved):
         on_moved(world, x, y, item)
+    elif isinstance(item, Home):
+        on_home(world, x, y, item)
     else:
         on_pause(world, x, y, item)
 
@@ -163,7 +172,7 @@ def fail(world: World, x: int, y: int) -> None:
 # ---- from and to memory ----
 
 
-def can_meet(state: State, _: Scenario, x: int, y: int) -> bool:
+def can_meet(state: State, scenario: Scenario, x: int, y: int) -> bool:
     stream, mine, theirs = state.streams[x * NR + y], state.machines[x], state.machines[y]
     return (
         stream.way is Way.NETWORK
@@ -174,6 +183,7 @@ def can_meet(state: State, _: Scenario, x: int, y: int) -> bool:
         and mine.alive
         and theirs.alive
         and is_quiet(state, x, y)
+        and (not scenario.homes or see_each_other(state, x, y))
     )
 
 
@@ -272,21 +282,6 @@ def unmap(world: World, x: int) -> None:
     world.machines[x] = world.machines[x]._replace(mapped=False)
 
 
-def can_attach(state: State, scenario: Scenario, x: int) -> bool:
-    machine = state.machines[x]
-    stays_out = Fault.NO_RETURN in scenario.faults and not machine.can_give_up
-    return (
-        not machine.mapped
-        and machine.alive
-        and machine.place is Place.RUN
-        and not (stays_out and scenario.gives_up)
-    )
-
-
-def attach(world: World, x: int) -> None:
-    world.machines[x] = world.machines[x]._replace(mapped=True)
-
-
 # ---- the network ----
 
 
@@ -376,8 +371,9 @@ def acknowledge(world: World, x: int) -> None:
         raise BrokenError(f"FROZEN, and a packet in the window of {NAMES[x]} was not taken")
 
 
-def can_begin_pause(state: State, _: Scenario, x: int) -> bool:
-    return state.machines[x].place is Place.FROZEN and state.machines[x].alive
+def can_begin_pause(state: State, scenario: Scenario, x: int) -> bool:
+    machine = state.machines[x]
+    return machine.place is Place.FROZEN and machine.alive and has_given_up(state, scenario, x)
 
 
 def begin_pause(world: World, x: int) -> None:
@@ -398,6 +394,8 @@ def can_cut(state: State, scenario: Scenario, x: int) -> bool:
 
 
 def cut_in_order(world: World, x: int) -> None:
+    if world.scenario.homes and world.machines[x].holds:
+        raise BrokenError(f"{NAMES[x]} has a segment mapped whose device goes")
     cut(world, x)
     world.order(x, Order.CUT)
 
@@ -407,13 +405,14 @@ def arrive(world: World, x: int, host: int) -> None:
     was_stopped = machine.place is Place.STOPPED
     is_home = host == machine.host
     world.order(x, Order.ARRIVE, host=host, moves=machine.moves[1:], is_stranger=not is_home)
+    world.machines[x] = world.machines[x]._replace(is_described=True)
     if was_stopped and not is_home:
         lose_memory(world, x)
 
 
 def lose_memory(world: World, x: int) -> None:
     """The machine runs again on another host, and its segment is another one."""
-    world.machines[x] = world.machines[x]._replace(mapped=False)
+    world.machines[x] = world.machines[x]._replace(mapped=False, holds=not world.scenario.homes)
     for y in PEERS[x]:
         out, back = world.stream(x, y), world.stream(y, x)
         if out.way in {Way.MEMORY, Way.JOINING}:
@@ -431,7 +430,7 @@ def can_give_up(state: State, _: Scenario, x: int) -> bool:
 
 def give_up(world: World, x: int) -> None:
     moves = world.machines[x].moves[1:]
-    world.order(x, Order.GIVE_UP, can_give_up=False, moves=moves)
+    world.order(x, Order.GIVE_UP, can_give_up=False, moves=moves, is_described=True)
 
 
 def can_stop(state: State, _: Scenario, x: int) -> bool:
@@ -491,10 +490,12 @@ ON_PAIR: tuple[
     ("{y} takes a packet of {x} from memory", can_take_near, take_near),
     ("{y} takes from the network what {x} sent", can_take_far, take_far),
     ("{x} makes a session in memory to {y}", can_meet, meet),
+    ("{x} calls {y} in memory, which does not know its home", can_call_in_vain, call_in_vain),
     ("{x} says to {y} that it goes on in memory", can_join, join),
     ("{x} sees QUIESCE and writes no more for {y}", can_leave, leave),
     ("{x} says to {y} that it left the memory", can_say, say),
     ("{x} ends the lease of {y}", can_end_lease, end_lease),
+    ("{x} says its home to {y}", can_say_home, say_home),
     ("{x} asks {y} to pause the network", can_ask_pause, ask_pause),
     ("{x} and {y} open the network again", can_open, open_again),
     ("{x} learns that {y} is dead", can_mourn, mourn),
@@ -504,8 +505,11 @@ ON_ONE: tuple[
 ] = (
     ("{x} leaves its mapping", can_unmap, unmap),
     ("{x} attaches to the segment of its host", can_attach, attach),
+    ("{x} sees that its segment has no description", can_decide, decide),
+    ("{x} gives its segment up", can_give_up_segment, give_up_segment),
     ("the guest unit of {x} sets QUIESCE", can_begin, begin),
     ("the guest unit of {x} sets FROZEN", can_acknowledge, acknowledge),
+    ("the guest unit of {x} takes the description away", can_take_description, take_description),
     ("the guest unit of {x} asks to pause the network", can_begin_pause, begin_pause),
     ("the network of {x} is cut in order", can_cut, cut_in_order),
     ("the move of {x} is given up", can_give_up, give_up),

@@ -81,6 +81,11 @@ FORCED_BOTH_WAYS = replace(
     FORCED, programs={(0, 1): ("message", "message"), (1, 0): MESSAGE}, receives=(None, 0)
 )
 WITHOUT_COPIES = replace(FORCED, keeps=False, may_fail=True)
+HOME_AND_BACK = replace(ALONE, homes=True)
+NEW_HOME = replace(FAR_TO_NEAR, homes=True)
+TWO_HOMES = replace(BOTH_LEAVE, homes=True)
+HOME_GIVEN_UP = replace(GIVEN_UP, homes=True, programs={(0, 1): MESSAGE}, late_receives=())
+MOVER_DIES = replace(DIES, homes=True)
 
 SMALL = {
     "there and back": THERE_AND_BACK,
@@ -94,6 +99,11 @@ SMALL = {
     "forced": FORCED,
     "forced, in both directions": FORCED_BOTH_WAYS,
     "forced, and the network kept no copies": WITHOUT_COPIES,
+    "another segment, there and back": HOME_AND_BACK,
+    "another segment, far to near": NEW_HOME,
+    "another segment, both leave for one host": TWO_HOMES,
+    "another segment, given up at any phase": HOME_GIVEN_UP,
+    "another segment, the mover dies at any step": MOVER_DIES,
 }
 MORE = ("message", "atomic")
 LARGE = {
@@ -120,6 +130,17 @@ LARGE = {
     "the mover dies at any step": replace(
         DIES, programs={(0, 1): MORE, (2, 1): MESSAGE, (1, 2): MESSAGE}, late_receives=(None,)
     ),
+    "another segment, far to near and back": replace(
+        NEW_HOME, moves=((2, 1), (), ()), programs={(0, 1): MESSAGE}, late_receives=()
+    ),
+    "another segment, two change hosts": Scenario(
+        hosts=(1, 2, 2),
+        moves=((2,), (1,), ()),
+        programs={},
+        homes=True,
+    ),
+    "another segment, given up": replace(GIVEN_UP, homes=True),
+    "another segment, forced": replace(FORCED, homes=True),
     "forced": replace(FORCED, programs={(0, 1): MORE, (2, 1): MESSAGE}, late_receives=(None,)),
 }
 
@@ -139,6 +160,12 @@ FLAWS = {
     Fault.NO_RETURN: (GIVEN_UP, "the move of A does not end"),
     Fault.HASTY_LEASE: (FORCED_BOTH_WAYS, "are lost"),
     Fault.LOST_ANSWERS: (ALONE, "1 atomics, 1 done, 0 known"),
+    Fault.KEPT_SEGMENT: (HOME_AND_BACK, "A has a segment mapped whose device goes"),
+    Fault.HASTY_GIVE_UP: (HOME_GIVEN_UP, "A gives its segment up amid a session"),
+    Fault.UNTOLD_HOME: (NEW_HOME, "never finds its best way"),
+    Fault.ONE_HOME: (HOME_AND_BACK, "never finds its best way"),
+    Fault.FINAL_REFUSAL: (NEW_HOME, "A never finds its best way"),
+    Fault.LATE_HOME: (TWO_HOMES, "are lost"),
 }
 
 
