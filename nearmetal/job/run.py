@@ -206,6 +206,11 @@ def _preload(
         return {}
     if request.provider is not Provider.NEARMETAL:
         raise UsageError("--heap serves nearmetal only", "leave out --heap or --provider stock")
+    if request.fabric is Library.UCX:
+        raise UsageError(
+            "--heap serves libfabric only: UCX does not read the heap",
+            "leave out --heap or --fabric ucx",
+        )
     if not backend.shares_files:
         raise UsageError(
             "--heap serves containers of one kernel, and these nodes are virtual machines",

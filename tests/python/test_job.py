@@ -21,7 +21,7 @@ from nearmetal.core.process import Command, Completed
 from nearmetal.core.resources import PROVIDER, built_places, heap_library, provider_library
 from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
-from nearmetal.job.mpi import MapBy, Mpi, Placement, Provider
+from nearmetal.job.mpi import Library, MapBy, Mpi, Placement, Provider, Ucx
 from nearmetal.job.places import is_stale, new_name, surely
 from nearmetal.job.run import JobRequest, crowded, find_job_program, run_job
 from nearmetal.job.stats import JobVerdict
@@ -210,6 +210,15 @@ def test_a_heap_is_preloaded_before_other_libraries(
 def test_a_heap_needs_nearmetal(backend: FakeBackend, spec: ClusterSpec) -> None:
     request = mpich_job(heap=True, provider=Provider.STOCK)
     with pytest.raises(UsageError, match="serves nearmetal only"):
+        run_job(backend, spec, request, FakeRunner())
+
+
+def test_a_heap_is_refused_over_ucx(
+    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearmetal.job.run.find_ucx", lambda _: Ucx(Path("/u"), Path("/p")))
+    request = mpich_job(heap=True, fabric=Library.UCX)
+    with pytest.raises(UsageError, match="serves libfabric only"):
         run_job(backend, spec, request, FakeRunner())
 
 
