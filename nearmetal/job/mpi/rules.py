@@ -41,12 +41,14 @@ class AlgorithmChoice:
 class Rules:
     """Variables for the ranks, and the text of a file; `variable` gets its path.
 
-    `file` "": the MPI reads no file.
+    `file` "": the MPI reads no file. `ranks`: the number of ranks of the jobs that may use rules
+    that would serve any; None: each rule has its own number.
     """
 
     variables: Mapping[str, str]
     variable: str = ""
     file: str = ""
+    ranks: int | None = None
 
 
 _NUMBERS: Mapping[str, Mapping[str, int]] = {
@@ -68,6 +70,14 @@ _NUMBERS: Mapping[str, Mapping[str, int]] = {
 }
 """Numbers of Open MPI 4.1 and 5. A rule does not see the operation of a reduction, so that those
 are left out that are wrong for operations that do not commute."""
+
+_OF_EQUAL_COUNTS = ("split_binary_tree", "scatter_allgather", "scatter_allgather_ring")
+"""Algorithms for bcast of Open MPI that divide the count of elements. They stand still or fail if
+the ranks describe the same bytes by other types and counts, which MPI allows."""
+
+_OF_EQUAL_TYPES = "modified_bruck"
+"""The algorithm for alltoall of Open MPI 4.1 that writes past the receive buffer if the types for
+sending and receiving have other extents."""
 
 _IDENTIFIERS = {"allgather": 0, "allreduce": 2, "alltoall": 3, "bcast": 7, "reduce": 11}
 """Of Open MPI's collectives."""
@@ -97,7 +107,10 @@ _OF_ALL_BYTES = ("alltoall", "allgather")
 def algorithms(mpi: Mpi, collective: str, ranks: int) -> tuple[str, ...]:
     """Return the algorithms that rules can choose."""
     if mpi.family is Family.OPENMPI:
-        return tuple(_NUMBERS[collective])
+        unsafe = _OF_EQUAL_COUNTS if collective == "bcast" else ()
+        if mpi is Mpi.OPENMPI4 and collective == "alltoall":
+            unsafe = (_OF_EQUAL_TYPES,)
+        return tuple(name for name in _NUMBERS[collective] if name not in unsafe)
     if mpi is Mpi.IMPI:
         return tuple(str(number) for number in range(1, _PRESETS[collective] + 1))
     power = ranks & (ranks - 1) == 0
@@ -117,7 +130,7 @@ def rules_for(mpi: Mpi, choices: Sequence[AlgorithmChoice], own: Tree | None = N
     ordered = sorted(choices, key=lambda c: (_IDENTIFIERS[c.collective], c.ranks, c.low))
     if mpi is Mpi.IMPI:
         named = {f"I_MPI_ADJUST_{c.collective.upper()}": c.algorithm for c in ordered}
-        return Rules(named)
+        return Rules(named, ranks=ordered[0].ranks)
     if mpi is Mpi.MPICH5:
         if own is None:
             raise LaunchError("the rules of MPICH extend those of its library, which are missing")
