@@ -126,7 +126,8 @@ def _allowed(mpi: Mpi) -> dict[str, tuple[str, ...]]:
     A file of another user sets no others.
     """
     if mpi is Mpi.IMPI:
-        return {f"I_MPI_ADJUST_{name.upper()}": algorithms(mpi, name, 2) for name in COLLECTIVES}
+        known = {name: algorithms(mpi, name, 2) for name in COLLECTIVES}
+        return {f"I_MPI_ADJUST_{name.upper()}": of for name, of in known.items() if of}
     return {"OMPI_MCA_coll_tuned_use_dynamic_rules": ("1",), _FILE_VARIABLE[mpi]: ()}
 
 

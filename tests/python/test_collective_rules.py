@@ -201,6 +201,17 @@ def test_algorithms_of_open_mpi_that_some_types_break_are_no_candidates() -> Non
     assert "modified_bruck" in algorithms(Mpi.OPENMPI5, "alltoall", 4)
 
 
+def test_intel_gets_no_algorithm_for_reductions(of_intel: tuple[Path, Installation]) -> None:
+    assert [name for name in COLLECTIVES if not algorithms(Mpi.IMPI, name, 4)] == [
+        "allreduce",
+        "reduce",
+    ]
+    directory, installation = of_intel
+    change(directory / "impi.env", "ADJUST_ALLTOALL=2", "ADJUST_ALLREDUCE=7")
+    with pytest.raises(LaunchError, match="is no variable of these rules"):
+        read_rules(directory, installation)
+
+
 def test_intel_gets_one_algorithm_for_a_collective() -> None:
     choices = [AlgorithmChoice("alltoall", 4, 0, None, "2")]
     assert rules_for(Mpi.IMPI, choices) == Rules({"I_MPI_ADJUST_ALLTOALL": "2"}, ranks=4)
@@ -238,7 +249,7 @@ def test_the_installed_mpich_has_these_algorithms() -> None:
 def test_the_installed_intel_mpi_has_these_presets() -> None:
     need_mpi(Mpi.IMPI)
     library = mpi_library(find_installations()[Mpi.IMPI]).read_bytes()
-    for name in COLLECTIVES:
+    for name in ("alltoall", "bcast", "allgather"):
         alias = f" @Alias:# I_MPI_ADJUST_{name.upper()} @"
         last = re.search(rb"range: 0-(\d+)" + alias.encode(), library)
         assert last is not None

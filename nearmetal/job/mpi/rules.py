@@ -97,21 +97,29 @@ _POWERS_OF_TWO = {
 }
 """Algorithms of MPICH for such numbers of ranks only."""
 
-_PRESETS = {"allreduce": 32, "alltoall": 13, "bcast": 22, "allgather": 6, "reduce": 19}
+_PRESETS = {"alltoall": 13, "bcast": 22, "allgather": 6}
 """The last preset of Intel MPI 2021; the first is 1."""
 
 _OF_ALL_BYTES = ("alltoall", "allgather")
 """Collectives whose size is that of all blocks of a rank for Open MPI."""
 
 
+REDUCTIONS = ("allreduce", "reduce")
+
+
 def algorithms(mpi: Mpi, collective: str, ranks: int) -> tuple[str, ...]:
-    """Return the algorithms that rules can choose."""
+    """Return the algorithms that rules can choose; none for reductions of Intel MPI.
+
+    Its rule serves all operations, and not all of its presets do.
+    """
     if mpi.family is Family.OPENMPI:
         unsafe = _OF_EQUAL_COUNTS if collective == "bcast" else ()
         if mpi is Mpi.OPENMPI4 and collective == "alltoall":
             unsafe = (_OF_EQUAL_TYPES,)
         return tuple(name for name in _NUMBERS[collective] if name not in unsafe)
     if mpi is Mpi.IMPI:
+        if collective in REDUCTIONS:
+            return ()
         return tuple(str(number) for number in range(1, _PRESETS[collective] + 1))
     power = ranks & (ranks - 1) == 0
     return tuple(n for n in _NAMES[collective] if power or (collective, n) not in _POWERS_OF_TWO)
@@ -215,7 +223,7 @@ def _mpich_guarded(name: str, ranks: int, choices: Sequence[AlgorithmChoice], us
         sizes = _mpich_sizes("avg_msg_size", 1, name, choices, usual)
     if name == "alltoall":
         return {"is_sendbuf_inplace=yes": usual, "is_sendbuf_inplace=no": sizes}
-    if name in {"allreduce", "reduce"}:
+    if name in REDUCTIONS:
         large = {"count<pow2": usual, "count=any": sizes}
         commuting = {"is_commutative=no": usual, "is_commutative=yes": large}
         return {"is_op_built_in=no": usual, "is_op_built_in=yes": commuting}
