@@ -168,6 +168,11 @@ def _ucx(request: JobRequest, runner: Runner) -> Ucx | None:
         return None
     if request.provider is Provider.STOCK:
         raise UsageError("--fabric ucx and --provider stock exclude each other", "leave one out")
+    if request.heap:
+        raise UsageError(
+            "--heap serves libfabric only: UCX does not read the heap",
+            "leave out --heap or --fabric ucx",
+        )
     return find_ucx(runner)
 
 
@@ -206,11 +211,6 @@ def _preload(
         return {}
     if request.provider is not Provider.NEARMETAL:
         raise UsageError("--heap serves nearmetal only", "leave out --heap or --provider stock")
-    if request.fabric is Library.UCX:
-        raise UsageError(
-            "--heap serves libfabric only: UCX does not read the heap",
-            "leave out --heap or --fabric ucx",
-        )
     if not backend.shares_files:
         raise UsageError(
             "--heap serves containers of one kernel, and these nodes are virtual machines",

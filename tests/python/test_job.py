@@ -21,8 +21,7 @@ from nearmetal.core.process import Command, Completed
 from nearmetal.core.resources import PROVIDER, built_places, heap_library, provider_library
 from nearmetal.job.copies import is_local
 from nearmetal.job.locality import measure_locality
-from nearmetal.job.collectives import SavedRules
-from nearmetal.job.mpi import Library, MapBy, Mpi, Placement, Provider, Ucx
+from nearmetal.job.mpi import MapBy, Mpi, Placement, Provider
 from nearmetal.job.places import is_stale, new_name, surely
 from nearmetal.job.run import JobRequest, crowded, find_job_program, run_job
 from nearmetal.job.stats import JobVerdict
@@ -211,28 +210,6 @@ def test_a_heap_is_preloaded_before_other_libraries(
 def test_a_heap_needs_nearmetal(backend: FakeBackend, spec: ClusterSpec) -> None:
     request = mpich_job(heap=True, provider=Provider.STOCK)
     with pytest.raises(UsageError, match="serves nearmetal only"):
-        run_job(backend, spec, request, FakeRunner())
-
-
-def test_rules_for_other_ranks_are_refused(
-    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rules = SavedRules({"I_MPI_ADJUST_BCAST": "2"}, None, 3)
-    monkeypatch.setattr("nearmetal.job.run.read_rules", lambda _directory, _mpi: rules)
-    request = mpich_job(collectives=Path("/tuned"), ranks=2)
-    with pytest.raises(UsageError, match=r"/tuned has rules of MPICH 5.* for 3 ranks.* these 2"):
-        run_job(backend, spec, request, FakeRunner())
-    rules = SavedRules(rules.variables, None, 2)
-    runner = FakeRunner(lambda _: 0)
-    assert run_job(backend, spec, request, runner).env["I_MPI_ADJUST_BCAST"] == "2"
-
-
-def test_a_heap_is_refused_over_ucx(
-    backend: FakeBackend, spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nearmetal.job.run.find_ucx", lambda _: Ucx(Path("/u"), Path("/p")))
-    request = mpich_job(heap=True, fabric=Library.UCX)
-    with pytest.raises(UsageError, match="serves libfabric only"):
         run_job(backend, spec, request, FakeRunner())
 
 

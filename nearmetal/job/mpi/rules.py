@@ -113,7 +113,7 @@ def algorithms(mpi: Mpi, collective: str, ranks: int) -> tuple[str, ...]:
     Its rule serves all operations, and not all of its presets do.
     """
     if mpi.family is Family.OPENMPI:
-        unsafe = _OF_EQUAL_COUNTS if collective == "bcast" else ()
+        unsafe: Sequence[str] = _OF_EQUAL_COUNTS if collective == "bcast" else ()
         if mpi is Mpi.OPENMPI4 and collective == "alltoall":
             unsafe = (_OF_EQUAL_TYPES,)
         return tuple(name for name in _NUMBERS[collective] if name not in unsafe)
