@@ -56,12 +56,15 @@ def _add_own(parser: VerbParser) -> None:
     )
 
 
-def _own(args: argparse.Namespace, mpi: FoundMpi) -> dict[str, str]:
+def _own(args: argparse.Namespace, mpi: FoundMpi, view: View) -> dict[str, str]:
     found: dict[str, str] = {}
     if args.collectives is not None:
         from nearmetal.job.collectives import read_rules
 
-        found |= read_rules(args.collectives, mpi.installation).variables
+        saved = read_rules(args.collectives, mpi.installation)
+        found |= saved.variables
+        if saved.ranks is not None:
+            view.note(f"the rules for collectives are for jobs of {saved.ranks} ranks only")
     if args.rundir is not None:
         found["NEARMETAL_RUNDIR"] = str(args.rundir.absolute())
     if args.channels is not None:
@@ -88,7 +91,7 @@ def on_env(args: argparse.Namespace, view: View) -> int:
 
     form = Form.LMOD if args.lmod else Form.DOCKER if args.docker else Form.SH
     mpi = find_mpi(args.mpi, LocalRunner())
-    found = exported(mpi, _library(args), os.environ, own=_own(args, mpi))
+    found = exported(mpi, _library(args), os.environ, own=_own(args, mpi, view))
     lines = written(found, form)
     for note in found.notes:
         view.note(note)
@@ -121,7 +124,7 @@ def on_wrap(args: argparse.Namespace, view: View) -> int:
         raise UsageError("wrap has no result of its own", "leave out --json, or use `env --json`")
     launcher = args.program if Path(args.program).name in LAUNCHERS else None
     mpi = find_mpi(args.mpi or launcher, LocalRunner())
-    library, own, words = _library(args), _own(args, mpi), args.args
+    library, own, words = _library(args), _own(args, mpi, view), args.args
     if launcher is None:
         found = exported(mpi, library, os.environ, own=own, listed=True)
     else:

@@ -16,21 +16,26 @@ from pathlib import Path
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.files import read_regular, replace_file
 from nearmetal.job.mpi.installed import Installation, Mpi
-from nearmetal.job.mpi.rules import COLLECTIVES, Rules
+from nearmetal.job.mpi.rules import COLLECTIVES, Rules, algorithms, whole_collective
 
 FORMAT = "# nearmetal-collectives 1"
 _MOST = 1 << 20
 _HINT = "measure again with `nearmetal tune collectives`"
 _LIBRARY = re.compile(r"# library (?P<digest>[0-9a-f]{64})")
+_RANKS = re.compile(r"# ranks (?P<ranks>[1-9][0-9]{0,6})")
 _FILE = re.compile(r"# file (?P<name>[a-z0-9]+\.rules) (?P<digest>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class SavedRules:
-    """The variables of a job, and the file that its nodes must see; None: there is none."""
+    """The variables of a job, and the file that its nodes must see; None: there is none.
+
+    `ranks`: the number of ranks of the jobs that they are for; None: any.
+    """
 
     variables: dict[str, str]
     file: Path | None
+    ranks: int | None
 
 
 def mpi_library(installation: Installation) -> Path:
@@ -56,6 +61,8 @@ def write_rules(
     mpi = installation.mpi
     lines = [FORMAT, f"# mpi {mpi.value}", f"# library {library_digest(installation)}"]
     variables = dict(rules.variables)
+    if rules.ranks is not None:
+        lines.append(f"# ranks {rules.ranks}")
     if rules.file:
         name = f"{mpi.value}.rules"
         path = directory.absolute() / name
@@ -84,7 +91,9 @@ def read_rules(directory: Path, installation: Installation) -> SavedRules:
     if lines[:2] != [FORMAT, f"# mpi {installation.mpi.value}"]:
         raise LaunchError(f"{path}:1: not rules for {installation.mpi.title}", _HINT)
     _check_library(path, lines, installation)
-    file = _checked_file(path, lines)
+    whole = whole_collective(installation.mpi)
+    file = None if whole else _checked_file(path, lines)
+    ranks = _only_ranks(path, lines) if whole else None
     allowed = _allowed(installation.mpi)
     variables = {}
     for number, line in enumerate(lines, 1):
@@ -96,10 +105,12 @@ def read_rules(directory: Path, installation: Installation) -> SavedRules:
         words = _words(value)
         if len(words) != 1:
             raise LaunchError(f"{path}:{number}: {name} has no value that a shell reads", _HINT)
+        if allowed[name] and words[0] not in allowed[name]:
+            raise LaunchError(f"{path}:{number}: {name} has no such value: {words[0]!r}", _HINT)
         variables[name] = words[0]
     if file is not None:
         variables[_FILE_VARIABLE[installation.mpi]] = str(file)
-    return SavedRules(variables, file)
+    return SavedRules(variables, file, ranks)
 
 
 _FILE_VARIABLE = {
@@ -109,11 +120,15 @@ _FILE_VARIABLE = {
 }
 
 
-def _allowed(mpi: Mpi) -> set[str]:
-    """Return the variables that rules may set: a file of another user sets no others."""
+def _allowed(mpi: Mpi) -> dict[str, tuple[str, ...]]:
+    """Return the variables that rules may set, with their values; (): our own path replaces it.
+
+    A file of another user sets no others.
+    """
     if mpi is Mpi.IMPI:
-        return {f"I_MPI_ADJUST_{name.upper()}" for name in COLLECTIVES}
-    return {"OMPI_MCA_coll_tuned_use_dynamic_rules", _FILE_VARIABLE[mpi]}
+        known = {name: algorithms(mpi, name, 2) for name in COLLECTIVES}
+        return {f"I_MPI_ADJUST_{name.upper()}": of for name, of in known.items() if of}
+    return {"OMPI_MCA_coll_tuned_use_dynamic_rules": ("1",), _FILE_VARIABLE[mpi]: ()}
 
 
 def _check_library(path: Path, lines: Sequence[str], installation: Installation) -> None:
@@ -128,11 +143,18 @@ def _check_library(path: Path, lines: Sequence[str], installation: Installation)
         )
 
 
-def _checked_file(path: Path, lines: Sequence[str]) -> Path | None:
+def _only_ranks(path: Path, lines: Sequence[str]) -> int:
+    found = next((m for m in map(_RANKS.fullmatch, lines) if m), None)
+    if found is None:
+        raise LaunchError(f"{path}: the measured number of ranks is missing", _HINT)
+    return int(found["ranks"])
+
+
+def _checked_file(path: Path, lines: Sequence[str]) -> Path:
     """Return the file of the rules, beside the variables; raises LaunchError if it was changed."""
     found = next((m for m in map(_FILE.fullmatch, lines) if m), None)
     if found is None:
-        return None
+        raise LaunchError(f"{path}: the checksum of the file with the rules is missing", _HINT)
     file = path.parent / found["name"]
     try:
         content = read_regular(file, _MOST)

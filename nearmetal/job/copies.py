@@ -50,11 +50,21 @@ def is_local(program: str) -> bool:
 
 
 def guest_mpi(name: str | None, program: Path | None) -> Installation:
-    """Return the MPI to use in virtual machines: their own Open MPI 5, or a copied one."""
+    """Return the MPI to use in virtual machines: their own Open MPI 5, or a copied one.
+
+    Raises UsageError or LaunchError as `pick`, and for an MPI that shares /usr with the system.
+    """
     family = None if program is None else linked_family(program)
     if name in (None, Mpi.OPENMPI5.value) and family in (None, Family.OPENMPI):
         return GUEST_MPI
-    return pick(name, program)
+    found = pick(name, program)
+    if found.prefix == GUEST_MPI.prefix:
+        raise LaunchError(
+            f"virtual machines cannot get a copy of {found.mpi.title} in {found.prefix}: theirs "
+            f"has {GUEST_MPI.mpi.title}",
+            "leave out --mpi, or use an MPI that has a directory of its own",
+        )
+    return found
 
 
 class Staging(NamedTuple):

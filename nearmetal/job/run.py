@@ -168,6 +168,11 @@ def _ucx(request: JobRequest, runner: Runner) -> Ucx | None:
         return None
     if request.provider is Provider.STOCK:
         raise UsageError("--fabric ucx and --provider stock exclude each other", "leave one out")
+    if request.heap:
+        raise UsageError(
+            "--heap serves libfabric only: UCX does not read the heap",
+            "leave out --heap or --fabric ucx",
+        )
     return find_ucx(runner)
 
 
@@ -217,7 +222,11 @@ def _preload(
 
 
 def _rules(
-    backend: Backend, request: JobRequest, installation: Installation, runner: Runner, node: str
+    backend: Backend,
+    request: JobRequest,
+    installation: Installation,
+    runner: Runner,
+    placement: Placement,
 ) -> dict[str, str]:
     """Return the variables of the rules for collectives; raises UsageError or LaunchError."""
     if request.collectives is None:
@@ -229,8 +238,14 @@ def _rules(
             "leave out --collectives",
         )
     saved = read_rules(request.collectives, installation)
+    if saved.ranks not in (None, placement.total):
+        raise UsageError(
+            f"{request.collectives} has rules of {installation.mpi.title} for {saved.ranks} ranks, "
+            f"and they would serve these {placement.total} as well",
+            f"run with -n {saved.ranks}, or leave out --collectives",
+        )
     if saved.file is not None:
-        check_visible(backend, runner, node, saved.file, "the rules")
+        check_visible(backend, runner, placement.ranks[0][0], saved.file, "the rules")
     return saved.variables
 
 
@@ -309,7 +324,7 @@ def _prepare(backend: Backend, spec: ClusterSpec, request: JobRequest, runner: R
     }
     env = {"PATH": "/usr/bin:/bin"} | settings.defaults
     env |= _inherited(installation, _PASSED if shared else _GUEST_PASSED)
-    rules = _rules(backend, request, installation, runner, first)
+    rules = _rules(backend, request, installation, runner, placement)
     preload = _preload(backend, request, runner, first, request.env.get("LD_PRELOAD", ""))
     env |= settings.env | rules | own | dict(request.env) | preload
     options = (*settings.options, *request.options)

@@ -192,9 +192,29 @@ def test_algorithms_for_powers_of_two_are_for_no_other_number_of_ranks() -> None
     assert "recursive_doubling" not in algorithms(Mpi.MPICH5, "allgather", 6)
 
 
+def test_algorithms_of_open_mpi_that_some_types_break_are_no_candidates() -> None:
+    for mpi in (Mpi.OPENMPI4, Mpi.OPENMPI5):
+        found = algorithms(mpi, "bcast", 4)
+        assert "binomial" in found
+        assert not {n for n in found if n.startswith(("scatter", "split"))}
+    assert "modified_bruck" not in algorithms(Mpi.OPENMPI4, "alltoall", 4)
+    assert "modified_bruck" in algorithms(Mpi.OPENMPI5, "alltoall", 4)
+
+
+def test_intel_gets_no_algorithm_for_reductions(of_intel: tuple[Path, Installation]) -> None:
+    assert [name for name in COLLECTIVES if not algorithms(Mpi.IMPI, name, 4)] == [
+        "allreduce",
+        "reduce",
+    ]
+    directory, installation = of_intel
+    change(directory / "impi.env", "ADJUST_ALLTOALL=2", "ADJUST_ALLREDUCE=7")
+    with pytest.raises(LaunchError, match="is no variable of these rules"):
+        read_rules(directory, installation)
+
+
 def test_intel_gets_one_algorithm_for_a_collective() -> None:
     choices = [AlgorithmChoice("alltoall", 4, 0, None, "2")]
-    assert rules_for(Mpi.IMPI, choices) == Rules({"I_MPI_ADJUST_ALLTOALL": "2"})
+    assert rules_for(Mpi.IMPI, choices) == Rules({"I_MPI_ADJUST_ALLTOALL": "2"}, ranks=4)
 
 
 @pytest.mark.parametrize("mpi", [Mpi.OPENMPI4, Mpi.OPENMPI5])
@@ -229,7 +249,7 @@ def test_the_installed_mpich_has_these_algorithms() -> None:
 def test_the_installed_intel_mpi_has_these_presets() -> None:
     need_mpi(Mpi.IMPI)
     library = mpi_library(find_installations()[Mpi.IMPI]).read_bytes()
-    for name in COLLECTIVES:
+    for name in ("alltoall", "bcast", "allgather"):
         alias = f" @Alias:# I_MPI_ADJUST_{name.upper()} @"
         last = re.search(rb"range: 0-(\d+)" + alias.encode(), library)
         assert last is not None
@@ -300,6 +320,8 @@ def test_rules_of_another_version_are_refused(saved: Path, installed: Installati
         ("# mpi openmpi5", "# mpi mpich5", "not rules for Open MPI 5"),
         ("# library ", "# librarian ", "checksum of the measured library is missing"),
         ("OMPI_MCA_coll_tuned_use_dynamic_rules=", "LD_PRELOAD=", "'LD_PRELOAD' is no variable"),
+        ("# file ", "# vile ", "checksum of the file with the rules is missing"),
+        ("_rules=1", "_rules=2", "no such value: '2'"),
         ("_rules=1", "_rules='1", "no value that a shell reads"),
         ("_rules=1", "_rules=1 2", "no value that a shell reads"),
     ],
@@ -323,3 +345,38 @@ def test_a_changed_or_missing_file_is_refused(saved: Path, installed: Installati
     (saved / "openmpi5.env").unlink()
     with pytest.raises(UsageError, match="has no rules for Open MPI 5"):
         read_rules(saved, installed)
+
+
+@pytest.fixture
+def of_intel(tmp_path: Path) -> tuple[Path, Installation]:
+    library = tmp_path / "impi/lib/libmpi.so.12"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"version 1")
+    installation = Installation(Mpi.IMPI, tmp_path / "impi")
+    rules = rules_for(Mpi.IMPI, [AlgorithmChoice("alltoall", 4, 0, None, "2")])
+    write_rules(tmp_path, installation, rules, ["measured today"])
+    return tmp_path, installation
+
+
+def test_rules_of_intel_mpi_keep_their_number_of_ranks(
+    of_intel: tuple[Path, Installation],
+) -> None:
+    found = read_rules(*of_intel)
+    assert (found.variables, found.ranks) == ({"I_MPI_ADJUST_ALLTOALL": "2"}, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("# ranks 4\n", "", "measured number of ranks is missing"),
+        ("=2", "=999", "I_MPI_ADJUST_ALLTOALL has no such value: '999'"),
+        ("=2", "='2;1:0-8'", "no such value"),
+    ],
+)
+def test_damaged_rules_of_intel_mpi_are_refused(
+    of_intel: tuple[Path, Installation], before: str, after: str, why: str
+) -> None:
+    directory, installation = of_intel
+    change(directory / "impi.env", before, after)
+    with pytest.raises(LaunchError, match=why):
+        read_rules(directory, installation)

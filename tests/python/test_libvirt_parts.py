@@ -27,9 +27,19 @@ from nearmetal.core.errors import BackendError, LaunchError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.ssh import Login
 from nearmetal.image.seed import SeedInterface, SeedVf
-from nearmetal.job.copies import GUEST_MPI, Staging, carried, packed, stage, unpack, with_ucx
+from nearmetal.job.copies import (
+    GUEST_MPI,
+    Staging,
+    carried,
+    guest_mpi,
+    packed,
+    stage,
+    unpack,
+    with_ucx,
+)
 from nearmetal.job.mpi import Ucx
 from nearmetal.job.mpi.installed import Installation, Mpi
+from tests.system.need import need_mpi
 
 
 @pytest.mark.parametrize(
@@ -297,6 +307,13 @@ def test_what_is_carried_is_named_as_the_nodes_see_it(tmp_path: Path) -> None:
     assert both.installation.prefix.name.startswith("mpich5-")
     assert both.files[1] == Staging(tmp_path, both.installation.prefix.name)
     assert carried(root, "j", None, "/usr/bin/NPmpi", GUEST_MPI).files == ()
+
+
+def test_machines_get_no_copy_of_an_mpi_in_usr() -> None:
+    need_mpi(Mpi.OPENMPI4)
+    with pytest.raises(LaunchError, match=r"a copy of Open MPI 4.* in /usr"):
+        guest_mpi("openmpi4", None)
+    assert guest_mpi(None, None) == GUEST_MPI
 
 
 def test_of_ucx_only_the_libraries_that_programs_load_are_carried(tmp_path: Path) -> None:

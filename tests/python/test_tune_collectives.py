@@ -245,6 +245,17 @@ def test_intel_mpi_has_one_number_of_ranks(tune: Callable[..., TunedMpi]) -> Non
         tune(TuningPlan((2, 4), ("bcast",), (8,), 6, 0.1), SPEC, Mpi.IMPI)
 
 
+def test_reductions_of_intel_mpi_are_refused_in_words(
+    tune: Callable[..., TunedMpi], jobs: Jobs, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "openmpi5/lib"
+    prefix.joinpath("libmpi.so.12").write_bytes(b"version 1")
+    found = tune(TuningPlan((4,), ("allreduce", "reduce"), (8,), 6, 0.1), SPEC, Mpi.IMPI)
+    assert found.refused.keys() == {"allreduce", "reduce"}
+    assert found.file is None
+    assert jobs.made == []
+
+
 def test_more_ranks_than_slots_are_refused(tune: Callable[..., TunedMpi]) -> None:
     with pytest.raises(UsageError, match="8 ranks are more than the 4 slots"):
         tune(TuningPlan((8,), ("bcast",), (8,), 6, 0.1))

@@ -17,26 +17,26 @@ from tests.system.need import lacking, need_build, need_mpi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.system, pytest.mark.mpi]
+pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.full]
 
 need_build()
 need_mpi(Mpi.OPENMPI4, Mpi.OPENMPI5)
 
-LIBRARIES = sorted(Path("/usr/lib").glob("*/open-coarrays/openmpi/lib/libcaf_openmpi.a"))
-if not LIBRARIES:
-    lacking("Debian's OpenCoarrays is missing")
 UCX = (ROOT / "build/ucx").resolve()
 
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[tuple[Site, str]]:
+    libraries = sorted(Path("/usr/lib").glob("*/open-coarrays/openmpi/lib/libcaf_openmpi.a"))
+    if not libraries:
+        lacking("Debian's OpenCoarrays is missing: tools/setup/setup.sh --apps installs it")
     with site() as place:
         source = ROOT / "tests/system/programs/coarrays.f90"
         link = subprocess.run(
             ["mpicc.openmpi", "--showme:link"], capture_output=True, text=True, check=True
         )
         words = ["gfortran-12", "-O2", "-Wall", "-Werror", "-fcoarray=lib", str(source)]
-        made = ["-o", str(place.directory / "coarrays"), str(LIBRARIES[0]), *link.stdout.split()]
+        made = ["-o", str(place.directory / "coarrays"), str(libraries[0]), *link.stdout.split()]
         subprocess.run([*words, *made], check=True, cwd=place.directory)
         spec = place.write(
             "spec.yaml",

@@ -93,6 +93,7 @@ def test_the_chosen_algorithm_carries_the_messages(up: tuple[Site, str], mpi: Mp
         assert abs(outside - messages(up, mpi, OUTSIDE, *with_rules)) <= CALLS // 10
 
 
+@pytest.mark.full
 def test_a_measurement_writes_rules_or_says_why_not(up: tuple[Site, str]) -> None:
     need_mpi(Mpi.MPICH5)
     place, spec = up

@@ -122,7 +122,10 @@ def test_openshmem_of_the_image(pair: Pair) -> None:
     assert_carried(answer, 300)
 
 
-@pytest.mark.parametrize("name", PERFTESTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == "tag-small" else pytest.mark.full) for n in PERFTESTS],
+)
 def test_ucx_alone(pair: Pair, name: str) -> None:
     """By hand: the files of the jobs before, and the variables that docs/howto-ucx.md shows."""
     own = pair.shared / "perftest"
@@ -130,6 +133,8 @@ def test_ucx_alone(pair: Pair, name: str) -> None:
         own.mkdir(mode=0o755)
         for path in (UCX / "bin/ucx_perftest", *UCX.parent.glob("*.libs/libgomp*")):
             shutil.copy(path, own)
+    if not list(pair.shared.glob("ucx-transport-*")):
+        pair.job(str(PROGRAMS / "openmpi5/mpi_hello"))  # brings UCX and the transport
     (libraries,) = pair.shared.glob("ucx-[0-9a-f]*")
     (plugin,) = pair.shared.glob("ucx-transport-*")
     words = [

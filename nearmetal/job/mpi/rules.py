@@ -41,12 +41,14 @@ class AlgorithmChoice:
 class Rules:
     """Variables for the ranks, and the text of a file; `variable` gets its path.
 
-    `file` "": the MPI reads no file.
+    `file` "": the MPI reads no file. `ranks`: the number of ranks of the jobs that may use rules
+    that would serve any; None: each rule has its own number.
     """
 
     variables: Mapping[str, str]
     variable: str = ""
     file: str = ""
+    ranks: int | None = None
 
 
 _NUMBERS: Mapping[str, Mapping[str, int]] = {
@@ -69,6 +71,14 @@ _NUMBERS: Mapping[str, Mapping[str, int]] = {
 """Numbers of Open MPI 4.1 and 5. A rule does not see the operation of a reduction, so that those
 are left out that are wrong for operations that do not commute."""
 
+_OF_EQUAL_COUNTS = ("split_binary_tree", "scatter_allgather", "scatter_allgather_ring")
+"""Algorithms for bcast of Open MPI that divide the count of elements. They stand still or fail if
+the ranks describe the same bytes by other types and counts, which MPI allows."""
+
+_OF_EQUAL_TYPES = "modified_bruck"
+"""The algorithm for alltoall of Open MPI 4.1 that writes past the receive buffer if the types for
+sending and receiving have other extents."""
+
 _IDENTIFIERS = {"allgather": 0, "allreduce": 2, "alltoall": 3, "bcast": 7, "reduce": 11}
 """Of Open MPI's collectives."""
 
@@ -87,18 +97,29 @@ _POWERS_OF_TWO = {
 }
 """Algorithms of MPICH for such numbers of ranks only."""
 
-_PRESETS = {"allreduce": 32, "alltoall": 13, "bcast": 22, "allgather": 6, "reduce": 19}
+_PRESETS = {"alltoall": 13, "bcast": 22, "allgather": 6}
 """The last preset of Intel MPI 2021; the first is 1."""
 
 _OF_ALL_BYTES = ("alltoall", "allgather")
 """Collectives whose size is that of all blocks of a rank for Open MPI."""
 
 
+REDUCTIONS = ("allreduce", "reduce")
+
+
 def algorithms(mpi: Mpi, collective: str, ranks: int) -> tuple[str, ...]:
-    """Return the algorithms that rules can choose."""
+    """Return the algorithms that rules can choose; none for reductions of Intel MPI.
+
+    Its rule serves all operations, and not all of its presets do.
+    """
     if mpi.family is Family.OPENMPI:
-        return tuple(_NUMBERS[collective])
+        unsafe: Sequence[str] = _OF_EQUAL_COUNTS if collective == "bcast" else ()
+        if mpi is Mpi.OPENMPI4 and collective == "alltoall":
+            unsafe = (_OF_EQUAL_TYPES,)
+        return tuple(name for name in _NUMBERS[collective] if name not in unsafe)
     if mpi is Mpi.IMPI:
+        if collective in REDUCTIONS:
+            return ()
         return tuple(str(number) for number in range(1, _PRESETS[collective] + 1))
     power = ranks & (ranks - 1) == 0
     return tuple(n for n in _NAMES[collective] if power or (collective, n) not in _POWERS_OF_TWO)
@@ -117,7 +138,7 @@ def rules_for(mpi: Mpi, choices: Sequence[AlgorithmChoice], own: Tree | None = N
     ordered = sorted(choices, key=lambda c: (_IDENTIFIERS[c.collective], c.ranks, c.low))
     if mpi is Mpi.IMPI:
         named = {f"I_MPI_ADJUST_{c.collective.upper()}": c.algorithm for c in ordered}
-        return Rules(named)
+        return Rules(named, ranks=ordered[0].ranks)
     if mpi is Mpi.MPICH5:
         if own is None:
             raise LaunchError("the rules of MPICH extend those of its library, which are missing")
@@ -202,7 +223,7 @@ def _mpich_guarded(name: str, ranks: int, choices: Sequence[AlgorithmChoice], us
         sizes = _mpich_sizes("avg_msg_size", 1, name, choices, usual)
     if name == "alltoall":
         return {"is_sendbuf_inplace=yes": usual, "is_sendbuf_inplace=no": sizes}
-    if name in {"allreduce", "reduce"}:
+    if name in REDUCTIONS:
         large = {"count<pow2": usual, "count=any": sizes}
         commuting = {"is_commutative=no": usual, "is_commutative=yes": large}
         return {"is_op_built_in=no": usual, "is_op_built_in=yes": commuting}

@@ -208,6 +208,9 @@ class CollectiveTuner:
 
     def _collective(self, name: str, ranks: int) -> dict[Place, dict[str, list[float]]]:
         known = algorithms(self.mpi, name, ranks)
+        if not known:
+            self.result.refused[name] = "an algorithm would also serve operations that it breaks"
+            return {}
         self.progress.begin(_SCREEN_ROUNDS * (len(known) + 1))
         first = self._rounds("screen", name, ranks, known, _SCREEN_ROUNDS)
         sizes = {size: of for (_, size), of in first.items()}
