@@ -353,7 +353,7 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 	(void)flags;
 	(void)comp;
-	peer->is_watched = true;
+	ep->is_watched = true;
 	if (peer->state == NM_UCX_PEER_UP)
 		peer->link->transport->ops->check_alive(peer->link);
 	if (peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)

@@ -83,7 +83,7 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	bool has_bad_copy;	    /* a direct copy failed, and the log has it */
-	bool is_watched;	    /* ep_check() was called: a normal close is reported, too */
+	bool is_missed;		    /* DOWN: its end is reported to all endpoints */
 	struct nm_identity who;
 	struct nm_peer_label label; /* of a source; a link has its own */
 	struct nm_reason why;	    /* of the link, or of its absence */
@@ -96,6 +96,7 @@ struct nm_ucx_ep {
 	struct nm_peer *peer;
 	bool is_dispatching;	/* a pending request of it runs */
 	bool is_destroyed;	/* by that request */
+	bool is_watched;	/* ep_check() was called: a normal close is reported, too */
 	bool is_reported;	/* UCX knows that the peer is lost */
 	struct nm_list node;	/* in peer->eps */
 	struct nm_list pending; /* struct nm_ucx_pending */

@@ -345,6 +345,34 @@ NM_TEST(a_peer_that_closes_after_a_check_is_lost)
 	finish();
 }
 
+NM_TEST(only_the_endpoint_of_a_check_learns_of_a_normal_close)
+{
+	struct nm_ucx_ep *checked, *other;
+	uct_ep_h gone;
+
+	start();
+	checked = connect_ep();
+	other = connect_ep();
+	gone = &connect_ep()->super;
+	nr_lost = 0;
+	NM_CHECK_EQ(nm_ucx_ep_check(gone, 0, NULL), UCS_OK);
+	nm_ucx_ep_destroy(gone);
+	NM_CHECK_EQ(nm_ucx_ep_check(&checked->super, 0, NULL), UCS_OK);
+	node_destroy(peer);
+	peer = NULL;
+	while (checked->peer->state != NM_UCX_PEER_DOWN)
+		progress();
+	progress();
+	NM_CHECK_EQ(nr_lost, 1);
+	NM_CHECK(checked->is_reported && !other->is_reported);
+	NM_CHECK_EQ(nm_ucx_ep_check(&other->super, 0, NULL), UCS_OK);
+	progress();
+	NM_CHECK_EQ(nr_lost, 2);
+	nm_ucx_ep_destroy(&checked->super);
+	nm_ucx_ep_destroy(&other->super);
+	finish();
+}
+
 /* The statistics file in the rundir, as it is now. */
 struct file {
 	struct nm_stats_head head;
