@@ -130,6 +130,7 @@ struct nm_ucx_iface {
 	struct nm_list waiting;			  /* endpoints */
 	struct nm_list node;			  /* of those of this process */
 	bool has_copies;			  /* copy.c asked for it */
+	struct nm_list copying;			  /* endpoints of copy.c; they may outlive it */
 	struct nm_stats *stats;			  /* NULL: no file */
 	uint64_t published_ns;
 	unsigned int nr_progress; /* calls since the last look at the clock */
@@ -160,7 +161,7 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *address);
 /* Nearness is proven by a handshake, so there is nothing to compare. */
 ucs_status_t nm_ucx_iface_get_device_address(uct_iface_h iface, uct_device_addr_t *address);
-/* The latest interface of WORKER, or NULL. */
+/* The oldest interface of WORKER, or NULL. */
 struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
 /*
  * True if PEER is met, after a handshake if needed. While a transport delivers, only what is known
@@ -188,12 +189,15 @@ ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 				    const uct_iface_params_t *params,
 				    const uct_iface_config_t *config, uct_iface_h *ret_iface);
 
+/* IFACE closes: its endpoints there reach nothing any more. */
+void nm_ucx_copies_end(struct nm_ucx_iface *iface);
+
 /* ---- remote.c ---- */
 
 /*
  * Copy all of IOV from (IS_READ) or to the memory of PEER, which may be this process, at REMOTE: at
- * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
- * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
+ * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory;
+ * a part may be copied. UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
  */
 ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
 			 uint64_t remote);

@@ -176,7 +176,7 @@ struct nm_ucx_iface *nm_ucx_iface_find(const void *worker)
 	nm_list_for_each(node, &ifaces) {
 		struct nm_ucx_iface *iface = nm_container_of(node, struct nm_ucx_iface, node);
 
-		if (iface->base.worker == worker)
+		if (!found && iface->base.worker == worker)
 			found = iface;
 	}
 	pthread_mutex_unlock(&lock);
@@ -209,6 +209,7 @@ static void iface_close(uct_iface_h base)
 	pthread_mutex_lock(&lock);
 	nm_list_remove(&iface->node);
 	pthread_mutex_unlock(&lock);
+	nm_ucx_copies_end(iface);
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
 	nm_ucx_count_close(iface);

@@ -380,6 +380,7 @@ void nm_ucx_peers_init(struct nm_ucx_iface *iface)
 	nm_list_init(&iface->holding);
 	nm_list_init(&iface->lost);
 	nm_list_init(&iface->waiting);
+	nm_list_init(&iface->copying);
 	iface->sink = peer_sink;
 	iface->sink.engine = iface;
 }

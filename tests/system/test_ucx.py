@@ -245,6 +245,23 @@ def test_direct_copies_need_no_other_transport(tmp_path: Path) -> None:
     assert "ERROR" not in output
 
 
+def test_direct_copies_outlive_the_interface_of_messages(tmp_path: Path) -> None:
+    source, program = ROOT / "tests/system/programs/ucx_closing.c", tmp_path / "ucx_closing"
+    libraries = (f"-I{UCX}/include", f"-L{UCX}/lib", "-luct", "-lucs")
+    command = ["gcc", "-O1", "-Wall", "-Werror", source, "-o", program, *libraries]
+    subprocess.run([*command, f"-Wl,-rpath-link,{UCX}/lib"], check=True)
+    done = subprocess.run(
+        [program],
+        env=os.environ | variables(str(tmp_path)),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all copies as expected\n"
+
+
 SLEEP = ("-E", "sleep")
 """ucp_worker_wait() between messages."""
 
