@@ -320,6 +320,10 @@ ucs_status_t nm_ucx_ep_am_short(uct_ep_h ep, uint8_t id, uint64_t header, const 
 ucs_status_t nm_ucx_ep_am_short_iov(uct_ep_h ep, uint8_t id, const uct_iov_t *iov, size_t nr);
 ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, void *arg,
 			   unsigned int flags);
+/* Packed like am_bcopy, from HEADER and IOV: it has ended when it returns UCS_OK. */
+ucs_status_t nm_ucx_ep_am_zcopy(uct_ep_h ep, uint8_t id, const void *header,
+				unsigned int header_len, const uct_iov_t *iov, size_t nr,
+				unsigned int flags, uct_completion_t *comp);
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);
 void nm_ucx_ep_pending_purge(uct_ep_h ep, uct_pending_purge_callback_t cb, void *arg);
 ucs_status_t nm_ucx_ep_flush(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);

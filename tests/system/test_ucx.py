@@ -245,21 +245,32 @@ def test_direct_copies_need_no_other_transport(tmp_path: Path) -> None:
     assert "ERROR" not in output
 
 
-def test_direct_copies_outlive_the_interface_of_messages(tmp_path: Path) -> None:
-    source, program = ROOT / "tests/system/programs/ucx_closing.c", tmp_path / "ucx_closing"
-    libraries = (f"-I{UCX}/include", f"-L{UCX}/lib", "-luct", "-lucs")
+def run_program(directory: Path, name: str, **more: str) -> str:
+    """Build a program of this suite against UCX and run it; return what it printed."""
+    source, program = ROOT / f"tests/system/programs/{name}.c", directory / name
+    libraries = (f"-I{UCX}/include", f"-L{UCX}/lib", "-lucp", "-luct", "-lucs")
     command = ["gcc", "-O1", "-Wall", "-Werror", source, "-o", program, *libraries]
     subprocess.run([*command, f"-Wl,-rpath-link,{UCX}/lib"], check=True)
     done = subprocess.run(
         [program],
-        env=os.environ | variables(str(tmp_path)),
+        env=os.environ | variables(str(directory)) | more,
         capture_output=True,
         text=True,
         check=False,
         timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "all copies as expected\n"
+    return done.stdout
+
+
+def test_direct_copies_outlive_the_interface_of_messages(tmp_path: Path) -> None:
+    assert "all copies as expected\n" in run_program(tmp_path, "ucx_closing")
+
+
+@pytest.mark.parametrize("transports", ["nearmetal", "nearmetal,nearcma"])
+def test_mode_failover_of_active_messages(tmp_path: Path, transports: str) -> None:
+    output = run_program(tmp_path, "ucx_failover", UCX_TLS=transports)
+    assert "all messages as expected\n" in output
 
 
 SLEEP = ("-E", "sleep")

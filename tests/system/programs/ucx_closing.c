@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Direct copies of UCX's transport "nearcma" while interfaces of "nearmetal" in the same worker are
- * opened and closed, in an order that libuct allows.
+ * opened and closed, in an order that libuct allows; interfaces with a wrong alignment.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +61,23 @@ static uct_iface_h open_iface(const char *transport)
 	return iface;
 }
 
+static void expect_alignment_refused(size_t alignment)
+{
+	const uct_iface_params_t params = {
+		.field_mask = UCT_IFACE_PARAM_FIELD_OPEN_MODE | UCT_IFACE_PARAM_FIELD_DEVICE |
+			      UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT,
+		.open_mode = UCT_IFACE_OPEN_MODE_DEVICE,
+		.mode.device = {.tl_name = "nearmetal", .dev_name = "memory"},
+		.am_alignment = alignment,
+	};
+	uct_iface_config_t *config;
+	uct_iface_h iface;
+
+	CHECK(uct_md_iface_config_read(md, "nearmetal", NULL, NULL, &config) == UCS_OK);
+	CHECK(uct_iface_open(md, worker, &params, config, &iface) == UCS_ERR_INVALID_PARAM);
+	uct_config_release(config);
+}
+
 /* An endpoint of IFACE to this process. */
 static uct_ep_h open_ep(uct_iface_h iface)
 {
@@ -100,6 +117,8 @@ int main(void)
 	uct_ep_h ep;
 
 	open_md();
+	expect_alignment_refused(0);
+	expect_alignment_refused(24);
 	/* The interface with the messages closes first: the endpoint reaches nothing any more. */
 	messages = open_iface("nearmetal");
 	copies = open_iface("nearcma");
