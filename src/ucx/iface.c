@@ -120,9 +120,9 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 	attr->iface_addr_len = sizeof(struct nm_ucx_address);
 	attr->cap.flags = UCT_IFACE_FLAG_CONNECT_TO_IFACE | UCT_IFACE_FLAG_AM_SHORT |
 			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_AM_ZCOPY |
-			  UCT_IFACE_FLAG_PENDING |
-			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
-			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE | UCT_IFACE_FLAG_INTER_NODE;
+			  UCT_IFACE_FLAG_PENDING | UCT_IFACE_FLAG_CB_SYNC |
+			  UCT_IFACE_FLAG_EP_CHECK | UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE |
+			  UCT_IFACE_FLAG_INTER_NODE;
 	attr->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_RECV |
 				UCT_IFACE_FLAG_EVENT_FD;
 	attr->cap.am.max_short = iface->max_short;

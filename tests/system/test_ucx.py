@@ -249,7 +249,7 @@ def run_program(directory: Path, name: str, **more: str) -> str:
     """Build a program of this suite against UCX and run it; return what it printed."""
     source, program = ROOT / f"tests/system/programs/{name}.c", directory / name
     libraries = (f"-I{UCX}/include", f"-L{UCX}/lib", "-lucp", "-luct", "-lucs")
-    command = ["gcc", "-O1", "-Wall", "-Werror", source, "-o", program, *libraries]
+    command = ["gcc", "-O1", "-Wall", "-Werror", str(source), "-o", str(program), *libraries]
     subprocess.run([*command, f"-Wl,-rpath-link,{UCX}/lib"], check=True)
     done = subprocess.run(
         [program],

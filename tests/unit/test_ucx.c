@@ -201,9 +201,9 @@ static void expect_gathered(struct nm_ucx_ep *ep, size_t header_len, size_t len)
 
 	fill_bytes(bytes, (uint32_t)total, 3);
 	peer->nr_packets = 0;
-	NM_CHECK_EQ(nm_ucx_ep_am_zcopy(&ep->super, 9, bytes, (unsigned int)header_len, iov, 4, 0,
-				       NULL),
-		    UCS_OK);
+	NM_CHECK_EQ(
+		nm_ucx_ep_am_zcopy(&ep->super, 9, bytes, (unsigned int)header_len, iov, 4, 0, NULL),
+		UCS_OK);
 	/* The bytes are the caller's again. */
 	memset(bytes, 0, sizeof(bytes));
 	UNTIL(peer->nr_packets == 1);

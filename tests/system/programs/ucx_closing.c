@@ -93,8 +93,7 @@ static uct_ep_h open_ep(uct_iface_h iface)
 	uct_ep_h ep;
 
 	CHECK(uct_iface_query(iface, &attr) == UCS_OK && attr.iface_addr_len <= sizeof(address));
-	CHECK(uct_iface_get_address(iface, (uct_iface_addr_t *)address) ==
-	      UCS_OK);
+	CHECK(uct_iface_get_address(iface, (uct_iface_addr_t *)address) == UCS_OK);
 	CHECK(uct_ep_create(&params, &ep) == UCS_OK);
 	return ep;
 }

@@ -56,8 +56,7 @@ int main(void)
 	const ucp_request_param_t plain = {0};
 	ucp_ep_params_t ep_params = {
 		.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
-			      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-			      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+			      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
 		.err_mode = UCP_ERR_HANDLING_MODE_FAILOVER,
 		.err_handler.cb = lost,
 	};
