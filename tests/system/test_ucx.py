@@ -401,7 +401,7 @@ def test_lengths_of_messages_that_differ(tmp_path: Path, transports: str) -> Non
     if transports == "all":
         assert process.returncode == 0, output
     else:
-        assert "at most 4096 bytes, and here 65536: set NEARMETAL_CHUNK_SIZE" in output
+        assert "at most 4096 bytes, and here 32768: set NEARMETAL_CHUNK_SIZE" in output
 
 
 # ---- Sealed nodes ----
