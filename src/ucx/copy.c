@@ -28,7 +28,8 @@ struct copy_iface {
 
 struct copy_ep {
 	uct_ep_t super;
-	struct nm_peer *peer;
+	struct nm_peer *peer; /* NULL: the interface of messages was closed */
+	struct nm_list node;  /* in its `copying` */
 };
 
 /* NULL: it could not be opened. Not on the path of a copy. */
@@ -121,28 +122,51 @@ static ucs_status_t ep_create(const uct_ep_params_t *params, uct_ep_h *ret_ep)
 		free(ep);
 		return UCS_ERR_UNREACHABLE;
 	}
+	nm_list_append(&iface->copying, &ep->node);
 	*ret_ep = &ep->super;
 	return UCS_OK;
 }
 
-static void ep_destroy(uct_ep_h ep)
+static void ep_destroy(uct_ep_h base)
 {
-	free(nm_container_of(ep, struct copy_ep, super));
+	struct copy_ep *ep = nm_container_of(base, struct copy_ep, super);
+
+	nm_list_remove(&ep->node);
+	free(ep);
+}
+
+void nm_ucx_copies_end(struct nm_ucx_iface *iface)
+{
+	while (!nm_list_empty(&iface->copying)) {
+		struct copy_ep *ep = nm_list_first(&iface->copying, struct copy_ep, node);
+
+		nm_list_remove(&ep->node);
+		ep->peer = NULL;
+	}
 }
 
 static int is_connected(uct_ep_h ep, const uct_ep_is_connected_params_t *params)
 {
-	return nm_ucx_peer_is_at(peer_of(ep), params);
+	return peer_of(ep) && nm_ucx_peer_is_at(peer_of(ep), params);
 }
 
 /* ---- Copies ---- */
+
+static ucs_status_t copy(uct_ep_h ep, bool is_read, const uct_iov_t *iov, size_t nr,
+			 uint64_t remote)
+{
+	struct nm_peer *peer = peer_of(ep);
+
+	return nm_likely(peer) ? nm_ucx_copy(peer, is_read, iov, nr, remote) :
+				 UCS_ERR_CONNECTION_RESET;
+}
 
 static ucs_status_t get_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t nr, uint64_t remote,
 			      uct_rkey_t rkey, uct_completion_t *completion)
 {
 	(void)rkey;
 	(void)completion;
-	return nm_ucx_copy(peer_of(ep), true, iov, nr, remote);
+	return copy(ep, true, iov, nr, remote);
 }
 
 static ucs_status_t put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t nr, uint64_t remote,
@@ -150,7 +174,7 @@ static ucs_status_t put_zcopy(uct_ep_h ep, const uct_iov_t *iov, size_t nr, uint
 {
 	(void)rkey;
 	(void)completion;
-	return nm_ucx_copy(peer_of(ep), false, iov, nr, remote);
+	return copy(ep, false, iov, nr, remote);
 }
 
 static ucs_status_t flush(uct_ep_h ep, unsigned int flags, uct_completion_t *completion)

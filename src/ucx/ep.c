@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "base/log.h"
 #include "ucx/face.h"
 
@@ -100,8 +101,8 @@ static NM_COLD ucs_status_t wrong_call(uint8_t id, size_t len, size_t max_len)
 		ucs_error("nearmetal: %u is no active message id: they end at %u", id,
 			  (unsigned int)UCT_AM_ID_MAX - 1);
 	else
-		ucs_error("nearmetal: a short message has a length of %zu bytes, more than %zu",
-			  len, max_len);
+		ucs_error("nearmetal: a message has a length of %zu bytes, more than %zu", len,
+			  max_len);
 	return UCS_ERR_INVALID_PARAM;
 }
 
@@ -232,6 +233,50 @@ ssize_t nm_ucx_ep_am_bcopy(uct_ep_h base, uint8_t id, uct_pack_callback_t pack, 
 	return packet.len;
 }
 
+struct gathered {
+	const void *header;
+	size_t header_len;
+	const uct_iov_t *iov;
+	size_t nr;
+};
+
+/* A pack callback: HEADER and the pieces. */
+static size_t gather(void *to, void *arg)
+{
+	const struct gathered *from = arg;
+	uint8_t *at = to;
+
+	if (from->header_len)
+		memcpy(at, from->header, from->header_len);
+	at += from->header_len;
+	for (size_t i = 0; i < from->nr; i++) {
+		size_t len = length_of(&from->iov[i]);
+
+		if (len)
+			nm_copy(at, from->iov[i].buffer, len);
+		at += len;
+	}
+	return (size_t)(at - (uint8_t *)to);
+}
+
+ucs_status_t nm_ucx_ep_am_zcopy(uct_ep_h base, uint8_t id, const void *header,
+				unsigned int header_len, const uct_iov_t *iov, size_t nr,
+				unsigned int flags, uct_completion_t *comp)
+{
+	struct gathered from = {header, header_len, iov, nr};
+	const size_t max = iface_of(nm_ucx_ep_of(base))->max_bcopy;
+	size_t total = header_len;
+	ssize_t len;
+
+	(void)comp;
+	for (size_t i = 0; i < nr && total <= max; i++)
+		total = length_of(&iov[i]) > max ? SIZE_MAX : total + length_of(&iov[i]);
+	if (nm_unlikely(total > max))
+		return wrong_call(id, total, max);
+	len = nm_ucx_ep_am_bcopy(base, id, gather, &from, flags);
+	return len < 0 ? (ucs_status_t)len : UCS_OK;
+}
+
 /* ---- Waiting ---- */
 
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h base, uct_pending_req_t *request, unsigned int flags)
@@ -353,7 +398,7 @@ ucs_status_t nm_ucx_ep_check(uct_ep_h base, unsigned int flags, uct_completion_t
 
 	(void)flags;
 	(void)comp;
-	peer->is_watched = true;
+	ep->is_watched = true;
 	if (peer->state == NM_UCX_PEER_UP)
 		peer->link->transport->ops->check_alive(peer->link);
 	if (peer->state == NM_UCX_PEER_DOWN && !ep->is_reported)

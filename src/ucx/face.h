@@ -83,7 +83,7 @@ struct nm_peer {
 	unsigned int nr_sources;    /* channels on which it can send to this interface */
 	int err;		    /* DOWN: 0 if it closed normally */
 	bool has_bad_copy;	    /* a direct copy failed, and the log has it */
-	bool is_watched;	    /* ep_check() was called: a normal close is reported, too */
+	bool is_missed;		    /* DOWN: its end is reported to all endpoints */
 	struct nm_identity who;
 	struct nm_peer_label label; /* of a source; a link has its own */
 	struct nm_reason why;	    /* of the link, or of its absence */
@@ -96,6 +96,7 @@ struct nm_ucx_ep {
 	struct nm_peer *peer;
 	bool is_dispatching;	/* a pending request of it runs */
 	bool is_destroyed;	/* by that request */
+	bool is_watched;	/* ep_check() was called: a normal close is reported, too */
 	bool is_reported;	/* UCX knows that the peer is lost */
 	struct nm_list node;	/* in peer->eps */
 	struct nm_list pending; /* struct nm_ucx_pending */
@@ -129,6 +130,7 @@ struct nm_ucx_iface {
 	struct nm_list waiting;			  /* endpoints */
 	struct nm_list node;			  /* of those of this process */
 	bool has_copies;			  /* copy.c asked for it */
+	struct nm_list copying;			  /* endpoints of copy.c; they may outlive it */
 	struct nm_stats *stats;			  /* NULL: no file */
 	uint64_t published_ns;
 	unsigned int nr_progress; /* calls since the last look at the clock */
@@ -159,7 +161,7 @@ ucs_status_t nm_ucx_iface_open(uct_md_h md, uct_worker_h worker, const uct_iface
 ucs_status_t nm_ucx_iface_get_address(uct_iface_h iface, uct_iface_addr_t *address);
 /* Nearness is proven by a handshake, so there is nothing to compare. */
 ucs_status_t nm_ucx_iface_get_device_address(uct_iface_h iface, uct_device_addr_t *address);
-/* The latest interface of WORKER, or NULL. */
+/* The oldest interface of WORKER, or NULL. */
 struct nm_ucx_iface *nm_ucx_iface_find(const void *worker);
 /*
  * True if PEER is met, after a handshake if needed. While a transport delivers, only what is known
@@ -187,12 +189,15 @@ ucs_status_t nm_ucx_copy_iface_open(uct_md_h md, uct_worker_h worker,
 				    const uct_iface_params_t *params,
 				    const uct_iface_config_t *config, uct_iface_h *ret_iface);
 
+/* IFACE closes: its endpoints there reach nothing any more. */
+void nm_ucx_copies_end(struct nm_ucx_iface *iface);
+
 /* ---- remote.c ---- */
 
 /*
  * Copy all of IOV from (IS_READ) or to the memory of PEER, which may be this process, at REMOTE: at
- * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory; a part may be copied.
- * UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
+ * most NM_SPANS_MAX pieces and NM_REMOTE_COPY_STEP bytes. UCS_ERR_IO_ERROR: it has no such memory;
+ * a part may be copied. UCS_ERR_CONNECTION_RESET: it is gone, or no longer proven.
  */
 ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *iov, size_t nr,
 			 uint64_t remote);
@@ -315,6 +320,10 @@ ucs_status_t nm_ucx_ep_am_short(uct_ep_h ep, uint8_t id, uint64_t header, const 
 ucs_status_t nm_ucx_ep_am_short_iov(uct_ep_h ep, uint8_t id, const uct_iov_t *iov, size_t nr);
 ssize_t nm_ucx_ep_am_bcopy(uct_ep_h ep, uint8_t id, uct_pack_callback_t pack, void *arg,
 			   unsigned int flags);
+/* Packed like am_bcopy, from HEADER and IOV: it has ended when it returns UCS_OK. */
+ucs_status_t nm_ucx_ep_am_zcopy(uct_ep_h ep, uint8_t id, const void *header,
+				unsigned int header_len, const uct_iov_t *iov, size_t nr,
+				unsigned int flags, uct_completion_t *comp);
 ucs_status_t nm_ucx_ep_pending_add(uct_ep_h ep, uct_pending_req_t *request, unsigned int flags);
 void nm_ucx_ep_pending_purge(uct_ep_h ep, uct_pending_purge_callback_t cb, void *arg);
 ucs_status_t nm_ucx_ep_flush(uct_ep_h ep, unsigned int flags, uct_completion_t *comp);

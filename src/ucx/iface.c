@@ -119,13 +119,15 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 	uct_base_iface_query(&iface->base, attr);
 	attr->iface_addr_len = sizeof(struct nm_ucx_address);
 	attr->cap.flags = UCT_IFACE_FLAG_CONNECT_TO_IFACE | UCT_IFACE_FLAG_AM_SHORT |
-			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_PENDING |
-			  UCT_IFACE_FLAG_CB_SYNC | UCT_IFACE_FLAG_EP_CHECK |
-			  UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE | UCT_IFACE_FLAG_INTER_NODE;
+			  UCT_IFACE_FLAG_AM_BCOPY | UCT_IFACE_FLAG_AM_ZCOPY |
+			  UCT_IFACE_FLAG_PENDING | UCT_IFACE_FLAG_CB_SYNC |
+			  UCT_IFACE_FLAG_EP_CHECK | UCT_IFACE_FLAG_ERRHANDLE_PEER_FAILURE |
+			  UCT_IFACE_FLAG_INTER_NODE;
 	attr->cap.event_flags = UCT_IFACE_FLAG_EVENT_SEND_COMP | UCT_IFACE_FLAG_EVENT_RECV |
 				UCT_IFACE_FLAG_EVENT_FD;
 	attr->cap.am.max_short = iface->max_short;
-	attr->cap.am.max_bcopy = iface->max_bcopy;
+	attr->cap.am.max_bcopy = attr->cap.am.max_zcopy = iface->max_bcopy;
+	attr->cap.am.max_hdr = iface->max_bcopy;
 	attr->cap.am.opt_zcopy_align = 1;
 	attr->cap.am.align_mtu = 1;
 	attr->cap.am.max_iov = SIZE_MAX;
@@ -176,7 +178,7 @@ struct nm_ucx_iface *nm_ucx_iface_find(const void *worker)
 	nm_list_for_each(node, &ifaces) {
 		struct nm_ucx_iface *iface = nm_container_of(node, struct nm_ucx_iface, node);
 
-		if (iface->base.worker == worker)
+		if (!found && iface->base.worker == worker)
 			found = iface;
 	}
 	pthread_mutex_unlock(&lock);
@@ -209,6 +211,7 @@ static void iface_close(uct_iface_h base)
 	pthread_mutex_lock(&lock);
 	nm_list_remove(&iface->node);
 	pthread_mutex_unlock(&lock);
+	nm_ucx_copies_end(iface);
 	uct_base_iface_progress_disable(base, UCT_PROGRESS_SEND | UCT_PROGRESS_RECV);
 	drain(iface, deadline);
 	nm_ucx_count_close(iface);
@@ -296,6 +299,7 @@ static uct_iface_ops_t iface_ops = {
 	.ep_am_short = nm_ucx_ep_am_short,
 	.ep_am_short_iov = nm_ucx_ep_am_short_iov,
 	.ep_am_bcopy = nm_ucx_ep_am_bcopy,
+	.ep_am_zcopy = nm_ucx_ep_am_zcopy,
 	.ep_pending_add = nm_ucx_ep_pending_add,
 	.ep_pending_purge = nm_ucx_ep_pending_purge,
 	.ep_flush = nm_ucx_ep_flush,

@@ -283,21 +283,25 @@ void nm_ucx_peer_report(struct nm_peer *peer)
 		nm_list_append(&peer->iface->lost, &peer->node);
 }
 
-static bool has_pending(const struct nm_peer *peer)
+/* An endpoint that does not know that PEER is lost and has to, or NULL. */
+static struct nm_ucx_ep *first_owed(const struct nm_peer *peer)
 {
-	nm_list_for_each(node, &peer->eps)
-		if (!nm_list_empty(&nm_container_of(node, struct nm_ucx_ep, node)->pending))
-			return true;
-	return false;
+	nm_list_for_each(node, &peer->eps) {
+		struct nm_ucx_ep *ep = nm_container_of(node, struct nm_ucx_ep, node);
+
+		if (!ep->is_reported &&
+		    (peer->is_missed || ep->is_watched || !nm_list_empty(&ep->pending)))
+			return ep;
+	}
+	return NULL;
 }
 
 void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why)
 {
-	bool is_owed = peer->held || peer->is_watched || has_pending(peer) ||
-		       peer->state == NM_UCX_PEER_CONNECTING;
-
 	if (peer->state == NM_UCX_PEER_DOWN)
 		return;
+	/* A peer that closed normally is lost only to those who want something from it. */
+	peer->is_missed = err || peer->held || peer->state == NM_UCX_PEER_CONNECTING;
 	set_state(peer, NM_UCX_PEER_DOWN);
 	nm_list_remove(&peer->node);
 	free(peer->held);
@@ -307,8 +311,7 @@ void nm_ucx_peer_down(struct nm_peer *peer, int err, const struct nm_reason *why
 	peer->err = err;
 	if (why)
 		peer->why = *why;
-	/* A peer that closed normally is lost only to those who want something from it. */
-	if (err || is_owed)
+	if (peer->is_missed || first_owed(peer))
 		nm_ucx_peer_report(peer);
 }
 
@@ -320,20 +323,11 @@ static void report(struct nm_peer *peer)
 	nm_ucx_count_loss(peer->iface);
 	nm_info("ucx: peer " NM_WHO_FORMAT " is lost: %s", NM_WHO(&peer->who),
 		*peer->why.text ? peer->why.text : "it closed");
-	do {
-		ep = NULL;
-		nm_list_for_each(node, &peer->eps) {
-			struct nm_ucx_ep *e = nm_container_of(node, struct nm_ucx_ep, node);
-
-			if (!e->is_reported)
-				ep = e;
-		}
-		if (ep) {
-			ep->is_reported = true;
-			uct_iface_handle_ep_err(&peer->iface->base.super, &ep->super,
-						UCS_ERR_CONNECTION_RESET);
-		}
-	} while (ep);
+	while ((ep = first_owed(peer))) {
+		ep->is_reported = true;
+		uct_iface_handle_ep_err(&peer->iface->base.super, &ep->super,
+					UCS_ERR_CONNECTION_RESET);
+	}
 }
 
 static unsigned int progress_connecting(struct nm_ucx_iface *iface)
@@ -386,6 +380,7 @@ void nm_ucx_peers_init(struct nm_ucx_iface *iface)
 	nm_list_init(&iface->holding);
 	nm_list_init(&iface->lost);
 	nm_list_init(&iface->waiting);
+	nm_list_init(&iface->copying);
 	iface->sink = peer_sink;
 	iface->sink.engine = iface;
 }

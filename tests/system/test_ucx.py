@@ -245,6 +245,34 @@ def test_direct_copies_need_no_other_transport(tmp_path: Path) -> None:
     assert "ERROR" not in output
 
 
+def run_program(directory: Path, name: str, **more: str) -> str:
+    """Build a program of this suite against UCX and run it; return what it printed."""
+    source, program = ROOT / f"tests/system/programs/{name}.c", directory / name
+    libraries = (f"-I{UCX}/include", f"-L{UCX}/lib", "-lucp", "-luct", "-lucs")
+    command = ["gcc", "-O1", "-Wall", "-Werror", str(source), "-o", str(program), *libraries]
+    subprocess.run([*command, f"-Wl,-rpath-link,{UCX}/lib"], check=True)
+    done = subprocess.run(
+        [program],
+        env=os.environ | variables(str(directory)) | more,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_direct_copies_outlive_the_interface_of_messages(tmp_path: Path) -> None:
+    assert "all copies as expected\n" in run_program(tmp_path, "ucx_closing")
+
+
+@pytest.mark.parametrize("transports", ["nearmetal", "nearmetal,nearcma"])
+def test_mode_failover_of_active_messages(tmp_path: Path, transports: str) -> None:
+    output = run_program(tmp_path, "ucx_failover", UCX_TLS=transports)
+    assert "all messages as expected\n" in output
+
+
 SLEEP = ("-E", "sleep")
 """ucp_worker_wait() between messages."""
 
@@ -373,7 +401,7 @@ def test_lengths_of_messages_that_differ(tmp_path: Path, transports: str) -> Non
     if transports == "all":
         assert process.returncode == 0, output
     else:
-        assert "at most 4096 bytes, and here 65536: set NEARMETAL_CHUNK_SIZE" in output
+        assert "at most 4096 bytes, and here 32768: set NEARMETAL_CHUNK_SIZE" in output
 
 
 # ---- Sealed nodes ----

@@ -189,6 +189,64 @@ NM_TEST(pieces_of_a_short_message_become_one_packet)
 	finish();
 }
 
+/* A header and pieces, of which some are empty. */
+static void expect_gathered(struct nm_ucx_ep *ep, size_t header_len, size_t len)
+{
+	static uint8_t bytes[NM_UCX_MESSAGE_MAX];
+	const uct_iov_t iov[4] = {{bytes + header_len, len, NULL, 0, 1},
+				  {NULL, 0, NULL, 0, 1},
+				  {NULL, 5, NULL, 0, 0},
+				  {bytes + header_len + len, 3, NULL, 0, 1}};
+	size_t total = header_len + len + 3;
+
+	fill_bytes(bytes, (uint32_t)total, 3);
+	peer->nr_packets = 0;
+	NM_CHECK_EQ(
+		nm_ucx_ep_am_zcopy(&ep->super, 9, bytes, (unsigned int)header_len, iov, 4, 0, NULL),
+		UCS_OK);
+	/* The bytes are the caller's again. */
+	memset(bytes, 0, sizeof(bytes));
+	UNTIL(peer->nr_packets == 1);
+	NM_CHECK_EQ(sent_packet.op, 9);
+	NM_CHECK_EQ(sent_packet.flags, NM_UCX_BCOPY);
+	NM_CHECK_EQ(sent_packet.len, total);
+	NM_CHECK(bytes_match(sent_bytes, (uint32_t)total, 3));
+}
+
+NM_TEST(pieces_of_a_long_message_are_gathered_at_once)
+{
+	const struct nm_place_ops *place;
+	uct_iov_t iov[2] = {{NULL, SIZE_MAX, NULL, 0, 1}, {NULL, 2, NULL, 0, 1}};
+	struct nm_ucx_ep *ep;
+	ucs_status_t status;
+	uint8_t byte = 1;
+
+	start();
+	ep = connect_ep();
+	peer->check = keep_packet;
+	place = face->transports[0]->place;
+	for (unsigned int i = 0; i < 2; i++) {
+		expect_gathered(ep, 0, 0);
+		expect_gathered(ep, 16, 1000);
+		expect_gathered(ep, 8, face->max_bcopy - 8 - 3);
+		face->transports[0]->place = i ? place : NULL;
+	}
+	NM_CHECK_EQ(nm_ucx_ep_am_zcopy(&ep->super, 9, NULL, 0, iov, 2, 0, NULL),
+		    UCS_ERR_INVALID_PARAM);
+	iov[0].length = face->max_bcopy;
+	NM_CHECK_EQ(nm_ucx_ep_am_zcopy(&ep->super, 9, &byte, 1, iov, 1, 0, NULL),
+		    UCS_ERR_INVALID_PARAM);
+	NM_CHECK_EQ(nm_ucx_ep_am_zcopy(&ep->super, UCT_AM_ID_MAX, &byte, 1, NULL, 0, 0, NULL),
+		    UCS_ERR_INVALID_PARAM);
+	peer->check = NULL;
+	while ((status = nm_ucx_ep_am_zcopy(&ep->super, 9, &byte, 1, NULL, 0, 0, NULL)) == UCS_OK)
+		;
+	NM_CHECK_EQ(status, UCS_ERR_NO_RESOURCE);
+	NM_CHECK(!face_peer()->held);
+	nm_ucx_ep_destroy(&ep->super);
+	finish();
+}
+
 static unsigned int nr_packed;
 
 static size_t pack(void *to, void *arg)
@@ -342,6 +400,34 @@ NM_TEST(a_peer_that_closes_after_a_check_is_lost)
 	progress();
 	NM_CHECK_EQ(nr_lost, 1);
 	nm_ucx_ep_destroy(&ep->super);
+	finish();
+}
+
+NM_TEST(only_the_endpoint_of_a_check_learns_of_a_normal_close)
+{
+	struct nm_ucx_ep *checked, *other;
+	uct_ep_h gone;
+
+	start();
+	checked = connect_ep();
+	other = connect_ep();
+	gone = &connect_ep()->super;
+	nr_lost = 0;
+	NM_CHECK_EQ(nm_ucx_ep_check(gone, 0, NULL), UCS_OK);
+	nm_ucx_ep_destroy(gone);
+	NM_CHECK_EQ(nm_ucx_ep_check(&checked->super, 0, NULL), UCS_OK);
+	node_destroy(peer);
+	peer = NULL;
+	while (checked->peer->state != NM_UCX_PEER_DOWN)
+		progress();
+	progress();
+	NM_CHECK_EQ(nr_lost, 1);
+	NM_CHECK(checked->is_reported && !other->is_reported);
+	NM_CHECK_EQ(nm_ucx_ep_check(&other->super, 0, NULL), UCS_OK);
+	progress();
+	NM_CHECK_EQ(nr_lost, 2);
+	nm_ucx_ep_destroy(&checked->super);
+	nm_ucx_ep_destroy(&other->super);
 	finish();
 }
 

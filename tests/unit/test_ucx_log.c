@@ -66,6 +66,9 @@ NM_TEST(wrong_calls_are_explained)
 	NM_CHECK(strstr(ucs_log_line, "32 is no active message id"));
 	NM_CHECK_EQ(nm_ucx_ep_am_short(&ep->super, 1, 0, bytes, 209), UCS_ERR_INVALID_PARAM);
 	NM_CHECK(strstr(ucs_log_line, "a length of 217 bytes, more than 216"));
+	NM_CHECK_EQ(nm_ucx_ep_am_zcopy(&ep->super, 1, bytes, face->max_bcopy + 1, NULL, 0, 0, NULL),
+		    UCS_ERR_INVALID_PARAM);
+	NM_CHECK(strstr(ucs_log_line, "a message has a length of"));
 	NM_CHECK_EQ(nm_ucx_ep_am_bcopy(&ep->super, UCT_AM_ID_MAX, pack_nothing, NULL, 0),
 		    UCS_ERR_INVALID_PARAM);
 	NM_CHECK(strstr(ucs_log_line, "32 is no active message id"));
