@@ -110,11 +110,8 @@ class ServerStore:
             raise SlurmError(f"job {one.job}: {error.filename}: {error.strerror}") from error
 
     def forget(self, one: JobServers) -> None:
-        """Remove a record, and directories that are empty then."""
+        """Remove a record. The directories stay: another job may be about to write there."""
         remove_file(self.path_of(one))
-        for directory in (*(self.root / name for name in ("jobs", "clusters", "locks")), self.root):
-            with contextlib.suppress(OSError):
-                directory.rmdir()
 
     def every(self, job: int | None = None) -> tuple[JobServers, ...]:
         """Return all records, or those of a job, by job; none for a user who may not read them.

@@ -25,7 +25,7 @@ from nearmetal.core.errors import BackendError, NearmetalError, SlurmError, Spec
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.core.ssh import Login
 from nearmetal.image.seed import SeedUser
-from nearmetal.slurm import cloud, keeper
+from nearmetal.slurm import cloud, keeper, servers
 from nearmetal.slurm.backend import ThisNode, leaks, reclaim_ended
 from nearmetal.slurm.container import ContainerRequest, RefusedError, ServerRequest
 from nearmetal.slurm.keeper import Consoles
@@ -260,7 +260,21 @@ def test_servers_are_on_record_before_anything_is_made_and_until_all_is_gone(sit
     assert kinds == ["network", "port", "port", "server", "server", "server_group", "subnet"]
     assert site.store.end(one) == ""
     assert site.cloud.names() == []
-    assert not site.root.exists()
+    assert site.files() == ["jobs"]
+
+
+def test_the_end_of_one_job_takes_no_directory_from_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, write = site.prepared(7), servers.replace_file
+
+    def late(path: Path, text: str) -> None:
+        site.store.forget(first)
+        write(path, text)
+
+    monkeypatch.setattr(servers, "replace_file", late)
+    second = site.prepared(8)
+    assert [*site.store.every()] == [second]
 
 
 def test_servers_that_were_never_begun_need_no_cloud_to_end(site: Site) -> None:
@@ -269,7 +283,7 @@ def test_servers_that_were_never_begun_need_no_cloud_to_end(site: Site) -> None:
     with pytest.raises(BackendError, match="no answer"):
         site.make(one)
     assert site.store.end(one) == ""
-    assert not site.root.exists()
+    assert [name for name in site.files() if "job-7" in name] == []
 
 
 def test_a_damaged_record_is_no_missing_one(site: Site) -> None:
