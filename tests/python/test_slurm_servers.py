@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
+import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -352,6 +355,54 @@ def test_a_reclaimer_that_dies_at_any_step_is_followed_by_another(how: str, site
     assert number > 8
 
 
+def test_a_cloud_that_fails_may_hold_a_request_until_it_works_again(site: Site) -> None:
+    site.cloud.die_at, site.cloud.how = 6, "late"
+    one = site.prepared(7)
+    with pytest.raises(KilledError):
+        site.make(one)
+    site.cloud.down = True
+    assert "no answer" in site.store.end(one)
+    # It is down for longer than the time until the last look.
+    (left,) = site.store.every()
+    assert "no answer" in site.store.end(site.later(left))
+    site.cloud.down = False
+    (left,) = site.store.every()
+    assert site.store.end(left) == ""
+    site.cloud.settle()
+    assert site.cloud.names() != []
+    (left,) = site.store.every()
+    assert not left.is_leak(known=False)
+    assert site.store.end(site.later(left)) == ""
+    assert site.cloud.names() == []
+    assert [*site.store.every()] == []
+
+
+def test_an_epilog_does_not_wait_for_a_cloud_that_hangs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, before = site.prepared(7), signal.getsignal(signal.SIGALRM)
+    site.make(one)
+
+    def hangs(**_: object) -> None:
+        # As a library that goes on after any error.
+        with contextlib.suppress(Exception):
+            time.sleep(60)
+        time.sleep(60)
+
+    monkeypatch.setattr(servers, "MOST_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(site.cloud, "servers", hangs)
+        began = time.monotonic()
+        assert site.store.end(one) == "they are not removed after 0.05 s"
+        assert time.monotonic() - began < 30
+    assert signal.getsignal(signal.SIGALRM) == before
+    monkeypatch.undo()
+    (left,) = site.store.every()
+    assert left.is_leak(known=True)
+    assert site.store.end(left) == ""
+    assert site.cloud.names() == []
+
+
 def test_a_cloud_that_fails_keeps_its_servers_on_record_and_drains_no_node(site: Site) -> None:
     one = site.prepared(7)
     site.make(one)
@@ -394,7 +445,11 @@ def test_servers_of_a_job_that_starts_again_are_not_those_of_before(site: Site) 
     again = site.prepared(7, 1)
     site.make(again)
     (old,) = [one for one in [*site.store.every()] if one.ended]
-    assert old.name == before.name
+    assert (old.name, old.fault) == (before.name, servers.UNASKED)
+    # They are there until the watchdog has removed them.
+    with pytest.raises(RefusedError, match="of which 2 are in use, and this job wants 3"):
+        site.prepared(8, 3)
+    shutil.rmtree(site.folder / "state/job-8")
     assert reclaim_ended(Slurm({"n1": "7 R\n"}), site.node, drains=True) == (7,)
     assert [*site.store.every()] == [again]
     assert "server job-7-0" in site.cloud.names()
