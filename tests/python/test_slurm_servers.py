@@ -8,6 +8,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -455,6 +457,20 @@ def test_servers_of_a_job_that_starts_again_are_not_those_of_before(site: Site) 
     assert "server job-7-0" in site.cloud.names()
 
 
+def test_the_prolog_of_a_job_that_starts_again_asks_no_cloud(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = site.prepared(7, 1)
+    site.make(before)
+    there = site.cloud.names()
+    monkeypatch.setattr(cloud, "expand", lambda *_: ("n1",))
+    refused = site.node.launch(site.wish(7, image="huge"))
+    assert "no such image" in refused.refusal
+    (old,) = site.store.every()
+    assert (old.name, old.fault) == (before.name, servers.UNASKED)
+    assert site.cloud.names() == there
+
+
 def test_a_verdict_on_servers_that_have_changed_since_ends_nothing(site: Site) -> None:
     one = site.prepared(7, 1)
     site.make(one)
@@ -573,7 +589,28 @@ def test_both_ends_of_a_job_open_the_same_cluster(site: Site) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OS_CLIENT_CONFIG_FILE", "/elsewhere")
         for user, timeout in ((HOME, 600), (None, cloud.END_S)):
+            patch.chdir(site.folder)
             cluster = cloud.opened(one, site.root, user)
+            assert Path.cwd() == Path("/")
             assert isinstance(cluster.backend, OpenstackBackend)
             assert (cluster.name, cluster.backend.spec.timeout) == (one.name, timeout)
             assert os.environ["OS_CLIENT_CONFIG_FILE"] == one.clouds
+
+
+def test_a_directory_of_a_user_adds_nothing_to_the_credentials(site: Site) -> None:
+    one, theirs = site.prepared(7), site.folder / "theirs"
+    access = "clouds: {{lab: {{auth: {{auth_url: {}}}}}}}\n"
+    Path(one.clouds).write_text(access.format("https://ours.example"))
+    theirs.mkdir()
+    (theirs / "secure.yaml").write_text(access.format("https://theirs.example"))
+    script = (
+        "import sys; from pathlib import Path; from nearmetal.slurm import cloud, servers\n"
+        "root = Path(sys.argv[1]); (one,) = servers.ServerStore(root).every()\n"
+        "cloud.opened(one, root)\n"
+        "from openstack.config import OpenStackConfig\n"
+        "print(OpenStackConfig().get_one('lab').config['auth']['auth_url'])\n"
+    )
+    path = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-c", script, str(site.root)]
+    done = subprocess.run(argv, cwd=theirs, env=path, capture_output=True, text=True, check=False)
+    assert done.stdout == "https://ours.example\n", done.stderr
