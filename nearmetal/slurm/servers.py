@@ -247,8 +247,9 @@ def _read(path: Path) -> JobServers | None:
         return None
     kinds = {field.name: field.type for field in fields(JobServers)}
     with contextlib.suppress(TypeError, ValueError, AttributeError):
-        if all(_is(kinds[name], value) for name, value in read.items() if name in kinds):
-            return JobServers(**{name: read[name] for name in kinds})
+        known = {name: value for name, value in read.items() if name in kinds}
+        if all(_is(kinds[name], value) for name, value in known.items()):
+            return JobServers(**known)
     raise SlurmError(
         f"{path} is damaged",
         "remove the servers of this name in the cloud by hand, then this file",

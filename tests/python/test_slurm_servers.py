@@ -285,7 +285,7 @@ def test_servers_that_were_never_begun_need_no_cloud_to_end(site: Site) -> None:
 
 def test_a_damaged_record_is_no_missing_one(site: Site) -> None:
     one = site.prepared(7)
-    for text in ("{", "[]", '{"job": "7"}'):
+    for text in ("{", "[]", "{}", '{"job": 7}', '{"job": "7"}'):
         site.store.path_of(one).write_text(text)
         with pytest.raises(SlurmError, match="is damaged"):
             site.store.every()
