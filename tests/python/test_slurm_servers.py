@@ -23,6 +23,7 @@ from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.world import Catalog
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, SlurmError, SpecError
+from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.slurm import cloud, servers
 from nearmetal.slurm.backend import ThisNode, leaks, reclaim_ended
@@ -263,13 +264,13 @@ def test_servers_are_on_record_before_anything_is_made_and_until_all_is_gone(sit
 def test_the_end_of_one_job_takes_no_directory_from_another(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, write = site.prepared(7), servers.replace_file
+    first = site.prepared(7)
 
     def late(path: Path, text: str) -> None:
         site.store.forget(first)
-        write(path, text)
+        replace_file(path, text)
 
-    monkeypatch.setattr(servers, "replace_file", late)
+    monkeypatch.setattr("nearmetal.slurm.servers.replace_file", late)
     second = site.prepared(8)
     assert [*site.store.every()] == [second]
 
