@@ -237,8 +237,10 @@ def spec_on_record(one: JobServers) -> OpenstackSpec:
 def opened(one: JobServers, root: Path, user: SeedUser | None = None) -> Cluster:
     """Return the cluster of a job's servers. `user`: who runs jobs there; None: to remove them."""
     check_private(Path(one.clouds))
-    # openstacksdk has no argument for it that `up` and `down` could hand on.
+    # openstacksdk has no argument for it that `up` and `down` could hand on. It also reads secure.yaml
+    # and clouds-public.yaml in the current directory, which may be a user's.
     os.environ["OS_CLIENT_CONFIG_FILE"] = one.clouds
+    os.chdir("/")
     spec, store, runner = spec_on_record(one), Store(root), LocalRunner()
     if user is None:
         short = spec.model_copy(update={"timeout": min(spec.timeout, END_S)})

@@ -163,7 +163,8 @@ def launch(
     env, providers = environment(wish)
     directory = directory_of(state, wish.job)
     with locked(state, wish.job):
-        remove(wish.job, state, vfs, store)
+        # A prolog does not wait for a cloud.
+        remove(wish.job, state, vfs, store, asks=False)
         directory.mkdir(mode=0o755)
         records = os.open(state, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

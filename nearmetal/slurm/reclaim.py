@@ -67,8 +67,13 @@ def remove(
     state: Path,
     vfs: JobVfs = THIS_MACHINE,
     store: ServerStore = SERVERS_HERE,
+    *,
+    asks: bool = True,
 ) -> bool:
-    """As `reclaim`, for a caller that holds the lock."""
+    """As `reclaim`, for a caller that holds the lock. `asks`: whether to ask the cloud of servers.
+
+    If not, the watchdog removes them.
+    """
     found = of_job(job, state)
     if found is None:
         return False
@@ -81,6 +86,8 @@ def remove(
     _end_outside(found)
     limits.remove(limits.recorded(found.directory))
     # Nothing here makes servers any more. A cloud that fails is no fault of the node.
+    if not asks:
+        store.abandon(store.every(job))
     for fault in (*_faults(found), *store.end_job(job)):
         sys.stderr.write(f"nearmetal: job {job}: servers: {fault}\n")
     # First the VFs: while the records exist, the ledger knows that the job has them.

@@ -14,13 +14,15 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearmetal.core.errors import NearmetalError, SlurmError
+from nearmetal.core.errors import BackendError, NearmetalError, SlurmError
 from nearmetal.core.files import read_json, remove_file, replace_file
 from nearmetal.core.text import printable
 from nearmetal.slurm.records import Instance
@@ -36,7 +38,14 @@ FAULT = "fault"
 """A record beside a container: why its job has no servers, for the log of slurmd."""
 
 AGAIN_S = 300.0
-"""A request that had no answer when its sender died may still succeed: seconds until a last look."""
+"""A request that had no answer when its sender died may still succeed: seconds from when the cloud
+last failed, or the end began, until a last look."""
+
+UNASKED = "their removal has not begun"
+"""A fault: of servers whose end is on record, and nobody has asked the cloud yet."""
+
+MOST_S = 120
+"""Seconds that a removal may take; an epilog waits for it."""
 
 _MAX_FAULT = 500
 
@@ -45,8 +54,9 @@ _MAX_FAULT = 500
 class JobServers(Instance):
     """The servers of a job. `name`: of their cluster; `spec`: its spec; `clouds`: its clouds.yaml.
 
-    `ended`: when their end began, 0 before that. `doubtful`: a request to make something had no
-    answer then. `mark`: the mark of their objects, for a second look. `fault`: why they stay.
+    `ended`: when their end began or the cloud last failed, 0 before that. `doubtful`: a request to
+    make something had no answer when it began. `mark`: the mark of their objects, for a second look.
+    `fault`: why they stay.
     """
 
     name: str
@@ -110,11 +120,8 @@ class ServerStore:
             raise SlurmError(f"job {one.job}: {error.filename}: {error.strerror}") from error
 
     def forget(self, one: JobServers) -> None:
-        """Remove a record, and directories that are empty then."""
+        """Remove a record. The directories stay: another job may be about to write there."""
         remove_file(self.path_of(one))
-        for directory in (*(self.root / name for name in ("jobs", "clusters", "locks")), self.root):
-            with contextlib.suppress(OSError):
-                directory.rmdir()
 
     def every(self, job: int | None = None) -> tuple[JobServers, ...]:
         """Return all records, or those of a job, by job; none for a user who may not read them.
@@ -147,7 +154,7 @@ class ServerStore:
         """Record the end of servers without asking the cloud: the watchdog removes them."""
         for one in found:
             if not one.ended:
-                self.keep(self._ending(one))
+                self.keep(replace(self._ending(one), fault=UNASKED))
 
     def end(self, one: JobServers) -> str:
         """Remove servers; return why they stay, or "". Can be repeated after any interruption."""
@@ -155,10 +162,12 @@ class ServerStore:
             one = self._ending(one)
             self.keep(one)
         try:
-            self._remove(one)
+            with _at_most(MOST_S):
+                self._remove(one)
         except (NearmetalError, OSError) as error:
             fault = printable(" ".join(str(error).split()))[:_MAX_FAULT]
-            self.keep(replace(one, fault=fault))
+            # A cloud that fails may hold a request, and answer it when it works again.
+            self.keep(replace(one, fault=fault, ended=time.time()))
             return fault
         if one.doubtful and time.time() < one.ended + AGAIN_S:
             if one.fault:
@@ -202,6 +211,31 @@ class ServerStore:
         return replace(one, ended=time.time(), mark=text, doubtful=doubtful)
 
 
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise BackendError when the block has taken so long, from within any request.
+
+    Each answer of a service has a limit, but there are many, and Slurm drains a node whose epilog
+    takes too long. Only the main thread can be interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(signum: int, frame: object) -> None:
+        del signum, frame
+        raise BackendError(f"they are not removed after {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, late)
+    # Again, if a library has caught it.
+    timer = signal.setitimer(signal.ITIMER_REAL, seconds, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
 def _is_open(event: str, step: str) -> bool:
     """Whether a step of `up` was making something, and did not end well."""
     return event != "done" and step.startswith("make ")
@@ -213,8 +247,9 @@ def _read(path: Path) -> JobServers | None:
         return None
     kinds = {field.name: field.type for field in fields(JobServers)}
     with contextlib.suppress(TypeError, ValueError, AttributeError):
-        if all(_is(kinds[name], value) for name, value in read.items() if name in kinds):
-            return JobServers(**{name: read[name] for name in kinds})
+        known = {name: value for name, value in read.items() if name in kinds}
+        if all(_is(kinds[name], value) for name, value in known.items()):
+            return JobServers(**known)
     raise SlurmError(
         f"{path} is damaged",
         "remove the servers of this name in the cloud by hand, then this file",

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Mapping
+import signal
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +21,13 @@ from nearmetal.cluster.apply import Cluster, up
 from nearmetal.cluster.backends.openstack.driver import OpenstackBackend
 from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.world import Catalog
-from nearmetal.cluster.ssh_nodes import Nodes
 from nearmetal.cluster.store import Store
-from nearmetal.core.errors import BackendError, NearmetalError, SlurmError, SpecError
+from nearmetal.core.errors import BackendError, SlurmError, SpecError
+from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command, Completed, LocalRunner
-from nearmetal.core.ssh import Login
-from nearmetal.image.seed import SeedUser
-from nearmetal.slurm import cloud, keeper
+from nearmetal.slurm import cloud, servers
 from nearmetal.slurm.backend import ThisNode, leaks, reclaim_ended
 from nearmetal.slurm.container import ContainerRequest, RefusedError, ServerRequest
-from nearmetal.slurm.keeper import Consoles
 from nearmetal.slurm.servers import AGAIN_S, FAULT, JobServers, ServerStore
 from tests.python.cloud_model import KilledError, ModelCloud
 from tests.python.test_slurm import Slurm, no_vfs, record
@@ -44,7 +43,6 @@ max_servers: 4
 """
 
 
-HOME = SeedUser(name="ann", uid=os.getuid(), gid=os.getgid(), home="/u/ann")
 PORT: dict[str, Any] = {"device_owner": "", "mac_address": "fa:16:3e:11:11:11", "fixed_ips": []}
 
 
@@ -260,7 +258,21 @@ def test_servers_are_on_record_before_anything_is_made_and_until_all_is_gone(sit
     assert kinds == ["network", "port", "port", "server", "server", "server_group", "subnet"]
     assert site.store.end(one) == ""
     assert site.cloud.names() == []
-    assert not site.root.exists()
+    assert site.files() == ["jobs"]
+
+
+def test_the_end_of_one_job_takes_no_directory_from_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = site.prepared(7)
+
+    def late(path: Path, text: str) -> None:
+        site.store.forget(first)
+        replace_file(path, text)
+
+    monkeypatch.setattr("nearmetal.slurm.servers.replace_file", late)
+    second = site.prepared(8)
+    assert [*site.store.every()] == [second]
 
 
 def test_servers_that_were_never_begun_need_no_cloud_to_end(site: Site) -> None:
@@ -269,12 +281,12 @@ def test_servers_that_were_never_begun_need_no_cloud_to_end(site: Site) -> None:
     with pytest.raises(BackendError, match="no answer"):
         site.make(one)
     assert site.store.end(one) == ""
-    assert not site.root.exists()
+    assert [name for name in site.files() if "job-7" in name] == []
 
 
 def test_a_damaged_record_is_no_missing_one(site: Site) -> None:
     one = site.prepared(7)
-    for text in ("{", "[]", '{"job": "7"}'):
+    for text in ("{", "[]", "{}", '{"job": 7}', '{"job": "7"}'):
         site.store.path_of(one).write_text(text)
         with pytest.raises(SlurmError, match="is damaged"):
             site.store.every()
@@ -338,6 +350,54 @@ def test_a_reclaimer_that_dies_at_any_step_is_followed_by_another(how: str, site
     assert number > 8
 
 
+def test_a_cloud_that_fails_may_hold_a_request_until_it_works_again(site: Site) -> None:
+    site.cloud.die_at, site.cloud.how = 6, "late"
+    one = site.prepared(7)
+    with pytest.raises(KilledError):
+        site.make(one)
+    site.cloud.down = True
+    assert "no answer" in site.store.end(one)
+    # It is down for longer than the time until the last look.
+    (left,) = site.store.every()
+    assert "no answer" in site.store.end(site.later(left))
+    site.cloud.down = False
+    (left,) = site.store.every()
+    assert site.store.end(left) == ""
+    site.cloud.settle()
+    assert site.cloud.names() != []
+    (left,) = site.store.every()
+    assert not left.is_leak(known=False)
+    assert site.store.end(site.later(left)) == ""
+    assert site.cloud.names() == []
+    assert [*site.store.every()] == []
+
+
+def test_an_epilog_does_not_wait_for_a_cloud_that_hangs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, before = site.prepared(7), signal.getsignal(signal.SIGALRM)
+    site.make(one)
+
+    def hangs(**_: object) -> None:
+        # As a library that goes on after any error.
+        with contextlib.suppress(Exception):
+            time.sleep(60)
+        time.sleep(60)
+
+    monkeypatch.setattr(servers, "MOST_S", 0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(site.cloud, "servers", hangs)
+        began = time.monotonic()
+        assert site.store.end(one) == "they are not removed after 0.05 s"
+        assert time.monotonic() - began < 30
+    assert signal.getsignal(signal.SIGALRM) == before
+    monkeypatch.undo()
+    (left,) = site.store.every()
+    assert left.is_leak(known=True)
+    assert site.store.end(left) == ""
+    assert site.cloud.names() == []
+
+
 def test_a_cloud_that_fails_keeps_its_servers_on_record_and_drains_no_node(site: Site) -> None:
     one = site.prepared(7)
     site.make(one)
@@ -380,10 +440,28 @@ def test_servers_of_a_job_that_starts_again_are_not_those_of_before(site: Site) 
     again = site.prepared(7, 1)
     site.make(again)
     (old,) = [one for one in [*site.store.every()] if one.ended]
-    assert old.name == before.name
+    assert (old.name, old.fault) == (before.name, servers.UNASKED)
+    # They are there until the watchdog has removed them.
+    with pytest.raises(RefusedError, match="of which 2 are in use, and this job wants 3"):
+        site.prepared(8, 3)
+    shutil.rmtree(site.folder / "state/job-8")
     assert reclaim_ended(Slurm({"n1": "7 R\n"}), site.node, drains=True) == (7,)
     assert [*site.store.every()] == [again]
     assert "server job-7-0" in site.cloud.names()
+
+
+def test_the_prolog_of_a_job_that_starts_again_asks_no_cloud(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = site.prepared(7, 1)
+    site.make(before)
+    there = site.cloud.names()
+    monkeypatch.setattr(cloud, "expand", lambda *_: ("n1",))
+    refused = site.node.launch(site.wish(7, image="huge"))
+    assert "no such image" in refused.refusal
+    (old,) = site.store.every()
+    assert (old.name, old.fault) == (before.name, servers.UNASKED)
+    assert site.cloud.names() == there
 
 
 def test_a_verdict_on_servers_that_have_changed_since_ends_nothing(site: Site) -> None:
@@ -405,106 +483,3 @@ def test_the_log_of_slurmd_says_why_a_job_had_no_servers(
     (directory / FAULT).write_text("the quota is used up\n")
     assert site.node.reclaim(7)
     assert "job 7: servers: the quota is used up\n" in capsys.readouterr().err
-
-
-# The keeper
-
-
-def kept(folder: Path, work: Any) -> str:
-    """Run the keeper; returns what the console of the first server shows."""
-    records, place, before = folder / "records", folder / "place", Path.cwd()
-    for directory in (records, place):
-        directory.mkdir()
-    descriptor = os.open(records, os.O_PATH)
-    try:
-        keeper.keep(work, Consoles(["job-7-0", "job-7-1"], place), descriptor)
-    finally:
-        os.chdir(before)
-        os.close(descriptor)
-    return (place / "job-7-0.console").read_text()
-
-
-def test_consoles_say_what_became_of_servers(tmp_path: Path) -> None:
-    text = kept(tmp_path, lambda say: say("make network mpi"))
-    assert text == "make network mpi\nnearmetal: ready job-7-0 \n"
-    assert [*(tmp_path / "records").iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (BackendError("no\n  room " + "x" * 400, "ask\x1b"), "no room xxx"),
-        (OSError(28, "No space left"), "OSError: [Errno 28] No space left"),
-    ],
-)
-def test_consoles_and_a_record_say_why_there_are_no_servers(
-    error: Exception, words: str, tmp_path: Path
-) -> None:
-    def fails(_: object) -> None:
-        raise error
-
-    text = kept(tmp_path, fails)
-    assert f"nearmetal: failed job-7-0: {words}" in text.splitlines()[-1]
-    assert "\x1b" not in text
-    assert max(map(len, text.splitlines())) < 160
-    assert (tmp_path / "records" / FAULT).read_text().startswith(words)
-
-
-@dataclass(frozen=True)
-class NotedNodes(Nodes):
-    """Nodes that run nothing."""
-
-    commands: list[Command] = field(default_factory=list)
-
-    def run_all(
-        self, commands: Mapping[str, Command], what: str, *, timeout_s: float = 1
-    ) -> list[Completed]:
-        del what, timeout_s
-        self.commands.extend(commands.values())
-        return []
-
-
-class GatedBackend(OpenstackBackend):
-    """A backend whose second node is reached by the first."""
-
-    def nodes(self) -> NotedNodes:
-        gate = Login("10.0.0.5", "root", options={"HostKeyAlias": "job-7-0"})
-        where = {"job-7-0": ("10.0.0.5", None), "job-7-1": ("10.77.0.4", gate)}
-        return NotedNodes(self._directory, where, LocalRunner())
-
-
-def test_tasks_get_a_key_that_opens_their_user_and_not_root(site: Site) -> None:
-    one, place = site.prepared(7), site.folder / "place"
-    said: list[str] = []
-    place.mkdir()
-    directory = Store(site.root).cluster(one.name)
-    cluster = site.opened(one, site.root, GatedBackend)
-    keeper.bring(cluster, cloud.spec_on_record(one), HOME, said.append, place)
-    assert "make network mpi" in said
-    key, keys = (place / "key").read_text(), directory / "keys"
-    assert key == (keys / "node").read_text() != (keys / "client").read_text()
-    assert (place / "key").stat().st_mode & 0o777 == 0o600
-    config = (place / "ssh_config").read_text()
-    assert "Host job-7-1\n  HostName 10.77.0.4\n" in config
-    assert "  ProxyJump job-7-0\n" in config
-    assert "  User ann\n" in config
-    assert (place / "known_hosts").read_text() == "job-7-0 ssh-ed25519 AAAA\n"
-
-
-def test_settings_that_lead_nowhere_are_an_error_of_the_job(site: Site) -> None:
-    one = site.prepared(7)
-    Path(one.clouds).chmod(0o644)
-    assert "others than root" in keeper.why_not(lambda: cloud.opened(one, site.root))
-    with pytest.raises(NearmetalError):
-        cloud.spec_on_record(replace(one, spec="{}"))
-
-
-def test_both_ends_of_a_job_open_the_same_cluster(site: Site) -> None:
-    one = site.prepared(7)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OS_CLIENT_CONFIG_FILE", "/elsewhere")
-        for user, timeout in ((HOME, 600), (None, cloud.END_S)):
-            cluster = cloud.opened(one, site.root, user)
-            assert isinstance(cluster.backend, OpenstackBackend)
-            assert (cluster.name, cluster.backend.spec.timeout) == (one.name, timeout)
-            assert os.environ["OS_CLIENT_CONFIG_FILE"] == one.clouds
