@@ -89,6 +89,7 @@ def test_a_demo_that_was_killed_is_continued_in_its_lease(lab: Lab, tmp_path: Pa
         assert done.returncode == 0, done.stderr
         assert "an interrupted demo is continued" in done.stderr
         # One request for a lease in both runs: room for two servers on one hypervisor.
+        assert [[*change] for change in blazar.prolonged] == [["end_date"]]
         (request,) = blazar.requests
         assert request["reservations"] == [
             {
