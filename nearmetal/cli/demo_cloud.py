@@ -55,7 +55,7 @@ def _remove(visit: Visit, args: argparse.Namespace, view: View) -> int:
     if visit.record() is not None:
         view.ask(f"remove the demo from cloud {visit.cloud}", yes=args.yes)
     with view.steps("demo --remove") as steps:
-        gone = visit.remove(steps.step)
+        gone = visit.remove(steps.step, view.warn)
     view.result({"removed": gone}, [f"removed {name}" for name in gone] or ["nothing to remove"])
     return ExitCode.DONE
 
@@ -126,6 +126,7 @@ def _made(visit: Visit, chosen: _Chosen, steps: Progress) -> tuple[Cluster, Open
     if chosen.leased:
         steps.step("lease")
         spec = visit.leased(chosen.choice)
+    visit.settle(spec)
     steps.step("up: two servers")
     cluster = visit.cluster(spec)
     up(cluster, spec, progress=Part(steps))
@@ -184,4 +185,4 @@ def _agree(visit: Visit, chosen: _Chosen, args: argparse.Namespace, view: View) 
     view.ask(f"{first}make 2 servers on cloud {visit.cloud}", yes=args.yes)
     if old and not continued:
         with view.steps("demo --remove") as steps:
-            visit.remove(steps.step, keep=chosen.disk)
+            visit.remove(steps.step, view.warn, keep=chosen.disk)

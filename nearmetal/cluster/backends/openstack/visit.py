@@ -36,7 +36,10 @@ LEASE_MINUTES = 120
 
 
 class VisitRecord(Model):
-    """The record of a demo. `asked`: its spec before a lease, and `spec` the one that is made."""
+    """The record of a demo.
+
+    `asked`: its spec before a lease, and `spec` the one that is made. `leased`: a lease was asked for.
+    """
 
     version: Literal[1] = 1
     cloud: str
@@ -45,6 +48,7 @@ class VisitRecord(Model):
     asked: str
     spec: str
     disk: str | None = None
+    leased: bool = False
 
 
 class Visit:
@@ -131,10 +135,22 @@ class Visit:
     def leased(self, choice: DemoChoice) -> OpenstackSpec:
         """Take a lease; returns the spec whose servers are in it."""
         record = self._known()
+        self._write(record.model_copy(update={"leased": True}))
         room = LeasedRoom.of(SERVERS, choice.flavor, together=not choice.spec.apart)
         lease = self.leases.take(record.lease, room, LEASE_MINUTES, datetime.now(UTC))
-        spec = choice.spec.model_copy(update={"flavor": lease.flavor})
-        self._write(record.model_copy(update={"spec": spec.canonical()}))
+        return choice.spec.model_copy(update={"flavor": lease.flavor})
+
+    def settle(self, spec: OpenstackSpec) -> None:
+        """Write the spec that is made now. What an earlier lease has left is removed first."""
+        record, text = self._known(), spec.canonical()
+        if record.spec != text:
+            self.remove_cluster(self._spec_of(record))
+            self._write(record.model_copy(update={"spec": text}))
+
+    @staticmethod
+    def _spec_of(record: VisitRecord) -> OpenstackSpec:
+        spec = from_canonical(record.spec)
+        assert isinstance(spec, OpenstackSpec)  # noqa: S101 - the backend that it names
         return spec
 
     def _known(self) -> VisitRecord:
@@ -143,10 +159,15 @@ class Visit:
             raise StateError("the record of the demo was removed meanwhile", "repeat the command")
         return record
 
-    def remove(self, step: Callable[[str], None], keep: Path | None = None) -> list[str]:
+    def remove(
+        self,
+        step: Callable[[str], None],
+        say: Callable[[str, str], None],
+        keep: Path | None = None,
+    ) -> list[str]:
         """Remove everything that a demo has made, and the record last; returns what there was.
 
-        `keep`: the disk that the next demo uploads.
+        `say` takes a warning. `keep`: the disk that the next demo uploads.
         """
         record = self.record()
         if record is None:
@@ -157,16 +178,19 @@ class Visit:
                 "correct clouds.yaml, and repeat the command",
             )
         gone = []
-        spec = from_canonical(record.spec)
-        assert isinstance(spec, OpenstackSpec)  # noqa: S101 - the backend that it names
         step("remove the servers")
-        if self.remove_cluster(spec):
+        if self.remove_cluster(self._spec_of(record)):
             gone.append(f"cluster {NAME}")
-        # A cloud without the service has no lease, and its catalogue was read before one was made.
         if self.leases.offered():
             step("remove the lease")
             if self.leases.remove(record.lease):
                 gone.append(f"lease {record.lease}")
+        elif record.leased:
+            say(
+                f"the catalogue of cloud {self.cloud} has no reservation service any more: lease "
+                f"{record.lease} may last up to {LEASE_MINUTES // 60} hours",
+                "when the service is back, `openstack reservation lease delete` removes it",
+            )
         disk = Path(record.disk) if record.disk is not None else None
         if disk is not None and disk != keep and disk.exists():
             step("remove the disk")
@@ -191,7 +215,7 @@ class Visit:
 
     def _removed(self, step: Callable[[str], None], say: Callable[[str, str], None]) -> None:
         try:
-            self.remove(step)
+            self.remove(step, say)
         except NearmetalError as error:
             say(f"the demo left things in the cloud: {error.message}", f"remove: {self.command}")
             raise
