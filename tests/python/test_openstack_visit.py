@@ -14,9 +14,11 @@ pytest.importorskip("openstack")
 from nearmetal.cluster.backends.openstack.offer import CloudOffer, DemoChoice, Wishes, choose
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.backends.openstack.visit import NAME, Visit
+from nearmetal.cluster.spec import load_spec
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, StateError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.resources import share
 
 FLAVOR = SimpleNamespace(id="f", name="good", vcpus=2, ram=2048, disk=20)
 RESERVED = "ddc45423-f863-4e4e-8e7a-51d27cfec962"
@@ -170,6 +172,20 @@ def test_a_damaged_record_is_an_error(visit: Given, text: str) -> None:
     visit._path.write_text(text)
     with pytest.raises(StateError, match="is damaged"):
         visit.record()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"backend": "nix"}', "containers", "other"])
+def test_a_record_with_a_damaged_spec_is_an_error(visit: Given, text: str) -> None:
+    visit.begin(choice(), None)
+    if text == "other":
+        text = choice().spec.model_copy(update={"name": "other"}).canonical()
+    elif text == "containers":
+        text = load_spec(share("examples", "two-nodes.yaml")).canonical()
+    record = visit.record()
+    assert record is not None
+    visit._write(record.model_copy(update={"spec": text}))
+    with pytest.raises(StateError, match="is damaged"):
+        visit.remove(nothing, nothing)
 
 
 def test_a_cluster_of_the_name_that_is_not_of_a_demo_is_left_alone(visit: Given) -> None:

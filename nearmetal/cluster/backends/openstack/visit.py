@@ -79,16 +79,20 @@ class Visit:
         try:
             found = VisitRecord.model_validate_json(text)
         except ValidationError as error:
-            raise StateError(
-                f"{self._path} is damaged",
-                f"remove the cluster with `nearmetal down {NAME}`, then this file",
-            ) from error
+            raise self._damage() from error
         if found.cloud != self.cloud:
             raise StateError(
                 f"an earlier demo has left servers on cloud {found.cloud}",
                 f"remove them: nearmetal demo --cloud {found.cloud} --remove",
             )
         return found
+
+    def _damage(self) -> StateError:
+        return StateError(
+            f"{self._path} is damaged",
+            f"remove the cluster with `nearmetal down {NAME}`, then this file; its lease "
+            "ends by itself",
+        )
 
     def _write(self, record: VisitRecord) -> None:
         replace_file(self._path, record.model_dump_json() + "\n")
@@ -147,10 +151,13 @@ class Visit:
             self.remove_cluster(self._spec_of(record))
             self._write(record.model_copy(update={"spec": text}))
 
-    @staticmethod
-    def _spec_of(record: VisitRecord) -> OpenstackSpec:
-        spec = from_canonical(record.spec)
-        assert isinstance(spec, OpenstackSpec)  # noqa: S101 - the backend that it names
+    def _spec_of(self, record: VisitRecord) -> OpenstackSpec:
+        try:
+            spec = from_canonical(record.spec)
+        except ValueError as error:
+            raise self._damage() from error
+        if not isinstance(spec, OpenstackSpec) or spec.name != NAME:
+            raise self._damage()
         return spec
 
     def _known(self) -> VisitRecord:
