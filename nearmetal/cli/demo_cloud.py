@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.openstack.visit import Visit
     from nearmetal.core.progress import Progress
 
-_STEPS = 6
+_STEPS = 7
 """The most steps of a demo beside those of `measured`."""
 
 

@@ -8,6 +8,7 @@ next demo, or `demo --remove`, finds what an interrupted demo has left.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -20,12 +21,12 @@ from nearmetal.cluster.apply import Cluster, down
 from nearmetal.cluster.backends.openstack.driver import open_backend
 from nearmetal.cluster.backends.openstack.leases import LeasedRoom, Leases
 from nearmetal.cluster.backends.openstack.offer import SERVERS, DemoChoice
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import BusyError, CloudSession
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.registration import from_canonical
 from nearmetal.cluster.store import Store
 from nearmetal.config.model import Model
-from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.errors import Interrupted, NearmetalError, StateError
 from nearmetal.core.files import MAX_STATE, read_regular, remove_file, replace_file
 from nearmetal.core.process import Runner
 
@@ -33,6 +34,9 @@ NAME = "cloud-demo"
 """Name of the cluster."""
 
 LEASE_MINUTES = 120
+
+_SETTLE_S = 5.0
+"""Seconds in which a request without an answer may still make something."""
 
 
 class VisitRecord(Model):
@@ -54,8 +58,15 @@ class VisitRecord(Model):
 class Visit:
     """The demo on one cloud."""
 
-    def __init__(self, cloud: str, store: Store, runner: Runner) -> None:
-        self.cloud, self.store, self._runner = cloud, store, runner
+    def __init__(
+        self,
+        cloud: str,
+        store: Store,
+        runner: Runner,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.cloud, self.store, self._runner, self._sleep = cloud, store, runner, sleep
         self.session = CloudSession(cloud)
         self.leases = Leases(self.session)
 
@@ -213,15 +224,20 @@ class Visit:
         """Remove everything at the end of the block. If that fails, say what removes it."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             # The error of the block is the one that counts.
             with suppress(NearmetalError):
-                self._removed(step, say)
+                self._removed(step, say, wait=isinstance(error, (Interrupted, BusyError)))
             raise
         self._removed(step, say)
 
-    def _removed(self, step: Callable[[str], None], say: Callable[[str, str], None]) -> None:
+    def _removed(
+        self, step: Callable[[str], None], say: Callable[[str, str], None], *, wait: bool = False
+    ) -> None:
         try:
+            if wait:
+                step("wait for the last request")
+                self._sleep(_SETTLE_S)
             self.remove(step, say)
         except NearmetalError as error:
             say(f"the demo left things in the cloud: {error.message}", f"remove: {self.command}")
