@@ -276,7 +276,9 @@ def test_spark_uses_the_addresses_of_the_fast_network(root: Path, service: str) 
 def test_the_daemons_of_spark_are_started_with_the_python_that_has_it() -> None:
     """The scripts of the package look for it with the `python3` of PATH, unless they are told."""
     units = {path.name: path.read_text() for path in PROGRAM.parent.glob("*.service")}
-    daemons = [text for text in units.values() if "ExecStart=/opt/nearmetal-spark/bin/spark" in text]
+    daemons = [
+        text for text in units.values() if "ExecStart=/opt/nearmetal-spark/bin/spark" in text
+    ]
     assert len(daemons) == 2
     install = units["nearmetal-spark-install.service"]
     assert "-m venv --system-site-packages /opt/nearmetal-spark\n" in install

@@ -92,7 +92,9 @@ def _handler(leases: Reservations) -> type[BaseHTTPRequestHandler]:
 
         def do_PUT(self) -> None:
             found = leases.leases[self.path.removeprefix("/v1/leases/")]
-            leases.prolonged.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            leases.prolonged.append(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            )
             self._answer(200, {"lease": found})
 
         def do_DELETE(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -56,16 +55,3 @@ def test_the_commands_of_the_greeting_run(first: Machine, command: str, words: s
 def test_other_commands_of_the_greeting_are_there(first: Machine) -> None:
     for program in ("mpi_window", "mpi_window-mpich", "nearmetal-info", "ibv_devices", "ip"):
         first.tell(f"bash -lc 'command -v {program}'")
-
-
-def test_the_host_of_virtual_machines_boots_with_what_its_greeting_names(tmp_path: Path) -> None:
-    yard = Yard(tmp_path, built_image(appliance="kvm-host"))
-    try:
-        host = yard.start("host", yard.seed("host", ("host",))).ready()
-        assert host.tell("cat /etc/motd").startswith("A host for virtual machines")
-        for program in ("qemu-system-x86_64", "libvirtd", "ibv_devices"):
-            host.tell(f"PATH=$PATH:/usr/sbin command -v {program}")
-        assert host.tell("ls -d /sys/kernel/iommu_groups /sys/bus/pci/devices")
-        assert "QEMU emulator" in host.tell("qemu-system-x86_64 --version")
-    finally:
-        yard.end()
