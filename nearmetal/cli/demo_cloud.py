@@ -15,7 +15,7 @@ from nearmetal.core.process import LocalRunner
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from nearmetal.cli.view import View
     from nearmetal.cluster.apply import Cluster
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
     from nearmetal.cluster.backends.openstack.visit import Visit
     from nearmetal.core.progress import Progress
+    from nearmetal.evidence import NodePair
 
-_STEPS = 6
-"""The most steps of a demo beside those of `measured`."""
+    Found = tuple[tuple[NodePair, ...], str]
+    Work = Callable[[Cluster, OpenstackSpec, Progress], Found]
+
+_STEPS = 7
+"""The most steps of a demo beside those of its work."""
 
 
 def on_cloud(args: argparse.Namespace, view: View) -> int:
@@ -55,7 +59,7 @@ def _remove(visit: Visit, args: argparse.Namespace, view: View) -> int:
     if visit.record() is not None:
         view.ask(f"remove the demo from cloud {visit.cloud}", yes=args.yes)
     with view.steps("demo --remove") as steps:
-        gone = visit.remove(steps.step)
+        gone = visit.remove(steps.step, view.warn)
     view.result({"removed": gone}, [f"removed {name}" for name in gone] or ["nothing to remove"])
     return ExitCode.DONE
 
@@ -69,11 +73,27 @@ class _Chosen(NamedTuple):
 
 
 def _demo(visit: Visit, args: argparse.Namespace, view: View) -> int:
-    from nearmetal.cluster.backends.openstack.offer import Wishes, choose, read_offer
     from nearmetal.cluster.backends.openstack.visit import NAME
 
     mpi = choose_mpis(args.mpi)[0]
     directory = run_directory(args.output, NAME)
+    # The cores of the servers are not known here, so there are no limits to measure.
+    launches = [one for one in demo_launches(mpi, args.blocks) if one.arm is not None]
+
+    def work(cluster: Cluster, spec: OpenstackSpec, steps: Progress) -> Found:
+        return measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
+
+    found = on_servers(visit, args, view, work, MEASURE_STEPS + len(launches))
+    return show_run(directory, mpi, *found, view)
+
+
+def on_servers(
+    visit: Visit, args: argparse.Namespace, view: View, work: Work, steps_of_work: int
+) -> Found:
+    """Make two servers, work on them, and remove them; returns what the work found."""
+    from nearmetal.cluster.backends.openstack.offer import Wishes, choose, read_offer
+    from nearmetal.cluster.backends.openstack.visit import NAME
+
     visit.refuse_foreign()
     wishes = Wishes(args.image, args.flavor, args.network, args.outside, args.apart)
     offer = read_offer(visit.session, wishes)
@@ -84,17 +104,13 @@ def _demo(visit: Visit, args: argparse.Namespace, view: View) -> int:
         image = _image(args.image if disk is None else str(disk))
         chosen = _Chosen(choose(visit.cloud, NAME, offer, wishes, image), disk, leased)
         _agree(visit, chosen, args, view)
-        # The cores of the servers are not known here, so there are no limits to measure.
-        launches = [one for one in demo_launches(mpi, args.blocks) if one.arm is not None]
         with view.steps("demo") as steps, ExitStack() as stack:
-            steps.begin(_STEPS + MEASURE_STEPS + len(launches))
+            steps.begin(_STEPS + steps_of_work)
             if args.keep:
                 stack.callback(view.note, f"the servers stay; remove them: {visit.command}")
             else:
                 stack.enter_context(visit.cleared(steps.step, view.warn))
-            cluster, spec = _made(visit, chosen, steps)
-            found = measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
-    return show_run(directory, mpi, *found, view)
+            return work(*_made(visit, chosen, steps), steps)
 
 
 def _image(name: str) -> ImageFile | str:
@@ -126,6 +142,7 @@ def _made(visit: Visit, chosen: _Chosen, steps: Progress) -> tuple[Cluster, Open
     if chosen.leased:
         steps.step("lease")
         spec = visit.leased(chosen.choice)
+    visit.settle(spec)
     steps.step("up: two servers")
     cluster = visit.cluster(spec)
     up(cluster, spec, progress=Part(steps))
@@ -184,4 +201,4 @@ def _agree(visit: Visit, chosen: _Chosen, args: argparse.Namespace, view: View) 
     view.ask(f"{first}make 2 servers on cloud {visit.cloud}", yes=args.yes)
     if old and not continued:
         with view.steps("demo --remove") as steps:
-            visit.remove(steps.step, keep=chosen.disk)
+            visit.remove(steps.step, view.warn, keep=chosen.disk)

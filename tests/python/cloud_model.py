@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +22,10 @@ class ModelCloud(CloudSession):
     """A session whose services are this object.
 
     `die_at`: the number of the step at which the requester dies; `how`: `before` the step has an
-    effect, `after` it, or `late`: the effect comes when `settle` is called.
+    effect, `after` it, or `late`: the effect comes when `settle` is called. `flavor`: of all servers.
     """
+
+    flavor = "small"
 
     def __init__(self) -> None:
         super().__init__("lab")
@@ -66,13 +68,16 @@ class ModelCloud(CloudSession):
             f"{k} {one.name}" for k, found in self.there.items() for one in found.values()
         )
 
-    def _make(self, kind: str, **values: Any) -> Any:
+    def _make(self, kind: str, ports: Sequence[str] = (), **values: Any) -> Any:
         def effect() -> SimpleNamespace | None:
             if kind == "subnet" and values["network_id"] not in self.there["network"]:
                 return None  # Neutron refuses it, and nobody reads the answer.
             self.made += 1
             one = SimpleNamespace(id=f"{kind}-{self.made}", created_at=f"{self.made:06}", **values)
             self.there[kind][one.id] = one
+            for port in ports:
+                if port in self.there["port"]:
+                    self.there["port"][port].device_id = one.id
             return one
 
         return self.step(effect)
@@ -108,21 +113,19 @@ class ModelCloud(CloudSession):
 
     def create_server(self, **words: Any) -> Any:
         group = words.pop("scheduler_hints", {}).get("group")
-        made = self._make(
+        return self._make(
             "server",
+            [port["port"] for port in words["networks"]],
             name=words["name"],
             metadata=words["metadata"],
             image={"id": words["image_id"]},
-            flavor={"original_name": "small", "vcpus": 1, "ram": 1},
+            flavor={"original_name": self.flavor, "vcpus": 1, "ram": 1},
             status="ACTIVE",
             launched_at="now",
             fault=None,
             key_name=None,
             group=group,
         )
-        for port in words["networks"]:
-            self.there["port"][port["port"]].device_id = made.id
-        return made
 
     def create_server_group(self, name: str, policy: str) -> Any:
         return self._make(

@@ -273,6 +273,19 @@ def test_spark_uses_the_addresses_of_the_fast_network(root: Path, service: str) 
     assert SECRET not in found["etc/motd.d/nearmetal"] + done.stdout + done.stderr
 
 
+def test_the_daemons_of_spark_are_started_with_the_python_that_has_it() -> None:
+    """The scripts of the package look for it with the `python3` of PATH, unless they are told."""
+    units = {path.name: path.read_text() for path in PROGRAM.parent.glob("*.service")}
+    daemons = [
+        text for text in units.values() if "ExecStart=/opt/nearmetal-spark/bin/spark" in text
+    ]
+    assert len(daemons) == 2
+    install = units["nearmetal-spark-install.service"]
+    assert "-m venv --system-site-packages /opt/nearmetal-spark\n" in install
+    for text in daemons:
+        assert "\nEnvironment=PYSPARK_PYTHON=/opt/nearmetal-spark/bin/python " in text
+
+
 def test_without_a_fast_network_spark_uses_the_other(root: Path, service: str) -> None:
     meta = {**BIG, "nm-b-0": "10.40.0.10", "nm-b-1": "10.40.0.11", "nm-b-10": "10.40.0.12"}
     assert run(root, service, {"name": "b-0", "meta": meta}).returncode == 0

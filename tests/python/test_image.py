@@ -330,4 +330,7 @@ def test_an_appliance_has_its_benchmarks_and_a_greeting_that_names_them() -> Non
 def test_a_host_of_virtual_machines_has_what_they_need() -> None:
     host = parts_here(appliance="kvm-host")
     assert system_key(host) == system_key(parts_here(["hypervisor"]))
-    assert "nearmetal host plan" in {i.path: i for i in host.items}["etc/motd"].content.decode()
+    greeting = {i.path: i for i in host.items}["etc/motd"].content.decode()
+    assert "nearmetal host plan" in greeting
+    # Nothing in the image loads them.
+    assert "modprobe -a kvm_intel kvm_amd 2>/dev/null; ls /dev/kvm" in greeting

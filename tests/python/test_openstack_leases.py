@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -115,10 +116,29 @@ def test_a_lease_is_asked_for_in_the_form_of_the_api(address: str, path: str) ->
     }
 
 
-def test_a_lease_of_an_interrupted_demo_is_used_again() -> None:
-    service = Service(listed(lease("STARTING")), listed(lease()))
+@pytest.mark.parametrize("states", [["STARTING", "ACTIVE"], ["ACTIVE"]])
+def test_a_lease_of_an_interrupted_demo_is_used_again_for_the_whole_time(states: list[str]) -> None:
+    looks = (listed(lease(status)) for status in states)
+    service = Service(*looks, answer(200, {"lease": lease()}))
     assert leases(service).take(NAME, ROOM, 120, CLOCK).status == "ACTIVE"
-    assert {method for method, *_ in service.requests} == {"get"}
+    *seen, last = service.requests
+    assert {method for method, *_ in seen} == {"get"}
+    assert last == ("put", f"/leases/{ID}", {"end_date": "2026-01-03 01:30"})
+
+
+@pytest.mark.parametrize(
+    ("together", "reason", "hint"),
+    [
+        (True, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
+        (True, "Not enough hosts available", "try later"),
+        (False, "affinity", "try later"),
+    ],
+)
+def test_a_refused_lease_has_a_remedy_that_fits(*, together: bool, reason: str, hint: str) -> None:
+    service = Service(listed(), answer(400, {"error_code": 400, "error_message": reason}))
+    with pytest.raises(BackendError, match="making a lease") as caught:
+        leases(service).take(NAME, replace(ROOM, together=together), 120, CLOCK)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("status", ["TERMINATED", "ERROR"])

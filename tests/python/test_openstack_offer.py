@@ -15,8 +15,10 @@ from nearmetal.cluster.backends.openstack.offer import (
     DemoChoice,
     Wishes,
     choose,
-    lets_ssh_in,
+    read_offer,
+    ssh_source,
 )
+from nearmetal.cluster.backends.openstack.session import CloudSession
 from nearmetal.core.errors import BackendError
 
 
@@ -24,8 +26,10 @@ def flavor(name: str, vcpus: int = 2, ram: int = 2048, disk: int = 20, **more: A
     return SimpleNamespace(id=f"id-{name}", name=name, vcpus=vcpus, ram=ram, disk=disk, **more)
 
 
-def network(name: str, *, default: bool = False) -> Any:
-    return SimpleNamespace(id=f"id-{name}", name=name, is_default=default)
+def network(name: str, *, default: bool = False, secured: bool = False) -> Any:
+    return SimpleNamespace(
+        id=f"id-{name}", name=name, is_default=default, is_port_security_enabled=secured
+    )
 
 
 FILE = SimpleNamespace(path="/c/demo.raw", min_disk=2)
@@ -107,12 +111,37 @@ def test_without_an_external_network_the_user_names_a_network() -> None:
     assert not any(node.floating for _, node in found.nodes)
 
 
-def test_a_project_that_lets_no_ssh_in_is_refused_unless_the_network_is_named() -> None:
-    offer = CloudOffer([GOOD], OFFER.outsides, ssh=False)
+@pytest.mark.parametrize("wish", [{}, {"network": "lab"}])
+def test_a_project_that_lets_no_ssh_in_is_refused(wish: dict[str, str]) -> None:
+    offer = CloudOffer([GOOD], OFFER.outsides, ssh=())
     with pytest.raises(BackendError, match="lets no ssh in") as caught:
-        chosen(offer)
+        chosen(offer, **wish)
     assert "openstack security group rule create" in caught.value.hint
-    assert chosen(offer, network="lab").spec.outside is None
+
+
+@pytest.mark.parametrize("wish", [{}, {"network": "lab"}])
+def test_a_project_that_lets_ssh_in_from_some_places_says_from_where(wish: dict[str, str]) -> None:
+    offer = CloudOffer([GOOD], OFFER.outsides, ssh=["192.0.2.0/24", "198.51.100.7/32"])
+    last = "ssh is let in from 192.0.2.0/24, 198.51.100.7/32 only: this machine must be there"
+    assert chosen(offer, **wish).lines[-1] == last
+    anywhere = CloudOffer([GOOD], OFFER.outsides, ssh=["0.0.0.0/0", "192.0.2.0/24"])
+    assert "ssh is" not in "".join(chosen(anywhere, **wish).lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "ssh"),
+    [("secured", []), ("id-secured", []), ("open", ["0.0.0.0/0"]), ("nix", ["0.0.0.0/0"])],
+)
+def test_the_rules_count_on_a_network_whose_ports_are_secured(name: str, ssh: list[str]) -> None:
+    nets = [network("secured", secured=True), network("open")]
+    session = CloudSession("lab")
+    group = SimpleNamespace(security_group_rules=[{**RULE, "ethertype": "IPv6"}])
+    session.__dict__["sdk"] = SimpleNamespace(
+        current_project_id="p",
+        compute=SimpleNamespace(flavors=lambda **_: [GOOD]),
+        network=SimpleNamespace(networks=lambda **_: nets, security_groups=lambda **_: [group]),
+    )
+    assert [*read_offer(session, Wishes(network=name)).ssh] == ssh
 
 
 RULE = {
@@ -126,20 +155,23 @@ RULE = {
 
 
 @pytest.mark.parametrize(
-    ("more", "lets"),
+    ("more", "source"),
     [
-        ({}, True),
-        ({"protocol": None, "port_range_min": None, "port_range_max": None}, True),
-        ({"port_range_min": 1, "port_range_max": 1024}, True),
-        ({"protocol": "udp"}, False),
-        ({"direction": "egress"}, False),
-        ({"ethertype": "IPv6"}, False),
-        ({"remote_group_id": "default"}, False),
-        ({"port_range_min": 80, "port_range_max": 80}, False),
+        ({}, "0.0.0.0/0"),
+        ({"protocol": None, "port_range_min": None, "port_range_max": None}, "0.0.0.0/0"),
+        ({"port_range_min": 1, "port_range_max": 1024}, "0.0.0.0/0"),
+        ({"remote_ip_prefix": "0.0.0.0/0"}, "0.0.0.0/0"),
+        ({"remote_ip_prefix": "192.0.2.0/24"}, "192.0.2.0/24"),
+        ({"remote_address_group_id": "4f0"}, "address group 4f0"),
+        ({"protocol": "udp"}, ""),
+        ({"direction": "egress"}, ""),
+        ({"ethertype": "IPv6"}, ""),
+        ({"remote_group_id": "default"}, ""),
+        ({"port_range_min": 80, "port_range_max": 80}, ""),
     ],
 )
-def test_which_rules_let_ssh_in(more: dict[str, Any], *, lets: bool) -> None:
-    assert lets_ssh_in({**RULE, **more}) is lets
+def test_from_where_a_rule_lets_ssh_in(more: dict[str, Any], source: str) -> None:
+    assert ssh_source({**RULE, **more}) == source
 
 
 def test_servers_are_on_one_hypervisor_or_apart() -> None:

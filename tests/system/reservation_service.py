@@ -31,6 +31,7 @@ class Reservations:
     project: str
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    prolonged: list[dict[str, Any]] = field(default_factory=list)
 
     def make(self, body: dict[str, Any]) -> dict[str, Any]:
         self.requests.append(body)
@@ -88,6 +89,13 @@ def _handler(leases: Reservations) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._answer(201, {"lease": leases.make(body)})
+
+        def do_PUT(self) -> None:
+            found = leases.leases[self.path.removeprefix("/v1/leases/")]
+            leases.prolonged.append(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            )
+            self._answer(200, {"lease": found})
 
         def do_DELETE(self) -> None:
             found = leases.remove(self.path.removeprefix("/v1/leases/"))

@@ -29,6 +29,7 @@ _STARTS = ("CREATING", "PENDING", "STARTING", "UPDATING")
 """States that become ACTIVE by themselves."""
 
 _LOOK_S, _START_S = 2.0, 300.0
+_DATE = "%Y-%m-%d %H:%M"
 _LIST = "openstack reservation lease list"
 
 
@@ -91,6 +92,13 @@ def _refusal(answer: Any) -> str:
         return ""
 
 
+def _remedy(message: str, room: LeasedRoom) -> str:
+    """Return what helps if Blazar refuses a lease. Pure."""
+    if room.together and "affinity" in message:
+        return "this Blazar leases no room on one hypervisor: use --apart"
+    return "the hypervisors for leases may be full: try later, or with a smaller --flavor"
+
+
 class Leases:
     """The leases of a project."""
 
@@ -132,26 +140,29 @@ class Leases:
             raise strange("a lease") from error
 
     def take(self, name: str, room: LeasedRoom, minutes: int, clock: datetime) -> Lease:
-        """Return a lease that holds the room now: the one of this name, or a new one.
+        """Return a lease that holds the room for these minutes: the one of this name, or a new one.
 
         `clock`: the time in UTC. Raises BackendError if Blazar has no room, or does not start it.
         """
+        end = (clock + timedelta(minutes=minutes)).strftime(_DATE)
         for old in self.find(name):
             if old.status == "ACTIVE" or old.status in _STARTS:
-                return self._started(name, old)
+                lease = self._started(name, old)
+                # Else it may end amid the work, and Blazar then deletes the servers.
+                self._ask("prolonging a lease", "put", f"/{lease.identity}", json={"end_date": end})
+                return lease
             self._remove(old)
         body = {
             "name": name,
             "start_date": "now",
-            "end_date": (clock + timedelta(minutes=minutes)).strftime("%Y-%m-%d %H:%M"),
+            "end_date": end,
             "reservations": [room.reservation()],
             "events": [],
         }
         try:
             made = self._ask("making a lease", "post", json=body)
         except BackendError as error:
-            hint = "the hypervisors for leases may be full: try later, or with a smaller --flavor"
-            raise type(error)(error.message, error.hint or hint) from error
+            raise type(error)(error.message, error.hint or _remedy(error.message, room)) from error
         try:
             lease = read_lease(made["lease"])
         except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -25,14 +25,12 @@ LEAST_MEMORY = 1024
 
 SUBNET = "10.77.0.0/24"
 _SSH = 22
+_ANYWHERE = "0.0.0.0/0"
 _FOREIGN = ("pci_passthrough:", "accel:", "resources:CUSTOM_")
 """Begins of the properties of flavors with devices, or of bare-metal machines."""
 
 _LARGER = "name a larger one with --flavor, or ask the operator of the cloud for one"
-_OPEN = (
-    "allow it: openstack security group rule create --protocol tcp --dst-port 22 default; or use "
-    "--network with a network that this machine reaches"
-)
+_OPEN = "allow it: openstack security group rule create --protocol tcp --dst-port 22 default"
 
 
 @dataclass(frozen=True)
@@ -48,11 +46,14 @@ class Wishes:
 
 @dataclass(frozen=True)
 class CloudOffer:
-    """What a project sees of its cloud, as openstacksdk has it."""
+    """What a project sees of its cloud, as openstacksdk has it.
+
+    `ssh`: from where the default security group lets ssh in.
+    """
 
     flavors: Sequence[Any] = ()
     outsides: Sequence[Any] = ()
-    ssh: bool = True
+    ssh: Sequence[str] = (_ANYWHERE,)
 
 
 @dataclass(frozen=True)
@@ -69,27 +70,39 @@ def read_offer(session: CloudSession, wishes: Wishes) -> CloudOffer:
     sdk = session.sdk
     with session.asking("reading the flavors"):
         flavors = [checked("flavor", one) for one in sdk.compute.flavors(details=True)]
-    if wishes.network is not None:
-        return CloudOffer(flavors)
-    with session.asking("reading the external networks"):
-        outsides = [checked("network", n) for n in sdk.network.networks(is_router_external=True)]
+    outsides: list[Any] = []
+    if wishes.network is None:
+        with session.asking("reading the external networks"):
+            found = sdk.network.networks(is_router_external=True)
+            outsides = [checked("network", one) for one in found]
+    else:
+        with session.asking("reading the networks"):
+            found = [checked("network", one) for one in sdk.network.networks()]
+        own = [one for one in found if wishes.network in (one.name, one.id)]
+        # A missing network is the error of the plan.
+        if not any(one.is_port_security_enabled for one in own):
+            return CloudOffer(flavors)
     project = session.project
     with session.asking("reading the rules of the default security group"):
         groups = list(sdk.network.security_groups(name="default", project_id=project))
         rules = [rule for group in groups for rule in group.security_group_rules or ()]
-        return CloudOffer(flavors, outsides, any(map(lets_ssh_in, rules)))
+        return CloudOffer(flavors, outsides, sorted({*map(ssh_source, rules)} - {""}))
 
 
-def lets_ssh_in(rule: Any) -> bool:
-    """Whether a rule of a security group lets ssh in from anywhere. Pure."""
+def ssh_source(rule: Any) -> str:
+    """Return from where a rule of a security group lets ssh in, "" for nowhere. Pure."""
     if not isinstance(rule, dict):
         raise strange("a rule of a security group")
     if rule.get("direction") != "ingress" or rule.get("ethertype") != "IPv4":
-        return False
+        return ""
     if rule.get("remote_group_id") or rule.get("protocol") not in (None, "tcp", "6"):
-        return False
+        return ""
     low, high = rule.get("port_range_min"), rule.get("port_range_max")
-    return (low is None or low <= _SSH) and (high is None or high >= _SSH)
+    if (low is not None and low > _SSH) or (high is not None and high < _SSH):
+        return ""
+    if some := rule.get("remote_address_group_id"):
+        return printable(f"address group {some}")
+    return printable(str(rule.get("remote_ip_prefix") or _ANYWHERE))
 
 
 def size_text(flavor: Any) -> str:
@@ -170,11 +183,27 @@ def _flavor(flavors: Iterable[Any], name: str | None, disk: int) -> tuple[Any, s
     return best, f"the smallest with {need}"
 
 
+def _ssh_lines(offer: CloudOffer) -> list[str]:
+    """Return a line about a security group that lets ssh in from some places only."""
+    if not offer.ssh:
+        raise BackendError(
+            "the default security group of the project lets no ssh in (TCP port 22), so the servers "
+            "could not be entered",
+            _OPEN,
+        )
+    if _ANYWHERE in offer.ssh:
+        return []
+    return [f"ssh is let in from {', '.join(offer.ssh)} only: this machine must be there"]
+
+
 def _network(offer: CloudOffer, wishes: Wishes) -> tuple[dict[str, Any], list[str]]:
     """Return the networks of the spec, and lines about them."""
     if wishes.network is not None:
         line = f"network {wishes.network} (as you say), without floating addresses"
-        return {"networks": [{"name": "mpi", "existing": wishes.network}]}, [line]
+        return {"networks": [{"name": "mpi", "existing": wishes.network}]}, [
+            line,
+            *_ssh_lines(offer),
+        ]
     outside, why = wishes.outside, "as you say"
     if outside is None:
         names = sorted(str(one.name or one.id) for one in offer.outsides)
@@ -188,11 +217,6 @@ def _network(offer: CloudOffer, wishes: Wishes) -> tuple[dict[str, Any], list[st
         why = "the default" if default else "the only one" if len(names) == 1 else "the first"
         if len(names) > 1:
             why += f" of {len(names)}"
-    if not offer.ssh:
-        raise BackendError(
-            "the default security group of the project lets no ssh in (TCP port 22), so the servers "
-            "could not be entered",
-            _OPEN,
-        )
     made = {"networks": [{"name": "mpi", "subnet": SUBNET}], "outside": outside}
-    return made, [f"a network {SUBNET}, a router and a floating address of {outside} ({why})"]
+    line = f"a network {SUBNET}, a router and a floating address of {outside} ({why})"
+    return made, [line, *_ssh_lines(offer)]

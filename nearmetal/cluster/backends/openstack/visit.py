@@ -8,6 +8,7 @@ next demo, or `demo --remove`, finds what an interrupted demo has left.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -20,12 +21,12 @@ from nearmetal.cluster.apply import Cluster, down
 from nearmetal.cluster.backends.openstack.driver import open_backend
 from nearmetal.cluster.backends.openstack.leases import LeasedRoom, Leases
 from nearmetal.cluster.backends.openstack.offer import SERVERS, DemoChoice
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import BusyError, CloudSession
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.registration import from_canonical
 from nearmetal.cluster.store import Store
 from nearmetal.config.model import Model
-from nearmetal.core.errors import NearmetalError, StateError
+from nearmetal.core.errors import Interrupted, NearmetalError, StateError
 from nearmetal.core.files import MAX_STATE, read_regular, remove_file, replace_file
 from nearmetal.core.process import Runner
 
@@ -34,9 +35,15 @@ NAME = "cloud-demo"
 
 LEASE_MINUTES = 120
 
+_SETTLE_S = 5.0
+"""Seconds in which a request without an answer may still make something."""
+
 
 class VisitRecord(Model):
-    """The record of a demo. `asked`: its spec before a lease, and `spec` the one that is made."""
+    """The record of a demo.
+
+    `asked`: its spec before a lease, and `spec` the one that is made. `leased`: a lease was asked for.
+    """
 
     version: Literal[1] = 1
     cloud: str
@@ -45,13 +52,21 @@ class VisitRecord(Model):
     asked: str
     spec: str
     disk: str | None = None
+    leased: bool = False
 
 
 class Visit:
     """The demo on one cloud."""
 
-    def __init__(self, cloud: str, store: Store, runner: Runner) -> None:
-        self.cloud, self.store, self._runner = cloud, store, runner
+    def __init__(
+        self,
+        cloud: str,
+        store: Store,
+        runner: Runner,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.cloud, self.store, self._runner, self._sleep = cloud, store, runner, sleep
         self.session = CloudSession(cloud)
         self.leases = Leases(self.session)
 
@@ -75,16 +90,20 @@ class Visit:
         try:
             found = VisitRecord.model_validate_json(text)
         except ValidationError as error:
-            raise StateError(
-                f"{self._path} is damaged",
-                f"remove the cluster with `nearmetal down {NAME}`, then this file",
-            ) from error
+            raise self._damage() from error
         if found.cloud != self.cloud:
             raise StateError(
                 f"an earlier demo has left servers on cloud {found.cloud}",
                 f"remove them: nearmetal demo --cloud {found.cloud} --remove",
             )
         return found
+
+    def _damage(self) -> StateError:
+        return StateError(
+            f"{self._path} is damaged",
+            f"remove the cluster with `nearmetal down {NAME}`, then this file; its lease "
+            "ends by itself",
+        )
 
     def _write(self, record: VisitRecord) -> None:
         replace_file(self._path, record.model_dump_json() + "\n")
@@ -131,10 +150,25 @@ class Visit:
     def leased(self, choice: DemoChoice) -> OpenstackSpec:
         """Take a lease; returns the spec whose servers are in it."""
         record = self._known()
+        self._write(record.model_copy(update={"leased": True}))
         room = LeasedRoom.of(SERVERS, choice.flavor, together=not choice.spec.apart)
         lease = self.leases.take(record.lease, room, LEASE_MINUTES, datetime.now(UTC))
-        spec = choice.spec.model_copy(update={"flavor": lease.flavor})
-        self._write(record.model_copy(update={"spec": spec.canonical()}))
+        return choice.spec.model_copy(update={"flavor": lease.flavor})
+
+    def settle(self, spec: OpenstackSpec) -> None:
+        """Write the spec that is made now. What an earlier lease has left is removed first."""
+        record, text = self._known(), spec.canonical()
+        if record.spec != text:
+            self.remove_cluster(self._spec_of(record))
+            self._write(record.model_copy(update={"spec": text}))
+
+    def _spec_of(self, record: VisitRecord) -> OpenstackSpec:
+        try:
+            spec = from_canonical(record.spec)
+        except ValueError as error:
+            raise self._damage() from error
+        if not isinstance(spec, OpenstackSpec) or spec.name != NAME:
+            raise self._damage()
         return spec
 
     def _known(self) -> VisitRecord:
@@ -143,10 +177,15 @@ class Visit:
             raise StateError("the record of the demo was removed meanwhile", "repeat the command")
         return record
 
-    def remove(self, step: Callable[[str], None], keep: Path | None = None) -> list[str]:
+    def remove(
+        self,
+        step: Callable[[str], None],
+        say: Callable[[str, str], None],
+        keep: Path | None = None,
+    ) -> list[str]:
         """Remove everything that a demo has made, and the record last; returns what there was.
 
-        `keep`: the disk that the next demo uploads.
+        `say` takes a warning. `keep`: the disk that the next demo uploads.
         """
         record = self.record()
         if record is None:
@@ -157,16 +196,19 @@ class Visit:
                 "correct clouds.yaml, and repeat the command",
             )
         gone = []
-        spec = from_canonical(record.spec)
-        assert isinstance(spec, OpenstackSpec)  # noqa: S101 - the backend that it names
         step("remove the servers")
-        if self.remove_cluster(spec):
+        if self.remove_cluster(self._spec_of(record)):
             gone.append(f"cluster {NAME}")
-        # A cloud without the service has no lease, and its catalogue was read before one was made.
         if self.leases.offered():
             step("remove the lease")
             if self.leases.remove(record.lease):
                 gone.append(f"lease {record.lease}")
+        elif record.leased:
+            say(
+                f"the catalogue of cloud {self.cloud} has no reservation service any more: lease "
+                f"{record.lease} may last up to {LEASE_MINUTES // 60} hours",
+                "when the service is back, `openstack reservation lease delete` removes it",
+            )
         disk = Path(record.disk) if record.disk is not None else None
         if disk is not None and disk != keep and disk.exists():
             step("remove the disk")
@@ -182,16 +224,21 @@ class Visit:
         """Remove everything at the end of the block. If that fails, say what removes it."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             # The error of the block is the one that counts.
             with suppress(NearmetalError):
-                self._removed(step, say)
+                self._removed(step, say, wait=isinstance(error, (Interrupted, BusyError)))
             raise
         self._removed(step, say)
 
-    def _removed(self, step: Callable[[str], None], say: Callable[[str, str], None]) -> None:
+    def _removed(
+        self, step: Callable[[str], None], say: Callable[[str, str], None], *, wait: bool = False
+    ) -> None:
         try:
-            self.remove(step)
+            if wait:
+                step("wait for the last request")
+                self._sleep(_SETTLE_S)
+            self.remove(step, say)
         except NearmetalError as error:
             say(f"the demo left things in the cloud: {error.message}", f"remove: {self.command}")
             raise
