@@ -18,9 +18,10 @@ from nearmetal.computed.domains import ServerDomain
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import GroupSegment, Holdings, PartHolding, PartPhase
 from nearmetal.computed.segment_files import SegmentFiles, new_name
-from nearmetal.computed.servers import Deadline, SeenServer
+from nearmetal.computed.servers import SeenServer
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.config.size import format_size
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import CommandError, NearmetalError
 from nearmetal.core.text import printable
 

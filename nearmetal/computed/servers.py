@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
 from nearmetal.cluster.backends.libvirt.machine import SegmentView
 from nearmetal.computed.domains import ServerDomain, empty_ports, read_server
 from nearmetal.core.errors import BackendError
-from nearmetal.core.extras import ExtraError
 
 _RUNNING = (1, 2)
 """libvirt's states `running` and `blocked`."""
 
 _DEVICES, _OBJECTS = "/machine/peripheral", "/objects"
-_KEEPALIVE_S, _KEEPALIVE_TRIES = 5, 3
-
-_Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True)
@@ -36,49 +31,8 @@ class SeenServer:
     fault: str = ""
 
 
-class Deadline:
-    """Calls that may never return, because a QEMU hangs: each has a thread and a time."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._busy: dict[str, threading.Thread] = {}
-
-    def call(self, key: str, what: str, work: Callable[[], _Given]) -> _Given:
-        """Return what `work` returns, or raise what it raises; BackendError after the time.
-
-        Until such a late call ends, no other call of the same key begins.
-        """
-        late = self._busy.get(key)
-        if late is not None and late.is_alive():
-            raise BackendError(f"{what} has not answered yet")
-        results: list[_Given] = []
-        faults: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                results.append(work())
-            except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
-                faults.append(error)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(self._limit_s)
-        if thread.is_alive():
-            self._busy[key] = thread
-            raise BackendError(f"{what} does not answer within {self._limit_s:g} s")
-        self._busy.pop(key, None)
-        if faults:
-            raise faults[0]
-        return results[0]
-
-
 class ServerHypervisor(Hypervisor):
     """A connection to the libvirt of this hypervisor."""
-
-    def __init__(self, uri: str) -> None:
-        """Connect, ready for events; raises BackendError with a remedy."""
-        listen()
-        super().__init__(uri)
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake`, in another thread, after each event of a domain, and when the link breaks."""
@@ -88,18 +42,10 @@ class ServerHypervisor(Hypervisor):
 
         kinds = ("LIFECYCLE", "DEVICE_REMOVED", "METADATA_CHANGE")
         with self._asking("cannot watch its domains"):
-            self._link.setKeepAlive(_KEEPALIVE_S, _KEEPALIVE_TRIES)
             self._link.registerCloseCallback(on_event, None)
             for kind in kinds:
                 number = getattr(self._api, f"VIR_DOMAIN_EVENT_ID_{kind}")
                 self._link.domainEventRegisterAny(None, number, on_event, None)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the connection still stands."""
-        with contextlib.suppress(self._api.libvirtError):
-            return bool(self._link.isAlive())
-        return False
 
     def owner(self) -> tuple[int, int]:
         """Return user and group of QEMU."""
@@ -194,24 +140,3 @@ def _strange() -> Iterator[None]:
         yield
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise BackendError("its QEMU gives an answer of another form") from error
-
-
-_listening = threading.Event()
-
-
-def listen() -> None:
-    """Start the thread that receives libvirt's events: before the first connection, and once."""
-    if _listening.is_set():
-        return
-    try:
-        import libvirt  # noqa: PLC0415 - only where the service runs
-    except ImportError as error:
-        raise ExtraError("libvirt", "nearmetal-computed", error) from error
-    _listening.set()
-    libvirt.virEventRegisterDefaultImpl()
-
-    def loop() -> None:
-        while True:
-            libvirt.virEventRunDefaultImpl()
-
-    threading.Thread(target=loop, daemon=True).start()

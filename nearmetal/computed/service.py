@@ -15,8 +15,9 @@ from nearmetal.computed.domains import is_id
 from nearmetal.computed.holdings import Holdings, PartHolding
 from nearmetal.computed.keeper import LIMIT_S, GroupSource, PartKeeper, ServerPlace
 from nearmetal.computed.segment_files import SegmentFiles
-from nearmetal.computed.servers import Deadline, ServerHypervisor
+from nearmetal.computed.servers import ServerHypervisor
 from nearmetal.computed.settings import ComputedSettings
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.files import read_json, replace_file
 from nearmetal.core.lock import locked

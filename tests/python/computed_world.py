@@ -12,9 +12,10 @@ from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
 from nearmetal.computed.keeper import PartKeeper
 from nearmetal.computed.segment_files import SegmentFiles
-from nearmetal.computed.servers import Deadline, SeenServer
+from nearmetal.computed.servers import SeenServer
 from nearmetal.computed.service import read_status
 from nearmetal.computed.settings import ComputedSettings
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner
 

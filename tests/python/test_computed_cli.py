@@ -15,8 +15,8 @@ import pytest
 
 from nearmetal.cli.main import main
 from nearmetal.cluster.backends.libvirt.machine import SegmentView
-from nearmetal.computed.servers import Deadline
 from nearmetal.computed.service import ComputedService, give, is_withheld, withheld, withhold
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError, LockedError, StateError
 from nearmetal.core.lock import locked
 from tests.python.computed_world import World, _Place, service, uuid

@@ -11,8 +11,8 @@ import pytest
 
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.domains import MAX_DOCUMENT, NOVA, empty_ports, read_server
-from nearmetal.computed.servers import Deadline
 from nearmetal.computed.settings import check_private, read_settings
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError, NearmetalError, PasswordError
 
 SERVER = "8f0e6a2c-8d1b-4b6c-9f5c-0a4f1f4d2c11"

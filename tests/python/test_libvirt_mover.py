@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
-from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
@@ -178,6 +178,9 @@ class Api:
     def __getattr__(self, name: str) -> int:
         return len(name)
 
+    def open(self, uri: str) -> SimpleNamespace:
+        return SimpleNamespace(uri=uri, close=lambda: None)
+
 
 @dataclass
 class Endless:
@@ -197,12 +200,30 @@ class Endless:
         self.aborted.set()
 
 
-def migrate(domain: Endless, limit_s: float, halt: threading.Event | None = None) -> None:
-    link = object.__new__(Hypervisor)
-    link.uri, link._api = "test:///x", Api()
-    link._link = SimpleNamespace(lookupByName=lambda _: domain)
+class Alive(threading.Event):
+    """A connection that keepalive gives up when this is set."""
+
+    def isAlive(self) -> bool:  # noqa: N802 - libvirt's name
+        return not self.is_set()
+
+
+def hypervisor(uri: str, link: object) -> Hypervisor:
+    made = object.__new__(Hypervisor)
+    made.uri, made._api, made._link = uri, Api(), link
+    made.limits = LinkLimits(open_s=0.1, left_s=0.2)
+    return made
+
+
+def migrate(
+    domain: Endless,
+    limit_s: float,
+    halt: threading.Event | None = None,
+    lost: Alive | None = None,
+) -> None:
+    link = hypervisor("test:///x", SimpleNamespace(lookupByName=lambda _: domain))
+    target = hypervisor("test:///y", lost or Alive())
     halt = halt or threading.Event()
-    link.migrate(NAME, link, "<domain/>", "tcp://h2", tls=False, limit_s=limit_s, halt=halt)
+    link.migrate(NAME, target, "<domain/>", "tcp://h2", tls=False, limit_s=limit_s, halt=halt)
 
 
 def test_a_migration_that_is_late_is_aborted_as_soon_as_that_is_possible() -> None:
@@ -235,6 +256,47 @@ def test_an_interrupted_migration_is_aborted_and_not_waited_for() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert domain.aborted.is_set()
+
+
+@dataclass
+class Unanswered(Endless):
+    """A domain whose migration never ends: the answer of the destination is lost on its way."""
+
+    carriers: list[object] = field(default_factory=list)
+
+    def migrate3(self, *given: object) -> None:
+        self.carriers.append(given[0])
+        self.aborted.wait(30)
+
+
+def test_a_lost_destination_ends_a_migration_without_a_verdict() -> None:
+    """libvirt itself is not told: it would continue the source while the copy may run."""
+    domain, lost = Unanswered(refusals=1 << 30), Alive()
+    threading.Timer(0.1, lost.set).start()
+    with pytest.raises(BackendError, match=rf"test:///y was lost while {NAME} migrated to it"):
+        migrate(domain, 600, lost=lost)
+    # The connection of the migration is not that whose keepalive ends it.
+    assert domain.carriers
+    assert lost not in domain.carriers
+    # It was asked to end at the source.
+    assert domain.refusals < 1 << 30
+    domain.aborted.set()
+
+
+def test_a_migration_that_ends_after_its_destination_was_lost_has_its_own_error() -> None:
+    domain, lost = Endless(), Alive()
+    lost.set()
+    with pytest.raises(BackendError, match=r"cannot migrate .*: aborted by the client"):
+        migrate(domain, 600, lost=lost)
+
+
+def test_a_connection_that_is_not_made_in_time_is_named() -> None:
+    release = threading.Event()
+    link = hypervisor("qemu+ssh://root@h2/system", None)
+    link._api = SimpleNamespace(open=lambda _: release.wait(30), libvirtError=LibvirtError)
+    with pytest.raises(BackendError, match=r"root@h2/system does not answer within 0\.1 s"):
+        link.connect()
+    release.set()
 
 
 # Guests that cannot be asked

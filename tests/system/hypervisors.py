@@ -215,6 +215,26 @@ def bridged(
         shutil.rmtree(top, ignore_errors=True)
 
 
+DROP = """\
+table inet nearmetal_cut {{
+  chain from {{ type filter hook output priority 0; tcp sport {port} drop; }}
+  chain to {{ type filter hook input priority 0; tcp dport {port} drop; }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def cut_off(host: Hypervisor, port: int = 22) -> Iterator[None]:
+    """Drop each packet of a TCP port of a host that has its own network, without an answer."""
+    nft = ["ip", "netns", "exec", host.netns, "nft"]
+    rules = DROP.format(port=port).encode()
+    subprocess.run([*nft, "-f", "-"], input=rules, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*nft, "delete", "table", "inet", "nearmetal_cut"], check=True)
+
+
 def need() -> None:
     """Leave the test or module unless this machine has what virtual machines need."""
     if os.geteuid() != 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shlex
 import threading
 import time
@@ -20,6 +21,7 @@ from xml.etree import ElementTree as ET
 
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark, SegmentView
 from nearmetal.cluster.move.phases import Presence
+from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError
 from nearmetal.core.extras import ExtraError
 
@@ -42,6 +44,19 @@ _DEVICES, _OBJECTS = "/machine/peripheral", "/objects"
 """Places of QEMU's named devices, and of its objects."""
 
 _PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class LinkLimits:
+    """How long a hypervisor may be silent. Times in seconds."""
+
+    open_s: float = 60.0
+    """Time in which a connection is made."""
+    silent_s: int = 5
+    nr_questions: int = 5
+    """libvirt asks after `silent_s`, and gives the connection up after so many without an answer."""
+    left_s: float = 10.0
+    """Time for a migration to end at the source after the destination was lost."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +137,30 @@ def _module() -> ModuleType:
     except ImportError as error:
         raise ExtraError("libvirt", "backend libvirt", error) from error
     libvirt.registerErrorHandler(_silent, None)
+    _listen(libvirt)
     found: ModuleType = libvirt
     return found
+
+
+_listening = threading.Lock()
+_listeners: list[threading.Thread] = []
+
+
+def _listen(api: Any) -> None:
+    """Start the thread that runs libvirt's event loop: before the first connection, and once.
+
+    Keepalive needs it on both sides: a daemon watches only clients that have such a loop.
+    """
+
+    def loop() -> None:
+        while True:
+            api.virEventRunDefaultImpl()
+
+    with _listening:
+        if not _listeners:
+            api.virEventRegisterDefaultImpl()
+            _listeners.append(threading.Thread(target=loop, daemon=True))
+            _listeners[0].start()
 
 
 def _silent(_context: object, _error: object) -> None:
@@ -155,14 +192,34 @@ def _version(number: int) -> str:
 class Hypervisor:
     """An open connection. Errors are BackendError, with the URI and libvirt's words."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, limits: LinkLimits = LinkLimits()) -> None:
         """Connect; raises BackendError with a remedy."""
         self.uri = uri
+        self.limits = limits
         self._api: Any = _module()
+        self._link: Any = self.connect()
         try:
-            self._link: Any = self._api.open(uri)
+            self._link.setKeepAlive(limits.silent_s, limits.nr_questions)
         except self._api.libvirtError as error:
-            raise explain(uri, error.get_error_message() or str(error)) from error
+            if error.get_error_code() != self._api.VIR_ERR_NO_SUPPORT:
+                raise explain(uri, error.get_error_message() or str(error)) from error
+            # A driver without a daemon.
+
+    def connect(self) -> Any:
+        """Return a new connection, without keepalive."""
+        what = f"libvirt at {self.uri}"
+        try:
+            made = Deadline(self.limits.open_s)
+            return made.call(self.uri, what, lambda: self._api.open(self.uri))
+        except self._api.libvirtError as error:
+            raise explain(self.uri, error.get_error_message() or str(error)) from error
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection still stands."""
+        with contextlib.suppress(self._api.libvirtError):
+            return bool(self._link.isAlive())
+        return False
 
     def close(self) -> None:
         """Close the connection."""
@@ -357,7 +414,8 @@ class Hypervisor:
     ) -> None:
         """Move a running domain. `uri`: where the target takes the memory of machines.
 
-        `halt`: cancels it from another thread.
+        `halt`: cancels it from another thread. BackendError, too, if the target is lost meanwhile:
+        then the machine may run there.
         """
         api = self._api
         flags = (
@@ -367,32 +425,34 @@ class Hypervisor:
         wishes = {api.VIR_MIGRATE_PARAM_DEST_XML: document, api.VIR_MIGRATE_PARAM_URI: uri}
         with self._asking(f"cannot find {name}"):
             domain = self._link.lookupByName(name)
+        # If the answer is lost that the copy runs, libvirt lets the source run, too. So it never
+        # learns by a keepalive that the target is lost: the other connection does.
+        carrier = target.connect()
         over, failures = threading.Event(), list[Exception]()
 
         def copy() -> None:
             try:
-                domain.migrate3(target.connection, wishes, flags)
+                domain.migrate3(carrier, wishes, flags)
             except Exception as error:  # noqa: BLE001 - raised below, in the thread that waits
                 failures.append(error)
             finally:
                 over.set()
-
-        def abort() -> None:
-            # Before the copy begins there is nothing to abort yet, so the request is repeated.
-            while not over.is_set():
-                with contextlib.suppress(api.libvirtError):
-                    domain.abortJob()
-                over.wait(_PAUSE_S)
 
         # No signal reaches Python while it waits in libvirt.
         threading.Thread(target=copy, daemon=True).start()
         late = False
         try:
             end = time.monotonic() + limit_s
-            while not (over.wait(_PAUSE_S) or halt.is_set() or late):
+            while not (over.wait(_PAUSE_S) or halt.is_set() or late) and target.alive:
                 late = time.monotonic() >= end
         finally:
-            abort()
+            self._abort(domain, over, target)
+        if not over.is_set():
+            # The thread has the connection until this process ends. Then the source decides nothing
+            # alone: a machine that was copied stands still there until the next command.
+            raise BackendError(f"{target.uri} was lost while {name} migrated to it")
+        with contextlib.suppress(api.libvirtError):
+            carrier.close()
         try:
             with self._asking(f"cannot migrate {name}"):
                 for failure in failures:
@@ -405,10 +465,16 @@ class Hypervisor:
                 ) from error
             raise
 
-    @property
-    def connection(self) -> Any:
-        """The connection, as libvirt's own calls of another hypervisor take it."""
-        return self._link
+    def _abort(self, domain: Any, over: threading.Event, target: Hypervisor) -> None:
+        """Abort a migration, and wait until it is over; not for long if the target is lost."""
+        end = math.inf
+        while not over.is_set() and time.monotonic() < end:
+            if end == math.inf and not target.alive:
+                end = time.monotonic() + self.limits.left_s
+            # Before the copy begins there is nothing to abort yet, so the request is repeated.
+            with contextlib.suppress(self._api.libvirtError):
+                domain.abortJob()
+            over.wait(_PAUSE_S)
 
     def _monitor(self, domain: Any, command: str, **arguments: Any) -> Any:
         """Send a command to QEMU; return its answer."""
