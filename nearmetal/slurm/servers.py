@@ -101,10 +101,11 @@ def open_cluster(one: JobServers, root: Path) -> Cluster:
 
 @dataclass(frozen=True)
 class ServerStore:
-    """The records of this node, and the removal of what they say."""
+    """The records of this node, and the removal of what they say. `most_s`: how long it may take."""
 
     root: Path = STORE
     opening: Opener = open_cluster
+    most_s: float = MOST_S
 
     def path_of(self, one: JobServers) -> Path:
         """Return the path of a record."""
@@ -162,7 +163,7 @@ class ServerStore:
             one = self._ending(one)
             self.keep(one)
         try:
-            with _at_most(MOST_S):
+            with _at_most(self.most_s):
                 self._remove(one)
         except (NearmetalError, OSError) as error:
             fault = printable(" ".join(str(error).split()))[:_MAX_FAULT]

@@ -23,7 +23,6 @@ from nearmetal.cluster.backends.openstack.guests import ServerGuests
 from nearmetal.cluster.backends.openstack.world import Catalog
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import BackendError, SlurmError, SpecError
-from nearmetal.core.files import replace_file
 from nearmetal.core.process import Command, Completed, LocalRunner
 from nearmetal.slurm import cloud, servers
 from nearmetal.slurm.backend import ThisNode, leaks, reclaim_ended
@@ -83,6 +82,31 @@ class SteppedStore(ServerStore):
         self.cloud.step(lambda: ServerStore.forget(self, one))
 
 
+@dataclass(frozen=True)
+class LateStore(ServerStore):
+    """Records of which others go while one is written."""
+
+    other: JobServers | None = None
+
+    def path_of(self, one: JobServers) -> Path:
+        if self.other is not None and one != self.other:
+            ServerStore(self.root).forget(self.other)
+        return super().path_of(one)
+
+
+class HangingCloud(ModelCloud):
+    """A cloud that may not answer, for a library that goes on after any error."""
+
+    hangs = False
+
+    def servers(self, **words: Any) -> list[Any]:
+        if self.hangs:
+            with contextlib.suppress(Exception):
+                time.sleep(60)
+            time.sleep(60)
+        return super().servers(**words)
+
+
 @dataclass
 class Site:
     """A node of Slurm with records of its own, beside a cloud."""
@@ -100,7 +124,7 @@ class Site:
 
     @property
     def stepped(self) -> ServerStore:
-        return SteppedStore(self.root, self.opened, self.cloud)
+        return SteppedStore(self.root, self.opened, cloud=self.cloud)
 
     @property
     def node(self) -> ThisNode:
@@ -261,17 +285,10 @@ def test_servers_are_on_record_before_anything_is_made_and_until_all_is_gone(sit
     assert site.files() == ["jobs"]
 
 
-def test_the_end_of_one_job_takes_no_directory_from_another(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_one_job_takes_no_directory_from_another(site: Site) -> None:
     first = site.prepared(7)
-
-    def late(path: Path, text: str) -> None:
-        site.store.forget(first)
-        replace_file(path, text)
-
-    monkeypatch.setattr("nearmetal.slurm.servers.replace_file", late)
-    second = site.prepared(8)
+    second = replace(first, job=8, name="job-8-x")
+    LateStore(site.root, site.opened, other=first).keep(second)
     assert [*site.store.every()] == [second]
 
 
@@ -372,26 +389,18 @@ def test_a_cloud_that_fails_may_hold_a_request_until_it_works_again(site: Site) 
     assert [*site.store.every()] == []
 
 
-def test_an_epilog_does_not_wait_for_a_cloud_that_hangs(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epilog_does_not_wait_for_a_cloud_that_hangs(tmp_path: Path) -> None:
+    hanging = HangingCloud()
+    site = Site(tmp_path, hanging)
     one, before = site.prepared(7), signal.getsignal(signal.SIGALRM)
     site.make(one)
-
-    def hangs(**_: object) -> None:
-        # As a library that goes on after any error.
-        with contextlib.suppress(Exception):
-            time.sleep(60)
-        time.sleep(60)
-
-    monkeypatch.setattr(servers, "MOST_S", 0.05)
-    with monkeypatch.context() as patch:
-        patch.setattr(site.cloud, "servers", hangs)
-        began = time.monotonic()
-        assert site.store.end(one) == "they are not removed after 0.05 s"
-        assert time.monotonic() - began < 30
+    hanging.hangs = True
+    began = time.monotonic()
+    said = ServerStore(site.root, site.opened, most_s=0.05).end(one)
+    assert said == "they are not removed after 0.05 s"
+    assert time.monotonic() - began < 30
     assert signal.getsignal(signal.SIGALRM) == before
-    monkeypatch.undo()
+    hanging.hangs = False
     (left,) = site.store.every()
     assert left.is_leak(known=True)
     assert site.store.end(left) == ""
@@ -450,15 +459,12 @@ def test_servers_of_a_job_that_starts_again_are_not_those_of_before(site: Site) 
     assert "server job-7-0" in site.cloud.names()
 
 
-def test_the_prolog_of_a_job_that_starts_again_asks_no_cloud(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_prolog_of_a_job_that_starts_again_asks_no_cloud(site: Site) -> None:
     before = site.prepared(7, 1)
     site.make(before)
     there = site.cloud.names()
-    monkeypatch.setattr(cloud, "expand", lambda *_: ("n1",))
-    refused = site.node.launch(site.wish(7, image="huge"))
-    assert "no such image" in refused.refusal
+    with pytest.raises(SlurmError, match="does not name its nodes"):
+        site.node.launch(site.wish(7, nodes=""))
     (old,) = site.store.every()
     assert (old.name, old.fault) == (before.name, servers.UNASKED)
     assert site.cloud.names() == there
