@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,6 +142,11 @@ class Far:
         if self._sshd is not None:
             os.killpg(self._sshd.pid, signal.SIGKILL)
             self._sshd.wait()
+        # Each connection has a process with a session of its own.
+        for pid in run("ip", "netns", "pids", self.host.netns).split():
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"dropbear"):
+                    os.kill(int(pid), signal.SIGKILL)
         (self.folder / "pid").unlink(missing_ok=True)
 
 

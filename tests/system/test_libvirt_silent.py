@@ -20,7 +20,7 @@ from tests.system.test_libvirt_remote import ADDRESS, AS_CLIENT, far_host
 from tests.system.virtual_clusters import ROOT, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.system, pytest.mark.root, pytest.mark.timeout(300)]
@@ -94,7 +94,9 @@ print(json.dumps(timed(lambda: Hypervisor(uri).domains())), flush=True)
 
 
 @pytest.mark.full
-def test_a_network_that_drops_packets_ends_each_call_and_each_connection(tmp_path: Path) -> None:
+def test_a_network_that_drops_packets_ends_each_call_and_each_connection(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """With the times of the product: half a minute for a call, a minute for a connection."""
     with far_host(tmp_path) as (far, _):
         enter = ["unshare", "-m", "--propagation", "slave", "sh", "-c", AS_CLIENT, "sh"]
@@ -117,6 +119,7 @@ def test_a_network_that_drops_packets_ends_each_call_and_each_connection(tmp_pat
             client.stdin.flush()
             again = json.loads(client.stdout.readline())
             assert client.wait(60) == 0
+    record_property("call and connection", (call, connection))
     assert ADDRESS in call[0]
     assert 20 < call[1] < 60
     assert ADDRESS in connection[0]
