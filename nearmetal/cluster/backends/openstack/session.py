@@ -63,7 +63,8 @@ class CloudSession:
         """The connection of openstacksdk, after the first log-in."""
         with self.asking("logging in"):
             made = self._connected()
-            made.authorize()
+            # Its authorize() hides why Keystone refuses.
+            made.session.get_token()
             return made
 
     def _connected(self) -> Any:
