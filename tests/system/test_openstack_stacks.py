@@ -196,9 +196,12 @@ def test_a_cluster_of_virtual_machines_grows_shrinks_and_runs_out(stacks: Stacks
     assert stacks.functions() == []
 
 
-@pytest.mark.parametrize("name", ["mpi-bare-metal", "kvm-sr-iov-host"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("mpi-bare-metal", "bare-metal"), ("kvm-sr-iov-host", "host"), ("big-data", "big-data")],
+)
 def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
-    stacks: Stacks, name: str
+    stacks: Stacks, name: str, kind: str
 ) -> None:
     before = objects(stacks.cloud)
     outputs = stacks.made("create", name, key_name="me", node_count=2, reservation_id=LEASE)
@@ -206,7 +209,6 @@ def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
     machines = stacks.servers()
     assert set(outputs["deployment_results"]) == set(machines)
     assert len(set(stacks.functions())) == len(machines) == 2
-    kind = "host" if name.startswith("kvm") else "bare-metal"
     for server in machines.values():
         assert server.metadata["nearmetal"] == kind
         # Nova shows hints from this version on.
