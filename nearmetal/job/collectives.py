@@ -16,7 +16,13 @@ from pathlib import Path
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.files import read_regular, replace_file
 from nearmetal.job.mpi.installed import Installation, Mpi
-from nearmetal.job.mpi.rules import COLLECTIVES, Rules, algorithms, whole_collective
+from nearmetal.job.mpi.rules import (
+    COLLECTIVES,
+    FILE_VARIABLES,
+    Rules,
+    algorithms,
+    whole_collective,
+)
 
 FORMAT = "# nearmetal-collectives 1"
 _MOST = 1 << 20
@@ -109,15 +115,8 @@ def read_rules(directory: Path, installation: Installation) -> SavedRules:
             raise LaunchError(f"{path}:{number}: {name} has no such value: {words[0]!r}", _HINT)
         variables[name] = words[0]
     if file is not None:
-        variables[_FILE_VARIABLE[installation.mpi]] = str(file)
+        variables[FILE_VARIABLES[installation.mpi]] = str(file)
     return SavedRules(variables, file, ranks)
-
-
-_FILE_VARIABLE = {
-    Mpi.OPENMPI4: "OMPI_MCA_coll_tuned_dynamic_rules_filename",
-    Mpi.OPENMPI5: "OMPI_MCA_coll_tuned_dynamic_rules_filename",
-    Mpi.MPICH5: "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE",
-}
 
 
 def _allowed(mpi: Mpi) -> dict[str, tuple[str, ...]]:
@@ -128,7 +127,7 @@ def _allowed(mpi: Mpi) -> dict[str, tuple[str, ...]]:
     if mpi is Mpi.IMPI:
         known = {name: algorithms(mpi, name, 2) for name in COLLECTIVES}
         return {f"I_MPI_ADJUST_{name.upper()}": of for name, of in known.items() if of}
-    return {"OMPI_MCA_coll_tuned_use_dynamic_rules": ("1",), _FILE_VARIABLE[mpi]: ()}
+    return {"OMPI_MCA_coll_tuned_use_dynamic_rules": ("1",), FILE_VARIABLES[mpi]: ()}
 
 
 def _check_library(path: Path, lines: Sequence[str], installation: Installation) -> None:

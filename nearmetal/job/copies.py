@@ -136,11 +136,15 @@ def packed(path: Path, only: Sequence[str] = ()) -> bytes:
     A link is followed if it is the file asked for, and kept within a directory. `only`: as Staging.
     """
     stream, whole = io.BytesIO(), path.is_dir() and not only
+    entries = {path.name: path}
+    if only:
+        entries = {name: path / name for name in only}
+    elif whole:
+        entries = {entry.name: entry for entry in sorted(path.iterdir())}
     with tarfile.open(
         fileobj=stream, mode="w:gz", compresslevel=6, dereference=not whole
     ) as archive:
-        entries = {entry.name: entry for entry in (sorted(path.iterdir()) if whole else [path])}
-        for name, entry in ({name: path / name for name in only} or entries).items():
+        for name, entry in entries.items():
             archive.add(entry, name, filter=_needed if whole else _plain)
     return stream.getvalue()
 

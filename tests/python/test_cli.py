@@ -231,6 +231,12 @@ def test_wrong_usage_exits_2(
     assert "error" in json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize(("group", "usual"), [("check", "run"), ("tune", "copies")])
+def test_a_group_alone_means_its_usual_verb(group: str, usual: str) -> None:
+    alone, full = (build_parser().parse_args(words) for words in ([group], [group, usual]))
+    assert alone.handler is full.handler
+
+
 def test_a_wrong_spec_exits_1_with_every_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

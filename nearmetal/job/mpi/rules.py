@@ -51,6 +51,13 @@ class Rules:
     ranks: int | None = None
 
 
+FILE_VARIABLES: Mapping[Mpi, str] = {
+    Mpi.OPENMPI4: "OMPI_MCA_coll_tuned_dynamic_rules_filename",
+    Mpi.OPENMPI5: "OMPI_MCA_coll_tuned_dynamic_rules_filename",
+    Mpi.MPICH5: "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE",
+}
+"""The variable with the path of the rules, of each MPI that reads a file."""
+
 _NUMBERS: Mapping[str, Mapping[str, int]] = {
     "allreduce": {"linear": 1, "nonoverlapping": 2, "recursive_doubling": 3, "rabenseifner": 6},
     "alltoall": {"linear": 1, "pairwise": 2, "modified_bruck": 3, "linear_sync": 4},
@@ -103,7 +110,6 @@ _PRESETS = {"alltoall": 13, "bcast": 22, "allgather": 6}
 _OF_ALL_BYTES = ("alltoall", "allgather")
 """Collectives whose size is that of all blocks of a rank for Open MPI."""
 
-
 REDUCTIONS = ("allreduce", "reduce")
 
 
@@ -143,10 +149,10 @@ def rules_for(mpi: Mpi, choices: Sequence[AlgorithmChoice], own: Tree | None = N
         if own is None:
             raise LaunchError("the rules of MPICH extend those of its library, which are missing")
         text = json.dumps(_mpich(own, ordered), separators=(",", ":"))
-        return Rules({}, "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE", text + "\n")
+        return Rules({}, FILE_VARIABLES[mpi], text + "\n")
     text = "\n".join(_openmpi(ordered)) + "\n"
     found = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1"}
-    return Rules(found, "OMPI_MCA_coll_tuned_dynamic_rules_filename", text)
+    return Rules(found, FILE_VARIABLES[mpi], text)
 
 
 def _openmpi(choices: Sequence[AlgorithmChoice]) -> Iterator[str]:

@@ -66,18 +66,14 @@ def of_loaded(loaded: LoadedUcx | None, wanted: Ucx) -> Diagnosis:
 def of_choice(env: Mapping[str, str]) -> Diagnosis:
     """Say whether UCX_TLS allows the transport in this environment."""
     name, text = "ucx-tls", env.get("UCX_TLS", "all")
-    listed = text.removeprefix("^").split(",")
-    if text.startswith("^"):
-        allowed = "nearmetal" not in listed
-    else:
-        allowed = not {"nearmetal", "all"}.isdisjoint(listed)
+    listed, excluding = {*text.removeprefix("^").split(",")}, text.startswith("^")
+    allowed = "nearmetal" not in listed if excluding else listed & {"nearmetal", "all"}
     if not allowed:
         words = f"UCX_TLS={text} leaves out nearmetal"
         return Diagnosis(name, Rating.FAIL, words, "unset UCX_TLS, or add nearmetal to it")
     own = {"posix", "sysv", "xpmem", "sm", "shm", "shared_memory"}
-    if text.startswith("^") and own & set(listed):
-        return Diagnosis(name, Rating.OK, f"UCX_TLS={text}")
-    if not text.startswith("^") and not own & set(listed) and "all" not in listed:
+    without_own = listed & own if excluding else not listed & {*own, "all"}
+    if without_own:
         return Diagnosis(name, Rating.OK, f"UCX_TLS={text}")
     words = f"UCX_TLS={text}: UCX takes its own shared memory where it reaches the peer"
     return Diagnosis(name, Rating.WARN, words, "export UCX_TLS=^posix,sysv,xpmem")
