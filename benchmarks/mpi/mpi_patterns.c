@@ -30,7 +30,7 @@ static const char usage[] =
 	"  -p NAME,...  patterns (default all): pingpong pingping uniband biband sendrecv exchange\n"
 	"               bcast allreduce reduce allgather alltoall alltoallv barrier\n"
 	"  -m, -M SIZE  smallest and largest message (default 0 and 4M); sizes are powers of two\n"
-	"  -s SIZE,...  these sizes, at most 64, and not powers of two\n"
+	"  -s SIZE,...  these sizes, at most 64, instead of powers of two\n"
 	"  -t SECONDS   time per pattern and size (default 0.1)\n"
 	"  -n RUNS      verified runs before the timing (default 2)\n"
 	"  -c           check only: no timing\n"

@@ -13,7 +13,7 @@
 #define SAMPLE_NR 1024
 /* Messages up to this size fit into a private cache. */
 #define PRIVATE_MAX (256 << 10)
-/* So long after a message the next one is awaited: later, a cost of it is small beside the pause. */
+/* If the next message begins later than this, the pause hides what the last one cost the sender. */
 #define PAUSE_NS 200000
 
 static struct nm_rndv_choice *bulk_of(struct nm_peer *peer)
@@ -96,7 +96,7 @@ static void learn(const struct nm_engine *engine, struct nm_rndv_choice *bulk, u
 
 /*
  * The next message begins, so it is known what the last one cost both sides. After a long pause
- * nobody knows that: it counts against the heap, and the other ways have the time of the transfer.
+ * that is unknown: it counts against the heap, and the other ways have the time of the transfer.
  */
 static void learn_late(const struct nm_engine *engine, struct nm_rndv_choice *bulk, uint64_t now_ns)
 {

@@ -337,8 +337,8 @@ struct nm_copy_ops {
 	ssize_t (*read_heap)(struct nm_link *link, const struct iovec *local, unsigned int nr_local,
 			     const struct nm_span *remote, unsigned int nr_remote);
 	/*
-	 * Get the bytes of WANTED, maybe none, whose base is not used, out of the peer's heap,
-	 * without reach(). -errno: LOCAL is undefined, ask the peer; it does not show all of them.
+	 * Copy the bytes of WANTED, maybe none, out of the peer's heap, without reach(). Its base is
+	 * not used. -errno: not all of them are shown there; LOCAL is undefined, ask the peer.
 	 */
 	int (*get_heap)(struct nm_link *link, const struct nm_region *wanted,
 			const struct iovec *local, unsigned int nr_local);

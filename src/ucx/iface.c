@@ -287,7 +287,7 @@ static int init_iface(struct nm_ucx_iface *iface, struct nm_reason *ret_reason)
 	return 0;
 }
 
-/* It has no effect on messages that are not kept, but a wrong one is refused. */
+/* UCX keeps no message of ours, so an alignment has no effect. But a wrong one is refused. */
 static bool is_alignment_valid(const uct_iface_params_t *params)
 {
 	if (!(params->field_mask & UCT_IFACE_PARAM_FIELD_AM_ALIGNMENT))

@@ -165,6 +165,18 @@ static void purged(uct_pending_req_t *request, void *arg)
 	is_pending[request - requests] = false;
 }
 
+/* Lengths that are too much are refused, and no byte is read. */
+static void send_pieces(uct_ep_h ep, size_t len)
+{
+	static uint8_t bytes[MAX_MESSAGE];
+	const uct_iov_t iov[2] = {{bytes, len, NULL, 0, 1},
+				  {bytes, next() > 240 ? SIZE_MAX : next(), NULL, 0, 1}};
+	unsigned int header_len = next();
+	uint8_t id = next();
+
+	nm_ucx_ep_am_zcopy(ep, id, bytes, header_len, iov, id % 3u, 0, NULL);
+}
+
 static void call(unsigned int i, uint8_t what)
 {
 	uct_ep_h ep = eps[i] ? &eps[i]->super : NULL;
@@ -179,6 +191,8 @@ static void call(unsigned int i, uint8_t what)
 		nm_ucx_ep_am_short_iov(ep, next(), iov, 1 + what % 2u);
 	} else if (what % 5 == 0) {
 		nm_ucx_ep_am_short(ep, next(), 1, "12345678", len % 9);
+	} else if (what % 5 == 1 && what > 127) {
+		send_pieces(ep, len);
 	} else if (what % 5 == 1) {
 		nm_ucx_ep_am_bcopy(ep, next(), pack, &len, 0);
 	} else if (what % 5 == 2 && !is_pending[i]) {

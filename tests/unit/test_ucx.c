@@ -355,6 +355,16 @@ static void purge(uct_pending_req_t *request, void *arg)
 	nr_purged++;
 }
 
+/* It closes normally, and the face has seen it. */
+static void close_peer(const struct nm_peer *there)
+{
+	node_destroy(peer);
+	peer = NULL;
+	while (there->state != NM_UCX_PEER_DOWN)
+		progress();
+	NM_CHECK_EQ(there->err, 0);
+}
+
 NM_TEST(a_peer_that_closed_is_lost_to_those_who_ask)
 {
 	uct_pending_req_t request = {.func = send_pending};
@@ -362,11 +372,7 @@ NM_TEST(a_peer_that_closed_is_lost_to_those_who_ask)
 
 	start();
 	ep = pending_ep = connect_ep();
-	node_destroy(peer);
-	peer = NULL;
-	while (ep->peer->state != NM_UCX_PEER_DOWN)
-		progress();
-	NM_CHECK_EQ(ep->peer->err, 0);
+	close_peer(ep->peer);
 	progress();
 	NM_CHECK_EQ(nr_lost, 0);
 	NM_CHECK_EQ(nm_ucx_ep_flush(&ep->super, 0, NULL), UCS_OK);
@@ -392,11 +398,7 @@ NM_TEST(a_peer_that_closes_after_a_check_is_lost)
 	ep = connect_ep();
 	nr_lost = 0;
 	NM_CHECK_EQ(nm_ucx_ep_check(&ep->super, 0, NULL), UCS_OK);
-	node_destroy(peer);
-	peer = NULL;
-	while (ep->peer->state != NM_UCX_PEER_DOWN)
-		progress();
-	NM_CHECK_EQ(ep->peer->err, 0);
+	close_peer(ep->peer);
 	progress();
 	NM_CHECK_EQ(nr_lost, 1);
 	nm_ucx_ep_destroy(&ep->super);
@@ -416,10 +418,7 @@ NM_TEST(only_the_endpoint_of_a_check_learns_of_a_normal_close)
 	NM_CHECK_EQ(nm_ucx_ep_check(gone, 0, NULL), UCS_OK);
 	nm_ucx_ep_destroy(gone);
 	NM_CHECK_EQ(nm_ucx_ep_check(&checked->super, 0, NULL), UCS_OK);
-	node_destroy(peer);
-	peer = NULL;
-	while (checked->peer->state != NM_UCX_PEER_DOWN)
-		progress();
+	close_peer(checked->peer);
 	progress();
 	NM_CHECK_EQ(nr_lost, 1);
 	NM_CHECK(checked->is_reported && !other->is_reported);
