@@ -125,8 +125,9 @@ class Observed:
     """The resources that exist. `broken`: unfinished or dead ones, which are to be recreated.
 
     `unfinished`: resources that are completed in place, each with the reason. `notes`: facts for
-    the user that no plan shows. `advice`: those of a cluster that stays. `halted`: sound resources that stand still, each with the reason;
-    they are recreated, which is a loss.
+    the user that no plan shows. `advice`: such facts that do not matter when the cluster is removed.
+    `halted`: sound resources that stand still, each with the reason; they are recreated, which is a
+    loss.
     """
 
     resources: tuple[Resource, ...] = ()

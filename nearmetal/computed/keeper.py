@@ -31,9 +31,6 @@ REST_S = 10.0
 RETRY_S = 30.0
 """Before a server that was refused, or has dropped its devices, is looked at again."""
 
-LIMIT_S = 20.0
-"""For each question to a QEMU, and to Nova."""
-
 _PORTS = 2
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from nearmetal.computed.domains import is_id
 from nearmetal.computed.holdings import Holdings, PartHolding
-from nearmetal.computed.keeper import LIMIT_S, GroupSource, PartKeeper, ServerPlace
+from nearmetal.computed.keeper import GroupSource, PartKeeper, ServerPlace
 from nearmetal.computed.segment_files import SegmentFiles
 from nearmetal.computed.servers import ServerHypervisor
 from nearmetal.computed.settings import ComputedSettings
@@ -24,6 +24,9 @@ from nearmetal.core.lock import locked
 
 DIRECTORY = Path("/run/nearmetal-computed")
 WHAT = "nearmetal-computed"
+
+LIMIT_S = 20.0
+"""For each question to a QEMU, and to Nova."""
 
 
 def _directory(path: Path) -> Path:

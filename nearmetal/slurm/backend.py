@@ -142,8 +142,10 @@ def reclaim_ended(
                 ended.append(leak.job)
         except NearmetalError as fault:
             # A launch that was cut short recorded no node; Slurm's default name is the host's.
-            stay.append((leak.node or os.uname().nodename.partition(".")[0], fault))
-            blamed += [stay[-1]] if leak.blames_node else []
+            one = (leak.node or os.uname().nodename.partition(".")[0], fault)
+            stay.append(one)
+            if leak.blames_node:
+                blamed.append(one)
     for node, why in blamed if drains else ():
         try:
             drain(runner, node, why.message)

@@ -156,8 +156,8 @@ def spec_of(settings: CloudForJobs, name: str, wish: ContainerRequest, image: st
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise SlurmError(f"{WHAT}: {where}: {first['msg'].partition('|')[0]}") from error
-    for finding in spec.findings():
-        raise SlurmError(f"{WHAT}: {finding.sentence}")
+    if findings := spec.findings():
+        raise SlurmError(f"{WHAT}: {findings[0].sentence}")
     return spec
 
 
@@ -237,8 +237,8 @@ def spec_on_record(one: JobServers) -> OpenstackSpec:
 def opened(one: JobServers, root: Path, user: SeedUser | None = None) -> Cluster:
     """Return the cluster of a job's servers. `user`: who runs jobs there; None: to remove them."""
     check_private(Path(one.clouds))
-    # openstacksdk has no argument for it that `up` and `down` could hand on. It also reads secure.yaml
-    # and clouds-public.yaml in the current directory, which may be a user's.
+    # `up` and `down` pass no path of clouds.yaml to openstacksdk. It also reads secure.yaml and
+    # clouds-public.yaml in the current directory, which may be a user's.
     os.environ["OS_CLIENT_CONFIG_FILE"] = one.clouds
     os.chdir("/")
     spec, store, runner = spec_on_record(one), Store(root), LocalRunner()

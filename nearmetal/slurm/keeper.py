@@ -41,7 +41,6 @@ _MAX_LINES = 8
 _ALIVE = {"ServerAliveInterval": "15", "ServerAliveCountMax": "4"}
 """A server that is removed answers nothing, and no process here ends with it."""
 
-
 Say = Callable[[str], None]
 
 
@@ -75,9 +74,9 @@ class Consoles:
     def say(self, *lines: str) -> None:
         """Write lines for all servers."""
         for name in self.names:
-            self.end(name, *lines)
+            self.say_of(name, *lines)
 
-    def end(self, name: str, *lines: str) -> None:
+    def say_of(self, name: str, *lines: str) -> None:
         """Write lines for one server."""
         with (self.place / f"{name}.console").open("a", encoding="utf-8") as stream:
             stream.writelines(f"{line}\n" for line in lines)
@@ -95,7 +94,7 @@ def keep(work: Callable[[Say], None], consoles: Consoles, records: int) -> None:
         consoles.say(*(f"nearmetal: {line}" for line in textwrap.wrap(fault, _WIDTH)[:_MAX_LINES]))
     for name in consoles.names:
         last = f"{failed_line(name)}{fault[:_WIDTH]}" if fault else f"{ready_line(name)} "
-        consoles.end(name, last)
+        consoles.say_of(name, last)
 
 
 def why_not(work: Callable[[], object]) -> str:

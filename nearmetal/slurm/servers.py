@@ -76,17 +76,13 @@ class JobServers(Instance):
         """Whether they are to be removed: also if their job runs again, with other servers."""
         if not self.ended:
             return not known
-        return bool(self.fault) or time.time() >= self.again
+        rest_s = AGAIN_S if self.doubtful else 0
+        return bool(self.fault) or time.time() >= self.ended + rest_s
 
     @property
     def blames_node(self) -> bool:
         """The cloud keeps them, and the node is sound."""
         return False
-
-    @property
-    def again(self) -> float:
-        """When the next look at what has ended is due."""
-        return self.ended + AGAIN_S if self.doubtful and not self.fault else self.ended
 
 
 def open_cluster(one: JobServers, root: Path) -> Cluster:

@@ -27,7 +27,7 @@ SUBNET = "10.77.0.0/24"
 _SSH = 22
 _ANYWHERE = "0.0.0.0/0"
 _FOREIGN = ("pci_passthrough:", "accel:", "resources:CUSTOM_")
-"""Begins of the properties of flavors with devices, or of bare-metal machines."""
+"""Prefixes of the extra specs of flavors with devices, or of bare-metal machines."""
 
 _LARGER = "name a larger one with --flavor, or ask the operator of the cloud for one"
 _OPEN = "allow it: openstack security group rule create --protocol tcp --dst-port 22 default"
