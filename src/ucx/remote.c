@@ -69,9 +69,9 @@ ucs_status_t nm_ucx_copy(struct nm_peer *peer, bool is_read, const uct_iov_t *io
 		}
 		span.address += (size_t)got;
 		span.len -= (size_t)got;
-		for (; got && (size_t)got >= local[first].iov_len; first++)
+		for (; first < nr_local && (size_t)got >= local[first].iov_len; first++)
 			got -= (ssize_t)local[first].iov_len;
-		if (got) {
+		if (first < nr_local) {
 			local[first].iov_base = (char *)local[first].iov_base + got;
 			local[first].iov_len -= (size_t)got;
 		}
