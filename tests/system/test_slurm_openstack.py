@@ -69,12 +69,12 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
         doors(slurm, [22]),
     ):
         for node in NODES:
-            # Every address of a guest leads to the guest: by a door.
+            # Connections to a guest stay in the node, where a door takes them.
             done = slurm.on_node(node, "ip", "route", "add", "local", SUBNET, "dev", "lo")
             assert done.returncode == 0, done.stderr
         disk = folder / "disk.raw"
         CommandLine(folder).ok("image", "build", "--cache", str(CACHE), "--disk", str(disk))
-        # A file that openstacksdk opens by its name stays open.
+        # openstacksdk does not close a file that it opens by its name.
         with disk.open("rb") as stream:
             image = cloud.connected().image.create_image(
                 "node",
