@@ -93,7 +93,7 @@ class Batch:
         words = [str(self._program), f"--gtest_filter={chosen}"]
         done = self._launcher.run(words, 1, self._program.parent, {"UCX_HANDLE_ERRORS": "bt"})
         begins = list(_BEGIN.finditer(done.output))
-        ends = [begin.start() for begin in begins[1:]] + [len(done.output)]
+        ends = [*(begin.start() for begin in begins), len(done.output)][1:]
         for begin, end in zip(begins, ends, strict=True):
             suite, _, name = begin[1].partition("/")
             self._add(suite, name, done.output[begin.end() : end], done)

@@ -88,3 +88,13 @@ def test_a_run_without_the_library_is_unproven(tmp_path: Path) -> None:
     record = tmp_path / "found.jsonl"
     assert ucx.main(["--tree", str(tree(tmp_path)), "--record", str(record), "--suites", "two"])
     assert [o.result for o in load(record).values()] == ["unproven"]
+
+
+def test_a_process_that_ends_before_its_first_case_fails_that_case(tmp_path: Path) -> None:
+    program, record = tree(tmp_path) / "test/gtest/gtest", tmp_path / "found.jsonl"
+    program.write_text(GTEST.replace("IFS=:", "echo no library; exit 3; IFS=:"))
+    options = ["--tree", str(tmp_path), "--record", str(record), "--provider", "posix"]
+    assert ucx.main([*options, "--suites", "two"]) == 1
+    (found,) = load(record).values()
+    assert (found.test, found.result) == ("test_b.good/1", "fail")
+    assert "exit code 3; no library" in found.note

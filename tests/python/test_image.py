@@ -323,7 +323,7 @@ def test_an_appliance_has_its_benchmarks_and_a_greeting_that_names_them() -> Non
     }
     assert all(here[f"usr/bin/{name}"].mode & 0o111 for name in programs)
     assert "etc/motd" not in {item.path for item in parts_here().items}
-    # Only the upper layer differs, so a build takes a second.
+    # Only the upper layer differs, so a build uses the system that is there.
     assert system_key(parts_here(appliance="mpi")) == system_key(parts_here())
 
 

@@ -334,14 +334,14 @@ def test_a_keeper_that_dies_at_any_step_leaves_nothing(how: str, site: Site) -> 
         assert site.store.end(one) == ""
         site.cloud.settle()
         # What came late is found by the last look, which only then forgets.
-        left = [one for one in [*site.store.every()] if one.job == 7]
+        left = [one for one in site.store.every() if one.job == 7]
         assert [one.doubtful for one in left] == [True]
         assert not left[0].is_leak(known=False)
         left = [site.later(left[0])]
         assert left[0].is_leak(known=True)
         assert site.store.end(left[0]) == ""
         assert site.cloud.names() == stay
-        assert [one.job for one in [*site.store.every()]] == [70]
+        assert [one.job for one in site.store.every()] == [70]
     assert number > 6
 
 
@@ -362,7 +362,7 @@ def test_a_reclaimer_that_dies_at_any_step_is_followed_by_another(how: str, site
         else:
             break
         assert site.cloud.names() == stay
-        assert [one.job for one in [*site.store.every()]] == [70]
+        assert [one.job for one in site.store.every()] == [70]
         assert [name for name in site.files() if "job-7-" in name] == []
     assert number > 8
 
@@ -416,7 +416,7 @@ def test_a_cloud_that_fails_keeps_its_servers_on_record_and_drains_no_node(site:
     site.cloud.down = True
     assert site.node.reclaim(7)
     assert not directory.exists()
-    (left,) = [*site.store.every()]
+    (left,) = site.store.every()
     assert "no answer" in left.fault
     assert [c.job for c in site.node.found()] == [8, 7]
     # The job may even run again, with other servers.
@@ -448,7 +448,7 @@ def test_servers_of_a_job_that_starts_again_are_not_those_of_before(site: Site) 
     shutil.rmtree(site.folder / "state")
     again = site.prepared(7, 1)
     site.make(again)
-    (old,) = [one for one in [*site.store.every()] if one.ended]
+    (old,) = [one for one in site.store.every() if one.ended]
     assert (old.name, old.fault) == (before.name, servers.UNASKED)
     # They are there until the watchdog has removed them.
     with pytest.raises(RefusedError, match="of which 2 are in use, and this job wants 3"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("openstack")
 
@@ -185,10 +187,6 @@ def test_without_a_yes_nothing_is_made(lab: Lab) -> None:
     ],
 )
 def test_a_log_in_that_fails_is_explained(lab: Lab, cloud: str, words: list[str]) -> None:
-    import os  # noqa: PLC0415 - one test
-
-    import yaml  # noqa: PLC0415 - one test
-
     path = Path(os.environ["OS_CLIENT_CONFIG_FILE"])
     content = yaml.safe_load(path.read_text())
     member = content["clouds"]["member"]

@@ -6,14 +6,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("openstack")
 
 from tests.system.machines import CACHE
-from tests.system.openstack_cloud import QUIET, RealCloud, objects, running_cloud
+from tests.system.openstack_cloud import QUIET, ROOT, RealCloud, objects, running_cloud
 from tests.system.openstack_guests import guest_bridge, ports_of
 from tests.system.slurm_cloud import doors, joined, on_record, settle
 from tests.system.slurm_site import NODES, USERS, SlurmSite, need, slurm_site
@@ -29,7 +28,6 @@ pytestmark = [
 
 need()
 
-ROOT = Path(__file__).parents[2]
 SUBNET = "10.85.0.0/24"
 PROGRAM = ROOT / "build/programs/openmpi5/mpi_traffic"
 SERVERS = ("--nm-node=openstack", "--nm-vms-per-node=2", "--mpi=none")
@@ -71,12 +69,12 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
         doors(slurm, [22]),
     ):
         for node in NODES:
-            # Every address of a guest leads to the guest: by a door.
+            # Connections to a guest stay in the node, where a door takes them.
             done = slurm.on_node(node, "ip", "route", "add", "local", SUBNET, "dev", "lo")
             assert done.returncode == 0, done.stderr
         disk = folder / "disk.raw"
         CommandLine(folder).ok("image", "build", "--cache", str(CACHE), "--disk", str(disk))
-        # A file that openstacksdk opens by its name stays open.
+        # openstacksdk does not close a file that it opens by its name.
         with disk.open("rb") as stream:
             image = cloud.connected().image.create_image(
                 "node",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.job.collectives import write_rules
+from nearmetal.job.collectives import mpi_library, write_rules
 from nearmetal.job.mpi import Mpi
 from nearmetal.job.mpi.rules import AlgorithmChoice, own_tree, rules_for
 from tests.documents import check_document
@@ -77,8 +77,7 @@ def test_the_chosen_algorithm_carries_the_messages(up: tuple[Site, str], mpi: Mp
     installation = INSTALLED[mpi]
     high = None if mpi is Mpi.IMPI else HIGH
     low = 0 if mpi is Mpi.IMPI else LOW
-    library = installation.prefix / "lib/libmpi.so.12"
-    own = own_tree(library.read_bytes()) if mpi is Mpi.MPICH5 else None
+    own = own_tree(mpi_library(installation).read_bytes()) if mpi is Mpi.MPICH5 else None
     rules = rules_for(mpi, [AlgorithmChoice("alltoall", RANKS, low, high, name)], own)
     directory = place.directory / "rules"
     directory.mkdir(exist_ok=True)
