@@ -102,6 +102,7 @@ def test_open_mpi_of_the_image(pair: Pair) -> None:
     assert_carried(answer, 300)
 
 
+@pytest.mark.full
 def test_mpich_of_this_machine(pair: Pair) -> None:
     output, answer = pair.job(str(PROGRAMS / "mpich5/mpi_hello"), mpi="mpich5")
     assert "every token came back" in output
