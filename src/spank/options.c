@@ -365,8 +365,11 @@ static int ask_for_machines(const struct nm_spank_options *options,
 			 */
 			if (options->given[i] && !(options->given[NM_SPANK_OPTION_NODE] &&
 						   options->node == NM_SPANK_NONE)) {
-				nm_reason_set(ret_reason, "--%s needs --nm-node=vm or openstack",
-					      nm_spank_option_infos[i].name);
+				nm_reason_set(ret_reason, "--%s needs --nm-node=vm%s",
+					      nm_spank_option_infos[i].name,
+					      i < NM_SPANK_OPTION_VCPUS ?
+						      " or openstack" :
+						      ": the site decides the size of others");
 				return -EINVAL;
 			}
 		return 0;

@@ -256,6 +256,7 @@ NM_TEST(machines_that_cannot_be_had_are_refused_in_words)
 		{{.node = "vm", .memory = "524289K"}, "--nm-memory=524289K: give whole MiB"},
 		{{.node = "vm", .memory = "4G"}, "--nm-memory: this site allows 2048M at most"},
 		{{.vms = "2"}, "--nm-vms-per-node needs --nm-node=vm or openstack"},
+		{{.vcpus = "2"}, "--nm-vcpus needs --nm-node=vm: the site decides"},
 		{{.node = "container", .image = "default"}, "--nm-image needs --nm-node=vm"},
 		{{.node = "openstack", .vms = "6"},
 		 "--nm-vms-per-node: this site allows 5 servers at most"},
