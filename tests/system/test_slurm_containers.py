@@ -228,8 +228,8 @@ def test_an_allocation_is_asked_for_containers_not_its_steps(slurm: SlurmSite) -
     ("options", "words"),
     [
         ((IN, "--nm-image=default"), "--nm-image needs --nm-node=vm"),
-        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: must be container, vm or none"),
-        (("--nm-node=" + "x" * 5000,), "must be container, vm or none"),
+        (("--nm-node=\x1b[31m",), "--nm-node=?[31m: must be container, vm, openstack or none"),
+        (("--nm-node=" + "x" * 5000,), "must be container, vm, openstack or none"),
         ((IN, "--nm-segment=129M"), "this site allows 128M at most"),
         ((IN, "--nm-segment=-1"), "give a size of at least 1M"),
         ((IN, "--nm-segment=99999999999999999999G"), "give a size of at least 1M"),
