@@ -39,10 +39,6 @@ APPLIANCES = {"mpi": (), "kvm-host": ("hypervisor",)}
 """Images for one purpose, with the optional content of each. A login says what can be run."""
 
 _BENCHMARKS = ("mpi_hello", "mpi_patterns", "mpi_window")
-_MPIS = (("openmpi5", "openmpi", ""), ("mpich5", "mpich", "-mpich"))
-"""The MPIs of the image: the name and the family of their programs here, and the end of their names
-in the image."""
-
 DISK = "disk"
 """The list of what an image needs to boot from a disk of its own."""
 
@@ -137,13 +133,12 @@ def parts_here(extras: Iterable[str] = (), appliance: str | None = None) -> Part
 
 
 def _appliance(guest: Path, name: str) -> list[GuestFile]:
-    """Return the greeting of an appliance, and its benchmarks, which every node of an MPI has."""
+    """Return the greeting of an appliance, and its benchmarks for Open MPI."""
     items = [regular("etc/motd", _read(guest / "appliances" / f"{name}.txt"))]
     if name == "mpi":
         items += [
-            regular(f"usr/bin/{file}{end}", _read(program_for_mpi(file, mpi, family)), 0o755)
+            regular(f"usr/bin/{file}", _read(program_for_mpi(file, "openmpi5", "openmpi")), 0o755)
             for file in _BENCHMARKS
-            for mpi, family, end in _MPIS
         ]
     return items
 

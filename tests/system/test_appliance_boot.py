@@ -30,7 +30,7 @@ def test_an_interactive_login_shows_the_greeting(first: Machine) -> None:
     argv = ["ssh", "-tt", *first._options(), "-p", str(first.port), "mpi@127.0.0.1"]
     done = subprocess.run(argv, input=b"exit\n", capture_output=True, timeout=300, check=False)
     greeting = first.tell("cat /etc/motd").splitlines()
-    assert greeting[0].startswith("A node with Open MPI and MPICH")
+    assert greeting[0].startswith("A node with Open MPI")
     assert greeting[0].encode() in done.stdout
     assert greeting[0] not in first.tell("true")
 
@@ -41,17 +41,14 @@ def test_an_interactive_login_shows_the_greeting(first: Machine) -> None:
         ("mpirun mpi_hello", "hello from 2 ranks"),
         ("mpirun -n 2 --map-by node mpi_patterns -p pingpong,uniband -M 64 -t 0.01", "pingpong"),
         ("mpirun mpi_patterns -p bcast,allreduce,alltoall -M 64 -t 0.01", "alltoall"),
-        ("mpiexec.mpich -ppn 1 -hosts vm1,vm2 mpi_hello-mpich", "hello from 2 ranks"),
     ],
 )
 def test_the_commands_of_the_greeting_run(first: Machine, command: str, words: str) -> None:
     said = first.tell("cat /etc/motd")
-    assert (
-        command.partition(" -M ")[0].replace("vm1,vm2 mpi_hello", "NODE,NODE mpi_patterns") in said
-    )
+    assert command.partition(" -M ")[0] in said
     assert words in first.tell(f"bash -lc '{command}'")
 
 
 def test_other_commands_of_the_greeting_are_there(first: Machine) -> None:
-    for program in ("mpi_window", "mpi_window-mpich", "nearmetal-info", "ibv_devices", "ip"):
+    for program in ("mpi_window", "nearmetal-info", "ibv_devices", "ip"):
         first.tell(f"bash -lc 'command -v {program}'")
