@@ -142,9 +142,9 @@ def test_other_slots_are_taken_over_and_no_more(guest: PluggedGuest) -> None:
     etc.mkdir(exist_ok=True)
     seed = {"version": 1, "name": "n1", "cluster": "c", "ssh": {}, "nodes": []}
     (etc / "seed.json").write_text(json.dumps(seed))
-    for slots in (16, 24):
+    for slots, verb in ((16, "segment"), (24, "hotplug")):
         nodes.write_text(f"n1 10.77.0.1 {slots} h1\n")
-        done = guest.run("segment" if slots == 16 else "hotplug")
+        done = guest.run(verb)
         assert done.returncode == 0, done.stderr
         assert guest.conf() - before == {f"endpoints = {slots}"}
         assert len(guest.conf()) == len(before)

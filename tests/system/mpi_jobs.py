@@ -132,28 +132,32 @@ def compile_for(mpis: Iterable[Mpi], source: Path, directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int, *shown: Path) -> Iterator[Cluster]:
-    """Two nodes of one host that see the program, compiled for each MPI; no trace of them after.
-
-    They also see the directories SHOWN.
-    """
-    with site() as place:
-        compile_for(mpis, source, place.directory)
-        path = place.write(
-            "spec.yaml",
-            f"""\
+def two_nodes_up(place: Site, slots: int, *shown: Path) -> Iterator[str]:
+    """Yield the spec of two nodes of one host that see SHOWN; no trace of them after."""
+    path = place.write(
+        "spec.yaml",
+        f"""\
 version: 1
 name: two
 backend: local
-show: {[str(path) for path in (place.directory, *shown)]}
+show: {[str(path) for path in shown]}
 hosts: [{{name: h, nodes: [{{name: n1, slots: {slots}}}, {{name: n2, slots: {slots}}}]}}]
 """,
-        )
-        place.ok("up", path)
-        yield Cluster(place, path)
-        place.look(path)
-        place.ok("down", "--yes", path)
-        place.assert_no_trace()
+    )
+    place.ok("up", path)
+    yield path
+    place.look(path)
+    place.ok("down", "--yes", path)
+    place.assert_no_trace()
+
+
+@contextlib.contextmanager
+def two_nodes(mpis: Iterable[Mpi], source: Path, slots: int, *shown: Path) -> Iterator[Cluster]:
+    """Two nodes of one host that see SHOWN and the program, compiled for each MPI."""
+    with site() as place:
+        compile_for(mpis, source, place.directory)
+        with two_nodes_up(place, slots, place.directory, *shown) as path:
+            yield Cluster(place, path)
 
 
 def program(mpi: str, name: str) -> Path:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -15,6 +16,8 @@ from nearmetal.job.mpi.installed import find_installations
 if TYPE_CHECKING:
     from nearmetal.job.mpi import Mpi
     from nearmetal.job.mpi.installed import SearchPath
+
+BUILD = Path(__file__).parents[2] / "build"
 
 
 def lacking(reason: str) -> NoReturn:
@@ -34,6 +37,13 @@ def need_mpi(*names: Mpi, places: SearchPath | None = None) -> None:
     absent = [mpi.title for mpi in names if mpi not in found]
     if absent:
         lacking(f"{', '.join(absent)} is not installed")
+
+
+def need_ucx() -> None:
+    """Leave the test or module unless UCX and the transport for it are there."""
+    needed = ("c/src/ucx/libuct_nearmetal.so.0", "ucx/libucx/bin/ucx_perftest")
+    if not all((BUILD / path).exists() for path in needed):
+        lacking("the transport for UCX is not built")
 
 
 def need_root() -> None:

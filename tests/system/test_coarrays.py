@@ -12,7 +12,8 @@ import pytest
 
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, Site, site
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.mpi_jobs import two_nodes_up
+from tests.system.need import lacking, need_build, need_mpi, need_ucx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,21 +39,8 @@ def up() -> Iterator[tuple[Site, str]]:
         words = ["gfortran-12", "-O2", "-Wall", "-Werror", "-fcoarray=lib", str(source)]
         made = ["-o", str(place.directory / "coarrays"), str(libraries[0]), *link.stdout.split()]
         subprocess.run([*words, *made], check=True, cwd=place.directory)
-        spec = place.write(
-            "spec.yaml",
-            f"""\
-version: 1
-name: coarrays
-backend: local
-show: ['{UCX}', '{ROOT}', '{place.directory}']
-hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
-""",
-        )
-        place.ok("up", spec)
-        yield place, spec
-        place.look(spec)
-        place.ok("down", "--yes", spec)
-        place.assert_no_trace()
+        with two_nodes_up(place, 2, UCX, ROOT, place.directory) as spec:
+            yield place, spec
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -60,8 +48,8 @@ hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
     ("mpi", "fabric"), [("openmpi4", "ofi"), ("openmpi5", "ofi"), ("openmpi5", "ucx")]
 )
 def test_images_exchange_coarrays(up: tuple[Site, str], mpi: str, fabric: str, ranks: int) -> None:
-    if fabric == "ucx" and not (ROOT / "build/c/src/ucx/libuct_nearmetal.so.0").exists():
-        lacking("the transport for UCX is not built")
+    if fabric == "ucx":
+        need_ucx()
     place, spec = up
     options = ("--mpi", mpi, "--fabric", fabric, "-n", str(ranks), "--map-by", "node", "--json")
     program = str(place.directory / "coarrays")

@@ -19,7 +19,7 @@ from tests.conformance import mpich, osu, shmem, ucx
 from tests.conformance.outcomes import Outcome, load
 from tests.system.local import ROOT
 from tests.system.mpi_jobs import compile_for
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import need_build, need_mpi, need_ucx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,12 +195,6 @@ def test_the_commands_for_openshmem(trees: Path, tmp_path: Path) -> None:
     done = run(trees, tmp_path, commands("Sandia OpenSHMEM"))
     assert done.returncode == 0, done.stdout + done.stderr
     expect_proof(tmp_path / "shmem.jsonl", {"shm"})
-
-
-def need_ucx() -> None:
-    """Leave the test unless UCX and the transport for it are there."""
-    if not UCX.exists() or not UCX_LIBRARY.exists():
-        lacking("the transport for UCX is not built")
 
 
 def test_the_commands_for_ucx(trees: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ the rest by ssh.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import signal
 import time
@@ -60,13 +61,19 @@ class Site(CommandLine):
         return {s.name: s for s in self.cloud.connected().compute.servers(details=True)}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@contextlib.contextmanager
+def site_below(folder: Path) -> Iterator[Site]:
+    """Yield a cloud whose guests are on a bridge of this machine, and the image of its servers."""
     need_build()
-    folder = tmp_path_factory.mktemp("jobs")
     with guest_bridge("10.82.0.1/24") as bridge, running_cloud(folder, bridge=bridge) as cloud:
         found = Site(folder, cloud, folder / "disk.raw", bridge)
         found.ok("image", "build", "--cache", str(CACHE), "--disk", str(found.image))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with site_below(tmp_path_factory.mktemp("jobs")) as found:
         yield found
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from nearmetal.job.mpi import Family, Mpi
 from tests.system.local import ROOT, Site, site
-from tests.system.mpi_jobs import INSTALLED, compile_for
+from tests.system.mpi_jobs import INSTALLED, compile_for, two_nodes_up
 from tests.system.need import lacking, need_mpi
 from tests.walks import walk
 
@@ -31,21 +31,8 @@ SOURCE = ROOT / "tests" / "system" / "programs" / "endings.c"
 def up() -> Iterator[tuple[Site, str]]:
     with site() as place:
         compile_for(INSTALLED, SOURCE, place.directory)
-        spec = place.write(
-            "spec.yaml",
-            f"""\
-version: 1
-name: run
-backend: local
-show: ['{place.directory}']
-hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
-""",
-        )
-        place.ok("up", spec)
-        yield place, spec
-        place.look(spec)
-        place.ok("down", "--yes", spec)
-        place.assert_no_trace()
+        with two_nodes_up(place, 2, place.directory) as spec:
+            yield place, spec
 
 
 @pytest.fixture(params=list(Mpi), ids=lambda mpi: mpi.value)

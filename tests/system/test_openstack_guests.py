@@ -150,6 +150,14 @@ class Tenant:
     def group(self) -> str:
         return str(self.sdk.compute.create_server_group(name="near", policy="affinity").id)
 
+    def running(self, flavor: str, *names: str) -> tuple[str, list[Any]]:
+        """Return a group and its servers, which run."""
+        group = self.group()
+        servers = [self.server(name, flavor, group) for name in names]
+        for server in servers:
+            self.sdk.compute.wait_for_server(server, wait=120)
+        return group, servers
+
 
 @pytest.fixture(scope="module")
 def image(cloud: RealCloud) -> str:
@@ -222,11 +230,8 @@ def test_a_service_that_is_killed_amid_each_phase_leaves_nothing(
     cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
 ) -> None:
     red = Tenant(cloud.connected(), image)
-    near = red.group()
-    servers = [red.server(name, flavors["shares"], near) for name in ("one", "two")]
+    near, servers = red.running(flavors["shares"], "one", "two")
     one, two = (server.id for server in servers)
-    for server in servers:
-        red.sdk.compute.wait_for_server(server, wait=120)
     segments.start()
     segments.kill_amid("giving")
     segments.start()
@@ -252,10 +257,7 @@ def test_a_boot_of_the_hypervisor_leaves_nothing_and_its_servers_share_again(
     cloud: RealCloud, segments: Segments, image: str, flavors: dict[str, str]
 ) -> None:
     red = Tenant(cloud.connected(), image)
-    near = red.group()
-    servers = [red.server(name, flavors["shares"], near) for name in ("one", "two")]
-    for server in servers:
-        red.sdk.compute.wait_for_server(server, wait=120)
+    near, servers = red.running(flavors["shares"], "one", "two")
     given = dict.fromkeys((server.id for server in servers), "given")
     segments.start()
     segments.until(given)
@@ -290,9 +292,7 @@ def test_a_server_with_a_segment_continues_after_a_suspension_that_is_refused(
 ) -> None:
     """QEMU refuses it because of the devices; Nova then shows an error that names them."""
     red, admin = Tenant(cloud.connected(), image), cloud.connected("admin").compute
-    near = red.group()
-    server = red.server("one", flavors["shares"], near)
-    red.sdk.compute.wait_for_server(server, wait=120)
+    near, (server,) = red.running(flavors["shares"], "one")
     segments.start()
     segments.until({server.id: "given"})
     (pid,) = machine_of(server.id)

@@ -22,16 +22,9 @@ from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.process import LocalRunner
 from tests.python.computed_world import states
 from tests.system import hypervisors
-from tests.system.machines import CACHE
-from tests.system.need import need_build
-from tests.system.openstack_cloud import QUIET, objects, opened, running_cloud
-from tests.system.openstack_guests import (
-    Segments,
-    guest_bridge,
-    machine_of,
-    segment_service,
-)
-from tests.system.test_jobs_on_openstack import ROOT, TRAFFIC, Site
+from tests.system.openstack_cloud import QUIET, objects, opened
+from tests.system.openstack_guests import Segments, machine_of, segment_service
+from tests.system.test_jobs_on_openstack import ROOT, TRAFFIC, Site, site_below
 
 pytestmark = [
     pytest.mark.system,
@@ -57,12 +50,8 @@ hosts: [{name: h1, nodes: [{name: n1, flavor: near}, {name: n2, flavor: near}]}]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    need_build()
-    folder = tmp_path_factory.mktemp("near")
-    with guest_bridge("10.82.0.1/24") as bridge, running_cloud(folder, bridge=bridge) as cloud:
-        found = Site(folder, cloud, folder / "disk.raw", bridge)
-        found.ok("image", "build", "--cache", str(CACHE), "--disk", str(found.image))
-        compute = cloud.connected("admin").compute
+    with site_below(tmp_path_factory.mktemp("near")) as found:
+        compute = found.cloud.connected("admin").compute
         flavor = compute.create_flavor(name="near", ram=1024, vcpus=1, disk=1)
         compute.create_flavor_extra_specs(flavor, {EXTRA_SPEC: PART})
         yield found

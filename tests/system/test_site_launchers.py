@@ -102,9 +102,8 @@ def test_a_wrong_ucx_is_refused_by_env_wrap_and_doctor() -> None:
     own = INSTALLED[Mpi.MPICH5].prefix / "lib/mpich"
     old = {"NEARMETAL_UCX": str(own)}
     assert (own / "libucp.so.0").exists()
-    for words in (("env", "mpich5"), ("wrap", "--mpi", "mpich5")):
-        program = () if words[0] == "env" else ("--", "true")
-        done = nearmetal(words[0], "--fabric", "ucx", *words[1:], *program, **old)
+    for verb, *words in (("env", "mpich5"), ("wrap", "--mpi", "mpich5", "--", "true")):
+        done = nearmetal(verb, "--fabric", "ucx", *words, **old)
         assert done.returncode == 1, done.stdout
         assert "nearmetal's transport is for UCX 1.22" in done.stderr
     done = nearmetal("doctor", "--fabric", "ucx", "--no-run", "mpich5", **old)

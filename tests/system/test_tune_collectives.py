@@ -14,7 +14,7 @@ from nearmetal.job.mpi import Mpi
 from nearmetal.job.mpi.rules import AlgorithmChoice, own_tree, rules_for
 from tests.documents import check_document
 from tests.system.local import Site, site
-from tests.system.mpi_jobs import INSTALLED, PROGRAMS
+from tests.system.mpi_jobs import INSTALLED, PROGRAMS, two_nodes_up
 from tests.system.need import lacking, need_build, need_mpi
 
 if TYPE_CHECKING:
@@ -30,22 +30,8 @@ LOW, INSIDE, HIGH, OUTSIDE = 512, 1000, 2047, 4000
 @pytest.fixture(scope="module")
 def up() -> Iterator[tuple[Site, str]]:
     need_build()
-    with site() as place:
-        spec = place.write(
-            "spec.yaml",
-            f"""\
-version: 1
-name: tuned
-backend: local
-show: ['{place.directory}']
-hosts: [{{name: h, nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]}}]
-""",
-        )
-        place.ok("up", spec)
+    with site() as place, two_nodes_up(place, 2, place.directory) as spec:
         yield place, spec
-        place.look(spec)
-        place.ok("down", "--yes", spec)
-        place.assert_no_trace()
 
 
 @pytest.fixture(params=list(Mpi), ids=lambda mpi: mpi.value)

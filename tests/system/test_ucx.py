@@ -18,7 +18,7 @@ import pytest
 from nearmetal.job.stats import JobVerdict, judge, read_counters, read_stats
 from tests.system.local import ROOT, Site, site
 from tests.system.machines import free_port
-from tests.system.need import lacking, need_build, need_root
+from tests.system.need import lacking, need_build, need_root, need_ucx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 need_build()
+need_ucx()
 
 UCX = (ROOT / "build/ucx").resolve() / "libucx"
 PLUGIN = ROOT / "build/c/src/ucx"
 LIBRARY = PLUGIN / "libuct_nearmetal.so.0"
-if not LIBRARY.exists() or not (UCX / "bin/ucx_perftest").exists():
-    lacking("the transport for UCX is not built")
 
 PERFTEST = str(UCX / "bin/ucx_perftest")
 CARRIED = re.compile(r"shm carried (\d+) messages out and (\d+) in")

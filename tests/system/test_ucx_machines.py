@@ -14,7 +14,7 @@ import pytest
 from nearmetal.job.mpi import Mpi
 from tests.system import hypervisors
 from tests.system.mpi_jobs import PROGRAMS
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_ucx
 from tests.system.virtual_clusters import ROOT, Place, places
 
 if TYPE_CHECKING:
@@ -31,12 +31,9 @@ pytestmark = [
 hypervisors.need()
 need_build()
 need_mpi(Mpi.OPENMPI5, Mpi.MPICH5)
+need_ucx()
 
 UCX = ROOT / "build/ucx/libucx"
-PLUGIN = ROOT / "build/c/src/ucx/libuct_nearmetal.so.0"
-if not PLUGIN.exists() or not UCX.exists():
-    lacking("the transport for UCX is not built")
-
 NODES = (
     "segment: {part: 32 MiB}, nodes: ["
     "{name: n1, memory: 768 MiB, cpus: none}, {name: n2, memory: 768 MiB, cpus: none}]"

@@ -12,8 +12,8 @@ import pytest
 
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, Site, site
-from tests.system.mpi_jobs import PROGRAMS
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.mpi_jobs import PROGRAMS, two_nodes_up
+from tests.system.need import lacking, need_build, need_mpi, need_ucx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,20 +23,10 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi]
 
 need_build()
 need_mpi(Mpi.OPENMPI4, Mpi.OPENMPI5, Mpi.MPICH5)
+need_ucx()
 
 UCX = (ROOT / "build/ucx").resolve()
-if not (ROOT / "build/c/src/ucx/libuct_nearmetal.so.0").exists() or not UCX.exists():
-    lacking("the transport for UCX is not built")
 
-SPEC = """\
-version: 1
-name: ucxmpi
-backend: local
-show: ['{ucx}', '{root}', '{directory}']
-hosts:
-  - name: h1
-    nodes: [{{name: n1, slots: 2}}, {{name: n2, slots: 2}}]
-"""
 TRAFFIC = ("mpi_traffic", "-n", "600", "-b", "20M", "-s", "7")
 # MPICH's ch4:ucx stalls in mpi_traffic, over its own UCX and shared memory as well.
 JOBS = {
@@ -48,13 +38,8 @@ JOBS = {
 
 @pytest.fixture(scope="module")
 def up() -> Iterator[tuple[Site, str]]:
-    with site() as place:
-        spec = place.write("spec.yaml", SPEC.format(ucx=UCX, root=ROOT, directory=place.directory))
-        place.ok("up", spec)
+    with site() as place, two_nodes_up(place, 2, UCX, ROOT, place.directory) as spec:
         yield place, spec
-        place.look(spec)
-        place.ok("down", "--yes", spec)
-        place.assert_no_trace()
 
 
 def job(up: tuple[Site, str], mpi: str, *words: str, ranks: int = 2) -> tuple[str, dict[str, Any]]:

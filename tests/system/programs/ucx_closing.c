@@ -4,19 +4,12 @@
  * opened and closed, in an order that libuct allows; interfaces with a wrong alignment.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <ucs/async/async_fwd.h>
 #include <uct/api/uct.h>
 
-#define CHECK(what)                                                                                \
-	do {                                                                                       \
-		if (!(what)) {                                                                     \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what);                         \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
+#include "ucx_check.h"
 
 static uct_md_h md;
 static uct_worker_h worker;

@@ -8,14 +8,9 @@
 
 #include <ucp/api/ucp.h>
 
+#include "ucx_check.h"
+
 #define NR_MESSAGES 100
-#define CHECK(what)                                                                                \
-	do {                                                                                       \
-		if (!(what)) {                                                                     \
-			fprintf(stderr, "line %d: %s\n", __LINE__, #what);                         \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
 
 static int nr_arrived;
 static uint8_t bytes[65536];
