@@ -116,8 +116,7 @@ bool nm_cma_was_reached(const struct nm_cma_place *place, uint32_t slot,
 	return place->pad && !memcmp(place->slots[slot].landing, challenge, NM_CMA_SECRET_LEN);
 }
 
-/* True if a process may use the calls on itself. The kernel always allows this; filters may not. */
-static bool works_on_myself(bool writing)
+bool nm_cma_works_on_myself(bool writing)
 {
 	char from = 1, to = 0;
 	struct iovec here = {&to, 1}, there = {&from, 1};
@@ -152,7 +151,7 @@ static NM_COLD void explain_eperm(const struct nm_cma_place *place,
 {
 	int scope = read_ptrace_scope();
 
-	if (!works_on_myself(writing))
+	if (!nm_cma_works_on_myself(writing))
 		nm_reason_set(ret_why, "a system call filter (seccomp) refuses %s",
 			      call_name(writing));
 	else if (scope > 0)

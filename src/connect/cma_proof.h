@@ -119,4 +119,10 @@ bool nm_cma_was_reached(const struct nm_cma_place *place, uint32_t slot,
  */
 bool nm_cma_works_here(struct nm_reason *ret_words);
 
+/*
+ * True if this process may use the call for reading, or WRITING, on itself. The kernel always
+ * allows this; filters may not.
+ */
+bool nm_cma_works_on_myself(bool writing);
+
 #endif

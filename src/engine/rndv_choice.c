@@ -101,9 +101,9 @@ static void learn(const struct nm_engine *engine, struct nm_rndv_choice *bulk, u
 static void learn_late(const struct nm_engine *engine, struct nm_rndv_choice *bulk, uint64_t now_ns)
 {
 	uint64_t ended_ns = bulk->sample.ended_ns;
-	uint64_t most_ns = bulk->sample.verdict.protocol == NM_PROTOCOL_HEAP ? PAUSE_NS : 0;
+	uint64_t penalty_ns = bulk->sample.verdict.protocol == NM_PROTOCOL_HEAP ? PAUSE_NS : 0;
 
-	learn(engine, bulk, now_ns - ended_ns > PAUSE_NS ? ended_ns + most_ns : now_ns);
+	learn(engine, bulk, now_ns - ended_ns > PAUSE_NS ? ended_ns + penalty_ns : now_ns);
 }
 
 static void sample_begin(const struct nm_engine *engine, struct nm_rndv_choice *bulk,

@@ -391,10 +391,12 @@ static int send_all(int fd, const char *text, size_t len)
 	while (len) {
 		ssize_t sent = write(fd, text, len);
 
-		if (sent < 0 && errno != EINTR)
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent < 0)
 			return -errno;
-		text += sent < 0 ? 0 : sent;
-		len -= sent < 0 ? 0 : (size_t)sent;
+		text += sent;
+		len -= (size_t)sent;
 	}
 	return 0;
 }

@@ -369,7 +369,7 @@ static int ask_for_machines(const struct nm_spank_options *options,
 					      nm_spank_option_infos[i].name,
 					      i < NM_SPANK_OPTION_VCPUS ?
 						      " or openstack" :
-						      ": the site decides the size of others");
+						      ": the site decides the size of servers");
 				return -EINVAL;
 			}
 		return 0;

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "connect/cma_proof.h"
 #include "transport/select.h"
 #include "ucx/face.h"
 
@@ -62,15 +63,6 @@ static ucs_status_t get_address(uct_iface_h base, uct_iface_addr_t *address)
 	return nm_ucx_iface_get_address(&iface->base.super, address);
 }
 
-/* A container may forbid the calls. */
-static bool can_copy_own(struct nm_peer *peer)
-{
-	uint64_t from = 1, to = 0;
-	const uct_iov_t iov = {&to, sizeof(to), NULL, 0, 1};
-
-	return nm_ucx_copy(peer, true, &iov, 1, (uintptr_t)&from) == UCS_OK && to == 1;
-}
-
 static int is_reachable_v2(const uct_iface_h base, const uct_iface_is_reachable_params_t *params)
 {
 	struct nm_ucx_iface *iface = main_of(base);
@@ -83,7 +75,14 @@ static int is_reachable_v2(const uct_iface_h base, const uct_iface_is_reachable_
 	peer = nm_ucx_iface_meet(iface, params);
 	if (!peer)
 		return 0;
-	if (nm_ucx_peer_is_self(peer) ? can_copy_own(peer) : peer->link && peer->link->remote_copy)
+	if (nm_ucx_peer_is_self(peer)) {
+		if (nm_cma_works_on_myself(false) && nm_cma_works_on_myself(true))
+			return 1;
+		uct_iface_fill_info_str_buf(params, "direct copies are off: a system call filter "
+						    "(seccomp) refuses them");
+		return 0;
+	}
+	if (peer->link && peer->link->remote_copy)
 		return 1;
 	if (peer->link) {
 		struct nm_link_facts facts;

@@ -23,8 +23,8 @@ static ssize_t copy_own(bool is_read, const struct iovec *local, unsigned int nr
 			const struct nm_span *span)
 {
 	const struct iovec there = {(void *)(uintptr_t)span->address, span->len};
-	ssize_t got = is_read ? process_vm_readv(getpid(), local, nr, &there, 1, 0) :
-				process_vm_writev(getpid(), local, nr, &there, 1, 0);
+	ssize_t got =
+		(is_read ? process_vm_readv : process_vm_writev)(getpid(), local, nr, &there, 1, 0);
 
 	return got < 0 ? -errno : got;
 }

@@ -347,6 +347,30 @@ struct nm_window_header *near_window(const struct near_node *node)
 	return found;
 }
 
+struct nm_region_slot *near_regions(const struct near_node *node)
+{
+	struct nm_window_header *header = near_window(node);
+
+	return (void *)((char *)header + header->geometry.regions_off);
+}
+
+struct nm_rma near_rma(struct near_node *a, struct near_node *b, void *local, size_t len,
+		       uint64_t address, uint64_t key)
+{
+	static struct iovec iov;
+
+	iov = (struct iovec){local, len};
+	return (struct nm_rma){
+		.iov = &iov,
+		.nr_iov = 1,
+		.remote = {{.address = address, .len = len, .key = key}},
+		.nr_remote = 1,
+		.peer = near_peer(a, b),
+		.context = local,
+		.flags = NM_COMPLETION,
+	};
+}
+
 struct nm_peer *near_peer(struct near_node *at, struct near_node *other)
 {
 	struct nm_peer *peer = nm_engine_peer(at->engine, &other->address);

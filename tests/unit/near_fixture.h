@@ -40,6 +40,11 @@ void near_destroy(struct near_node *node);
 unsigned int near_step(struct near_node *a, struct near_node *b, struct near_node *c);
 /* The window of NODE as its owner maps it. */
 struct nm_window_header *near_window(const struct near_node *node);
+/* The NM_NR_REGIONS entries of its table of regions (shm/regions.h). */
+struct nm_region_slot *near_regions(const struct near_node *node);
+/* An access of A to LEN bytes at ADDRESS of B, with LOCAL; one at a time. */
+struct nm_rma near_rma(struct near_node *a, struct near_node *b, void *local, size_t len,
+		       uint64_t address, uint64_t key);
 /* Call from within: let nothing through between the two nets of A and B until called again. */
 void near_hold_net(struct near_node *node, bool held);
 

@@ -60,18 +60,7 @@ static struct nm_memory_region *expose_all(void)
 
 static struct nm_rma access_of(size_t len, uint64_t address)
 {
-	static struct iovec iov;
-
-	iov = (struct iovec){local, len};
-	return (struct nm_rma){
-		.iov = &iov,
-		.nr_iov = 1,
-		.remote = {{.address = address, .len = len, .key = KEY}},
-		.nr_remote = 1,
-		.peer = near_peer(a, b),
-		.context = local,
-		.flags = NM_COMPLETION,
-	};
+	return near_rma(a, b, local, len, address, KEY);
 }
 
 /* Start an access while only A makes progress. Its error, or 1 when it is complete on return. */
@@ -358,13 +347,6 @@ NM_TEST(accesses_are_counted_by_who_moved_the_bytes)
 	teardown();
 }
 
-static struct nm_region_slot *regions_of(const struct near_node *node)
-{
-	struct nm_window_header *header = near_window(node);
-
-	return (void *)((char *)header + header->geometry.regions_off);
-}
-
 /* An entry that lies names places in the liar's memory only, and where there is none it serves. */
 NM_TEST(entry_that_points_nowhere_costs_nothing_but_time)
 {
@@ -373,7 +355,7 @@ NM_TEST(entry_that_points_nowhere_costs_nothing_but_time)
 
 	setup();
 	expose_all();
-	slots = regions_of(b);
+	slots = near_regions(b);
 	for (int i = 0; i < NM_NR_REGIONS; i++)
 		if (slots[i].key == KEY)
 			slots[i].base = 4096;

@@ -53,18 +53,7 @@ static void expose(char *base, size_t len, uint64_t access, uint64_t offset)
 
 static struct nm_rma rma_of(size_t len, uint64_t address)
 {
-	static struct iovec iov;
-
-	iov = (struct iovec){local, len};
-	return (struct nm_rma){
-		.iov = &iov,
-		.nr_iov = 1,
-		.remote = {{.address = address, .len = len, .key = KEY}},
-		.nr_remote = 1,
-		.peer = near_peer(a, b),
-		.context = local,
-		.flags = NM_COMPLETION,
-	};
+	return near_rma(a, b, local, len, address, KEY);
 }
 
 static bool is_complete(const struct nm_rma *rma, bool is_read)
@@ -166,7 +155,7 @@ NM_TEST(the_target_judges_and_serves_all_else)
 	other = rma_of(100, 0);
 	other.remote[0].key = KEY + 1;
 	ask(&other, true, EACCES);
-	/* A put is the target's, and a later get does not overtake it. */
+	/* The target does a put, and a later get does not overtake it. */
 	memset(local, 'p', 100);
 	other = rma_of(100, 0);
 	NM_CHECK(!is_complete(&other, false));
@@ -206,13 +195,6 @@ NM_TEST(untouched_pages_are_served)
 	finish();
 }
 
-static struct nm_region_slot *regions_of(const struct near_node *node)
-{
-	struct nm_window_header *header = near_window(node);
-
-	return (void *)((char *)header + header->geometry.regions_off);
-}
-
 /* A target shows places where its heap has no byte. */
 NM_TEST(hostile_entries_are_not_followed)
 {
@@ -222,7 +204,7 @@ NM_TEST(hostile_entries_are_not_followed)
 	start();
 	memset(heap.base, 'h', SIZE);
 	expose(heap.base, SIZE, BOTH, 0);
-	slots = regions_of(b);
+	slots = near_regions(b);
 	for (size_t i = 0; i < sizeof(bases) / sizeof(bases[0]); i++) {
 		for (int k = 0; k < NM_NR_REGIONS; k++)
 			if (slots[k].key == KEY && slots[k].access >> 32) {
@@ -260,7 +242,7 @@ NM_TEST(what_was_closed_during_the_copy_is_not_got)
 	memset(heap.base, 'h', SIZE);
 	expose(heap.base, SIZE, BOTH, 0);
 	get(100000, 0);
-	shown = regions_of(b);
+	shown = near_regions(b);
 	NM_CHECK_EQ(sigaction(SIGSEGV, &action, &before), 0);
 	NM_CHECK_EQ(mprotect(local + 10 * PAGE, PAGE, PROT_NONE), 0);
 	rma = rma_of(100000, 0);
@@ -268,7 +250,7 @@ NM_TEST(what_was_closed_during_the_copy_is_not_got)
 	NM_CHECK_EQ(sigaction(SIGSEGV, &before, NULL), 0);
 	nm_memory_deregister(b->memory, region);
 	NM_CHECK_EQ(near_wait(a, b, NULL).err, EACCES);
-	/* Another region of this key is another one. */
+	/* A new region with this key has an entry of its own. */
 	expose(heap.base + PAGE, PAGE, BOTH, 0);
 	get(PAGE, 0);
 	NM_CHECK_EQ(local[0], 'x');

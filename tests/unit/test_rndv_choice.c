@@ -109,13 +109,13 @@ NM_TEST(heap_is_left_if_the_sender_pays_for_it)
 {
 	start();
 	NM_CHECK(share_of(NM_PROTOCOL_POOL, &dear_reads) > 80);
-	/* It begins to pay. */
+	/* The reads cost the sender nothing for a time. */
 	NM_CHECK(share_of(NM_PROTOCOL_HEAP, &free_reads) > 80);
 	NM_CHECK(share_of(NM_PROTOCOL_POOL, &dear_reads) > 80);
 	finish();
 }
 
-/* What the sender pays is more than any message is waited for. */
+/* What the sender pays is longer than the longest pause that is timed. */
 NM_TEST(heap_is_left_if_the_next_message_comes_too_late)
 {
 	struct costs costs = dear_reads;
