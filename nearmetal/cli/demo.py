@@ -225,7 +225,9 @@ def _measure(
             steps.begin(2 + MEASURE_STEPS + len(launches))
             steps.step("up: two isolated nodes on one host")
             up(cluster, spec)
-            found = measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
+            found = measured(
+                cluster, spec, mpi, launches, blocks=blocks, directory=directory, steps=steps
+            )
             steps.step("down")
     finally:
         down(cluster)
@@ -245,6 +247,7 @@ def measured(
     mpi: Mpi,
     launches: list[PlannedLaunch],
     *,
+    blocks: int,
     directory: Path,
     steps: Progress,
 ) -> tuple[tuple[NodePair, ...], str]:
@@ -262,7 +265,7 @@ def measured(
         LocalRunner(),
         directory,
         SUITE,
-        1 + max(launch.block for launch in launches),
+        blocks,
         spec.slots,
         Part(steps),
         pairs,

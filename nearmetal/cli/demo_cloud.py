@@ -81,7 +81,9 @@ def _demo(visit: Visit, args: argparse.Namespace, view: View) -> int:
     launches = [one for one in demo_launches(mpi, args.blocks) if one.arm is not None]
 
     def work(cluster: Cluster, spec: OpenstackSpec, steps: Progress) -> Found:
-        return measured(cluster, spec, mpi, launches, directory=directory, steps=steps)
+        return measured(
+            cluster, spec, mpi, launches, blocks=args.blocks, directory=directory, steps=steps
+        )
 
     found = on_servers(visit, args, view, work, MEASURE_STEPS + len(launches))
     return show_run(directory, mpi, *found, view)

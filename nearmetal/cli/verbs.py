@@ -141,8 +141,8 @@ class MainParser(Parser):
         """Insert the verb of a group that may be left out."""
         words = sys.argv[1:] if args is None else list(args)
         usual = _USUAL.get(words[0]) if words else None
-        given = words[1:2] in (["-h"], ["--help"]) or " ".join(words[:2]) in VERBS
-        if usual and (len(words) == 1 or not given):
+        following = words[1] if len(words) > 1 else ""
+        if usual and following not in ("-h", "--help") and f"{words[0]} {following}" not in VERBS:
             words.insert(1, usual)
         return super().parse_known_args(words, namespace)
 

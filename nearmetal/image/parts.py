@@ -39,6 +39,7 @@ APPLIANCES = {"mpi": (), "kvm-host": ("hypervisor",)}
 """Images for one purpose, with the optional content of each. A login says what can be run."""
 
 _BENCHMARKS = ("mpi_hello", "mpi_patterns", "mpi_window")
+
 DISK = "disk"
 """The list of what an image needs to boot from a disk of its own."""
 
