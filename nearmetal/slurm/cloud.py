@@ -29,7 +29,7 @@ from nearmetal.cluster.backends.openstack.spec import (
 )
 from nearmetal.cluster.registration import from_canonical
 from nearmetal.cluster.store import Store
-from nearmetal.config.explain import load_yaml
+from nearmetal.config.explain import first_problem, load_yaml
 from nearmetal.config.model import AbsolutePath, Model, Name
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.files import check_private
@@ -144,9 +144,7 @@ def spec_of(settings: CloudForJobs, name: str, wish: ContainerRequest, image: st
             timeout=settings.timeout,
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SlurmError(f"{WHAT}: {where}: {first['msg'].partition('|')[0]}") from error
+        raise SlurmError(f"{WHAT}: {first_problem(error)}") from error
     if findings := spec.findings():
         raise SlurmError(f"{WHAT}: {findings[0].sentence}")
     return spec
