@@ -75,9 +75,9 @@ class ThisNode:
             return self._end(only)
         ended = reclaim(job, self.state, only=only, vfs=self.vfs, store=self.store)
         if only is None and not ended:
-            left = [one for one in self._left(()) if one.job == job]
-            # All of them, and not only the first.
-            ended = sum(map(self._end, left)) > 0
+            for one in self._left(()):
+                if one.job == job:
+                    ended |= self._end(one)
         return ended
 
     def _end(self, judged: JobServers) -> bool:
