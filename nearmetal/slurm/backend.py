@@ -134,19 +134,18 @@ def reclaim_ended(
     # A caller without permission fails here, and drains no node for it.
     found = backend.settled()
     ended: list[int] = []
-    stay: list[tuple[str, NearmetalError]] = []
-    blamed: list[tuple[str, NearmetalError]] = []
+    stay: list[tuple[AnyInstance, NearmetalError]] = []
     for leak in leaks(runner, found):
         try:
             if backend.reclaim(leak.job, only=leak):
                 ended.append(leak.job)
         except NearmetalError as fault:
-            # A launch that was cut short recorded no node; Slurm's default name is the host's.
-            one = (leak.node or os.uname().nodename.partition(".")[0], fault)
-            stay.append(one)
-            if leak.blames_node:
-                blamed.append(one)
-    for node, why in blamed if drains else ():
+            stay.append((leak, fault))
+    for leak, why in stay if drains else ():
+        if not leak.blames_node:
+            continue
+        # A launch that was cut short recorded no node; Slurm's default name is the host's.
+        node = leak.node or os.uname().nodename.partition(".")[0]
         try:
             drain(runner, node, why.message)
         except NearmetalError as undrained:
