@@ -203,7 +203,7 @@ def prepare(
 
 
 def _check_room(wanted: JobServers, most: int, store: ServerStore) -> None:
-    """Raise RefusedError unless this node may have so many servers more."""
+    """Raise RefusedError if this node would have more servers than it may."""
     # Of those that wait for a last look, nothing is known to be there.
     taken = sum(one.nr for one in store.every() if not one.ended or one.fault)
     if taken + wanted.nr > most:

@@ -42,7 +42,7 @@ AGAIN_S = 300.0
 last failed, or the end began, until a last look."""
 
 UNASKED = "their removal has not begun"
-"""A fault: of servers whose end is on record, and nobody has asked the cloud yet."""
+"""The fault of servers whose end is on record, while the cloud has not been asked yet."""
 
 MOST_S = 120
 """Seconds that a removal may take; an epilog waits for it."""
@@ -213,7 +213,7 @@ class ServerStore:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise BackendError when the block has taken so long, from within any request.
+    """Raise BackendError when the block has taken this time, from within any request.
 
     Each answer of a service has a limit, but there are many, and Slurm drains a node whose epilog
     takes too long. Only the main thread can be interrupted.

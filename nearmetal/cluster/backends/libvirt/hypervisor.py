@@ -54,7 +54,7 @@ class LinkLimits:
     """Time in which a connection is made."""
     silent_s: int = 5
     nr_questions: int = 5
-    """libvirt asks after `silent_s`, and gives the connection up after so many without an answer."""
+    """libvirt asks every `silent_s`, and gives the connection up after this number without answer."""
     left_s: float = 10.0
     """Time for a migration to end at the source after the destination was lost."""
 
