@@ -41,12 +41,12 @@ def on_serve(args: argparse.Namespace, view: View) -> int:
     """Serve until a signal; SIGTERM is the usual end."""
     from nearmetal.computed.segment_files import SegmentFiles
     from nearmetal.computed.service import ComputedService
-    from nearmetal.computed.settings import SETTINGS, check_private, read_settings
+    from nearmetal.computed.settings import SETTINGS, check_credentials, read_settings
     from nearmetal.core.extras import ExtraError
     from nearmetal.core.process import LocalRunner
 
     settings = read_settings(args.settings or SETTINGS)
-    check_private(Path(settings.clouds))
+    check_credentials(Path(settings.clouds))
     os.environ["OS_CLIENT_CONFIG_FILE"] = settings.clouds
     try:
         from nearmetal.cluster.backends.openstack.session import CloudSession

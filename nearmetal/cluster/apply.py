@@ -23,6 +23,9 @@ from nearmetal.core.progress import Progress, Silent
 
 Agree = Callable[[Plan], None]
 
+MAKING = "make "
+"""How the journal's text of a step begins that makes an object."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -198,7 +201,7 @@ def _execute(
         *(
             (f"change {c.key}", partial(backend.change, c.item, spec))
             if c.in_place
-            else (f"make {c.key}", partial(backend.create, c.item, spec))
+            else (f"{MAKING}{c.key}", partial(backend.create, c.item, spec))
             for c in plan.coming
         ),
     ]

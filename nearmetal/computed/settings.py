@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +11,7 @@ from pydantic import Field
 from nearmetal.config.explain import load_yaml
 from nearmetal.config.model import AbsolutePath, Model, Size
 from nearmetal.core.errors import PasswordError
+from nearmetal.core.files import check_private
 
 SETTINGS = Path("/etc/nearmetal/computed.yaml")
 WHAT = "the settings of nearmetal-computed"
@@ -54,14 +53,6 @@ def read_settings(path: Path) -> ComputedSettings:
     return load_yaml(path, ComputedSettings, WHAT)[0]
 
 
-def check_private(path: Path) -> None:
-    """Raise PasswordError unless only root, or the user that we are, may read and write a file."""
-    hint = f"as root: chown root {path} && chmod 600 {path}"
-    try:
-        found = path.lstat()
-    except OSError as error:
-        raise PasswordError(f"cannot read {path}: {error.strerror}", hint) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise PasswordError(f"{path} is not a regular file", "write the credentials themselves")
-    if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PasswordError(f"other users may read or write {path}", hint)
+def check_credentials(path: Path) -> None:
+    """Raise PasswordError unless only root, or our user, may read and write the credentials."""
+    check_private(path, PasswordError, others="other users", manual="nearmetal-computed(1)")

@@ -105,6 +105,13 @@ def reason(detail: ErrorDetails, words: Mapping[str, str] | None = None) -> tupl
     return why, hint
 
 
+def first_problem(error: ValidationError) -> str:
+    """Return where a model is wrong first, and why; without the value, which may be a secret."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg'].partition('|')[0]}"
+
+
 def known_keys(annotation: Any, path: tuple[Key, ...]) -> list[str]:
     """Return the keys of the model at a path below a model; [] if there is none."""
     for key in path:

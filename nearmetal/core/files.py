@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from nearmetal.core.errors import HostError
+from nearmetal.core.errors import HostError, NearmetalError
 
 MAX_STATE = 64 << 20
 """Bytes of a file of our own state."""
@@ -41,6 +41,22 @@ def is_regular(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return False
+
+
+def check_private(path: Path, fault: type[NearmetalError], *, others: str, manual: str) -> None:
+    """Raise `fault` unless a regular file is there that only root, or our user, may read or write.
+
+    `others`: the words for other users. `manual`: the page that says what the file is.
+    """
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise fault(f"cannot read {path}: {error.strerror}", f"see {manual}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise fault(f"{path} is not a regular file", "put the file itself there, and no link")
+    if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o077:
+        hint = f"as root: chown root {path} && chmod 600 {path}"
+        raise fault(f"{path}: {others} may read or write it", hint)
 
 
 def read_regular(path: Path | str, most: int, *, below: Path | None = None) -> bytes:

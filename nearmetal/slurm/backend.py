@@ -75,9 +75,9 @@ class ThisNode:
             return self._end(only)
         ended = reclaim(job, self.state, only=only, vfs=self.vfs, store=self.store)
         if only is None and not ended:
-            left = [one for one in self._left(()) if one.job == job]
-            # All of them, and not only the first.
-            ended = sum(map(self._end, left)) > 0
+            for one in self._left(()):
+                if one.job == job:
+                    ended |= self._end(one)
         return ended
 
     def _end(self, judged: JobServers) -> bool:
@@ -134,19 +134,18 @@ def reclaim_ended(
     # A caller without permission fails here, and drains no node for it.
     found = backend.settled()
     ended: list[int] = []
-    stay: list[tuple[str, NearmetalError]] = []
-    blamed: list[tuple[str, NearmetalError]] = []
+    stay: list[tuple[AnyInstance, NearmetalError]] = []
     for leak in leaks(runner, found):
         try:
             if backend.reclaim(leak.job, only=leak):
                 ended.append(leak.job)
         except NearmetalError as fault:
-            # A launch that was cut short recorded no node; Slurm's default name is the host's.
-            one = (leak.node or os.uname().nodename.partition(".")[0], fault)
-            stay.append(one)
-            if leak.blames_node:
-                blamed.append(one)
-    for node, why in blamed if drains else ():
+            stay.append((leak, fault))
+    for leak, why in stay if drains else ():
+        if not leak.blames_node:
+            continue
+        # A launch that was cut short recorded no node; Slurm's default name is the host's.
+        node = leak.node or os.uname().nodename.partition(".")[0]
         try:
             drain(runner, node, why.message)
         except NearmetalError as undrained:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,9 +29,10 @@ from nearmetal.cluster.backends.openstack.spec import (
 )
 from nearmetal.cluster.registration import from_canonical
 from nearmetal.cluster.store import Store
-from nearmetal.config.explain import load_yaml
+from nearmetal.config.explain import first_problem, load_yaml
 from nearmetal.config.model import AbsolutePath, Model, Name
 from nearmetal.core.errors import SlurmError
+from nearmetal.core.files import check_private
 from nearmetal.core.process import LocalRunner, Runner
 from nearmetal.image.seed import SeedUser
 from nearmetal.slurm.container import ContainerRequest, RefusedError
@@ -94,24 +94,15 @@ class CloudForJobs(Model):
     )
 
 
-def check_private(path: Path) -> None:
+def _check_root_only(path: Path) -> None:
     """Raise SlurmError unless a regular file is there that only root may read or change."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise SlurmError(
-            f"{path}: {error.strerror}", "see spank_nearmetal(8), SERVERS OF A CLOUD"
-        ) from error
-    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.geteuid():
-        raise SlurmError(
-            f"{path}: others than root may read or change it",
-            f"run `chown root {path} && chmod 600 {path}`",
-        )
+    manual = "spank_nearmetal(8), SERVERS OF A CLOUD"
+    check_private(path, SlurmError, others="others than root", manual=manual)
 
 
 def settings_of(path: Path) -> CloudForJobs:
     """Read the settings; raises SlurmError or SpecError."""
-    check_private(path)
+    _check_root_only(path)
     found, _ = load_yaml(path, CloudForJobs, WHAT)
     if "default" not in found.images:
         raise SlurmError(f"{path}: images: there is no `default`", "add default: NAME")
@@ -121,7 +112,7 @@ def settings_of(path: Path) -> CloudForJobs:
             f"{path}: image {files[0]} is a path, and each job would upload it",
             "upload it once, and write its name",
         )
-    check_private(Path(found.clouds))
+    _check_root_only(Path(found.clouds))
     return found
 
 
@@ -153,9 +144,7 @@ def spec_of(settings: CloudForJobs, name: str, wish: ContainerRequest, image: st
             timeout=settings.timeout,
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SlurmError(f"{WHAT}: {where}: {first['msg'].partition('|')[0]}") from error
+        raise SlurmError(f"{WHAT}: {first_problem(error)}") from error
     if findings := spec.findings():
         raise SlurmError(f"{WHAT}: {findings[0].sentence}")
     return spec
@@ -214,7 +203,7 @@ def prepare(
 
 
 def _check_room(wanted: JobServers, most: int, store: ServerStore) -> None:
-    """Raise RefusedError unless this node may have so many servers more."""
+    """Raise RefusedError if this node would have more servers than it may."""
     # Of those that wait for a last look, nothing is known to be there.
     taken = sum(one.nr for one in store.every() if not one.ended or one.fault)
     if taken + wanted.nr > most:
@@ -236,7 +225,7 @@ def spec_on_record(one: JobServers) -> OpenstackSpec:
 
 def opened(one: JobServers, root: Path, user: SeedUser | None = None) -> Cluster:
     """Return the cluster of a job's servers. `user`: who runs jobs there; None: to remove them."""
-    check_private(Path(one.clouds))
+    _check_root_only(Path(one.clouds))
     # `up` and `down` pass no path of clouds.yaml to openstacksdk. It also reads secure.yaml and
     # clouds-public.yaml in the current directory, which may be a user's.
     os.environ["OS_CLIENT_CONFIG_FILE"] = one.clouds

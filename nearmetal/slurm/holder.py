@@ -80,7 +80,7 @@ def _die_with_parent(signum: int) -> None:
 
 
 def detach(but: int = 2) -> None:
-    """Cut the ties to our maker: session, streams, descriptors, except one."""
+    """Cut the ties to our maker: session, streams, descriptors. `but`: one that stays open."""
     os.setsid()
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)

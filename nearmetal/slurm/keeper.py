@@ -104,7 +104,7 @@ def why_not(work: Callable[[], object]) -> str:
     except NearmetalError as error:
         # Its hint is for who runs `up` by hand.
         return printable(" ".join(error.message.split()))
-    except Exception as error:  # noqa: BLE001 - nobody else would tell the user
+    except Exception as error:  # noqa: BLE001 - the user sees no other trace
         return printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
     return ""
 

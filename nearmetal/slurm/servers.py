@@ -42,7 +42,7 @@ AGAIN_S = 300.0
 last failed, or the end began, until a last look."""
 
 UNASKED = "their removal has not begun"
-"""A fault: of servers whose end is on record, and nobody has asked the cloud yet."""
+"""The fault of servers whose end is on record, while the cloud has not been asked yet."""
 
 MOST_S = 120
 """Seconds that a removal may take; an epilog waits for it."""
@@ -194,9 +194,10 @@ class ServerStore:
 
     def _ending(self, one: JobServers) -> JobServers:
         """Return the record of servers whose end begins: with all that their removal takes away."""
+        from nearmetal.cluster.apply import MAKING  # noqa: PLC0415
         from nearmetal.cluster.backends.openstack.marks import read_mark  # noqa: PLC0415
         from nearmetal.cluster.store import Store  # noqa: PLC0415
-        from nearmetal.core.journal import Journal  # noqa: PLC0415
+        from nearmetal.core.journal import Event, Journal  # noqa: PLC0415
 
         directory, text, doubtful = Store(self.root).cluster(one.name), "", False
         # Of a damaged file, the removal says more.
@@ -204,13 +205,15 @@ class ServerStore:
             mark, steps = read_mark(directory), Journal(directory).read()[-1:]
             if mark is not None:
                 text = f"{mark.token}\n{mark.home}"
-                doubtful = any(_is_open(step.event, step.step) for step in steps)
+                # A step that failed is no sound end: its request may have had no answer.
+                open_steps = (one.step for one in steps if one.event != Event.DONE.value)
+                doubtful = any(step.startswith(MAKING) for step in open_steps)
         return replace(one, ended=time.time(), mark=text, doubtful=doubtful)
 
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise BackendError when the block has taken so long, from within any request.
+    """Raise BackendError when the block has taken this time, from within any request.
 
     Each answer of a service has a limit, but there are many, and Slurm drains a node whose epilog
     takes too long. Only the main thread can be interrupted.
@@ -231,11 +234,6 @@ def _at_most(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, handler)
-
-
-def _is_open(event: str, step: str) -> bool:
-    """Whether a step of `up` was making something, and did not end well."""
-    return event != "done" and step.startswith("make ")
 
 
 def _read(path: Path) -> JobServers | None:

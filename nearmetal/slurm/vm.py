@@ -23,6 +23,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from nearmetal.cluster.backends.libvirt.build import Layout
+from nearmetal.config.explain import first_problem
 from nearmetal.core import resources
 from nearmetal.core.errors import CommandError, ImageError, SlurmError
 from nearmetal.core.process import Command, Runner
@@ -175,9 +176,7 @@ def start(crew: Crew, runner: Runner) -> None:
         try:
             seed = seed_of(crew.job, one, number, layout).secret_json()
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise SlurmError(f"machine {one.name}: {where}: {first['msg']}") from error
+            raise SlurmError(f"machine {one.name}: {first_problem(error)}") from error
         give(f"{one.name}.seed", seed, uid)
         give(f"{one.name}.console", "", uid)
         words = qemu_words(crew.job, one, number, crew.boot, layout)

@@ -11,7 +11,7 @@ import pytest
 
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.domains import MAX_DOCUMENT, NOVA, empty_ports, read_server
-from nearmetal.computed.settings import check_private, read_settings
+from nearmetal.computed.settings import check_credentials, read_settings
 from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError, NearmetalError, PasswordError
 
@@ -177,17 +177,17 @@ def test_a_question_that_hangs_delays_no_other() -> None:
 def test_credentials_are_for_root_alone(tmp_path: Path) -> None:
     path = tmp_path / "clouds.yaml"
     with pytest.raises(PasswordError, match="cannot read"):
-        check_private(path)
+        check_credentials(path)
     path.write_text("clouds: {}")
     path.chmod(0o640)
     with pytest.raises(PasswordError, match="other users may read or write"):
-        check_private(path)
+        check_credentials(path)
     path.chmod(0o600)
-    check_private(path)
+    check_credentials(path)
     link = tmp_path / "link"
     link.symlink_to(path)
     with pytest.raises(PasswordError, match="is not a regular file"):
-        check_private(link)
+        check_credentials(link)
 
 
 def test_settings_are_explained(tmp_path: Path) -> None:

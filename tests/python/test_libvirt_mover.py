@@ -169,6 +169,9 @@ class LibvirtError(Exception):
     def get_error_message(self) -> str:
         return str(self)
 
+    def get_error_code(self) -> int:
+        return 0
+
 
 class Api:
     """The names of libvirt that a migration uses."""
@@ -288,6 +291,22 @@ def test_a_migration_that_ends_after_its_destination_was_lost_has_its_own_error(
     lost.set()
     with pytest.raises(BackendError, match=r"cannot migrate .*: aborted by the client"):
         migrate(domain, 600, lost=lost)
+
+
+def test_a_connection_that_gets_no_keepalive_is_closed() -> None:
+    class Link:
+        closed = False
+
+        def setKeepAlive(self, *_: int) -> None:  # noqa: N802 - libvirt's name
+            raise LibvirtError("the client socket is closed")
+
+        def close(self) -> None:
+            self.closed = True
+
+    link = Link()
+    with pytest.raises(BackendError, match="the client socket is closed"):
+        hypervisor("test:///x", link)._keep_alive()
+    assert link.closed
 
 
 def test_a_connection_that_is_not_made_in_time_is_named() -> None:

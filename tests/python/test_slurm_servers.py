@@ -254,6 +254,9 @@ def test_nobody_but_root_may_read_what_leads_to_the_credentials(name: str, site:
     (site.folder / name).unlink()
     with pytest.raises(SlurmError, match=f"{name}: No such file"):
         cloud.settings_of(path)
+    (site.folder / name).symlink_to("/etc/hosts")
+    with pytest.raises(SlurmError, match=f"{name} is not a regular file"):
+        cloud.settings_of(path)
 
 
 def test_wrong_settings_are_named(site: Site) -> None:

@@ -54,7 +54,7 @@ class LinkLimits:
     """Time in which a connection is made."""
     silent_s: int = 5
     nr_questions: int = 5
-    """libvirt asks after `silent_s`, and gives the connection up after so many without an answer."""
+    """libvirt asks every `silent_s`, and gives the connection up after this number without answer."""
     left_s: float = 10.0
     """Time for a migration to end at the source after the destination was lost."""
 
@@ -198,19 +198,23 @@ class Hypervisor:
         self.limits = limits
         self._api: Any = _module()
         self._link: Any = self.connect()
+        self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        """Let libvirt give a silent connection up; a new one that cannot do this is closed."""
         try:
-            self._link.setKeepAlive(limits.silent_s, limits.nr_questions)
+            self._link.setKeepAlive(self.limits.silent_s, self.limits.nr_questions)
         except self._api.libvirtError as error:
             if error.get_error_code() != self._api.VIR_ERR_NO_SUPPORT:
-                raise explain(uri, error.get_error_message() or str(error)) from error
+                self.close()
+                raise explain(self.uri, error.get_error_message() or str(error)) from error
             # A driver without a daemon.
 
     def connect(self) -> Any:
         """Return a new connection, without keepalive."""
-        what = f"libvirt at {self.uri}"
+        deadline, what = Deadline(self.limits.open_s), f"libvirt at {self.uri}"
         try:
-            made = Deadline(self.limits.open_s)
-            return made.call(self.uri, what, lambda: self._api.open(self.uri))
+            return deadline.call(self.uri, what, lambda: self._api.open(self.uri))
         except self._api.libvirtError as error:
             raise explain(self.uri, error.get_error_message() or str(error)) from error
 

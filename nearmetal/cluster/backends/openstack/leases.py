@@ -20,7 +20,6 @@ from nearmetal.cluster.backends.openstack.session import (
     GoneError,
     accepted,
     reason_line,
-    strange,
 )
 from nearmetal.core.errors import BackendError
 
@@ -134,10 +133,8 @@ class Leases:
     def find(self, name: str) -> list[Lease]:
         """Return the leases of a name."""
         found = self._ask("reading the leases", "get")
-        try:
+        with self._session.asking("reading a lease"):
             return [read_lease(one) for one in found["leases"] if one["name"] == name]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise strange("a lease") from error
 
     def take(self, name: str, room: LeasedRoom, minutes: int, clock: datetime) -> Lease:
         """Return a lease that holds the room for these minutes: the one of this name, or a new one.
@@ -163,10 +160,8 @@ class Leases:
             made = self._ask("making a lease", "post", json=body)
         except BackendError as error:
             raise type(error)(error.message, error.hint or _remedy(error.message, room)) from error
-        try:
+        with self._session.asking("reading a lease"):
             lease = read_lease(made["lease"])
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise strange("a lease") from error
         return self._started(name, lease)
 
     def _started(self, name: str, lease: Lease) -> Lease:
