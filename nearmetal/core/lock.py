@@ -37,15 +37,20 @@ def locked(
     that finds its inode gone and opens the new one.
     """
     deadline = None if wait_s is None else time.monotonic() + wait_s
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     mine = False
+    # A signal may raise anywhere, and must leave neither the file nor the lock.
     while not mine:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o600)
         except FileNotFoundError:
             continue  # the last holder has just removed the directory
-        # From here on a signal may raise anywhere, and must not leave the lock held.
+        except OSError:
+            raise
+        except BaseException:
+            _remove(path)
+            raise
         try:
             while not _take(descriptor):
                 if deadline is not None and time.monotonic() >= deadline:
@@ -60,9 +65,29 @@ def locked(
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
                 yield
         finally:
-            if mine:
-                path.unlink(missing_ok=True)
+            try:
+                _release(path, descriptor)
+            except BaseException:
+                _release(path, descriptor)
+                raise
+            finally:
+                os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove the file at `path` if no process holds its lock."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _release(path, descriptor)
+        finally:
             os.close(descriptor)
+
+
+def _release(path: Path, descriptor: int) -> None:
+    """Remove the file at `path`, unless another process holds its lock or made it anew."""
+    if _take(descriptor) and _is_at(path, descriptor):
+        path.unlink(missing_ok=True)
 
 
 def _take(descriptor: int) -> bool:
