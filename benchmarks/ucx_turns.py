@@ -21,6 +21,7 @@ from pathlib import Path
 SETS = ("posix,cma", "nearmetal", "nearmetal,cma")
 TESTS = {
     "tag_lat 8 B": ("-t", "tag_lat", "-s", "8", "-n", "20000"),
+    "tag_lat 512 B": ("-t", "tag_lat", "-s", "512", "-n", "20000"),
     "tag_lat 2 KiB": ("-t", "tag_lat", "-s", "2048", "-n", "10000"),
     "tag_lat 16 KiB": ("-t", "tag_lat", "-s", "16384", "-n", "5000"),
     "tag_bw 64 KiB": ("-t", "tag_bw", "-s", "65536", "-n", "2000"),

@@ -139,9 +139,29 @@ typedef struct uct_ep_is_connected_params {
 } uct_ep_is_connected_params_t;
 #define UCT_EP_IS_CONNECTED_FIELD_IFACE_ADDR UCS_BIT(1)
 
+typedef enum uct_ep_operation {
+	UCT_EP_OP_AM_SHORT,
+	UCT_EP_OP_AM_BCOPY,
+	UCT_EP_OP_AM_ZCOPY,
+} uct_ep_operation_t;
+
+typedef struct uct_perf_attr {
+	uint64_t field_mask;
+	uct_ep_operation_t operation;
+	ucs_memory_type_t local_memory_type, remote_memory_type;
+	ucs_sys_device_t local_sys_device, remote_sys_device;
+	double send_pre_overhead, send_post_overhead, recv_overhead; /* seconds */
+	uct_ppn_bandwidth_t bandwidth, path_bandwidth;
+	ucs_linear_func_t latency;
+	size_t max_inflight_eps;
+	uint64_t flags;
+} uct_perf_attr_t;
+#define UCT_PERF_ATTR_FIELD_OPERATION UCS_BIT(0)
+#define UCT_PERF_ATTR_FIELD_SEND_PRE_OVERHEAD UCS_BIT(5)
+
 typedef struct uct_iface_internal_ops {
 	void *iface_query_v2;
-	void *iface_estimate_perf;
+	ucs_status_t (*iface_estimate_perf)(uct_iface_h iface, uct_perf_attr_t *attr);
 	void (*iface_vfs_refresh)(void);
 	ucs_status_t (*ep_query)(void);
 	ucs_status_t (*ep_invalidate)(void);
@@ -208,9 +228,9 @@ int uct_base_iface_is_reachable(const uct_iface_h iface, const uct_device_addr_t
 ucs_status_t uct_iface_handle_ep_err(uct_iface_h iface, uct_ep_h ep, ucs_status_t status);
 void uct_iface_fill_info_str_buf(const uct_iface_is_reachable_params_t *params, const char *fmt,
 				 ...);
+ucs_status_t uct_base_iface_estimate_perf(uct_iface_h iface, uct_perf_attr_t *attr);
 /* Only passed on to libuct; their own types have structures that are not used here. */
-extern char uct_md_stub_rkey_unpack[], uct_base_rkey_compare[];
-extern char uct_iface_base_query_v2[], uct_base_iface_estimate_perf[];
+extern char uct_md_stub_rkey_unpack[], uct_base_rkey_compare[], uct_iface_base_query_v2[];
 
 /* True if the libuct in this process is the one described here; else the reason. */
 bool nm_ucx_abi_check(struct nm_reason *ret_reason);

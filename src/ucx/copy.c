@@ -285,6 +285,7 @@ static uct_iface_ops_t ops = {
 
 static const uct_iface_internal_ops_t internal_ops = {
 	NM_UCX_INTERNAL_OPS,
+	.iface_estimate_perf = uct_base_iface_estimate_perf,
 	.iface_is_reachable_v2 = is_reachable_v2,
 	.ep_is_connected = is_connected,
 };

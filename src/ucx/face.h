@@ -174,9 +174,7 @@ struct nm_peer *nm_ucx_iface_meet(struct nm_ucx_iface *iface,
 
 /* Slots of uct_iface_internal_ops_t that are alike in both transports. */
 #define NM_UCX_INTERNAL_OPS                                                                        \
-	.iface_query_v2 = uct_iface_base_query_v2,                                                 \
-	.iface_estimate_perf = uct_base_iface_estimate_perf,                                       \
-	.iface_vfs_refresh = ucs_empty_function,                                                   \
+	.iface_query_v2 = uct_iface_base_query_v2, .iface_vfs_refresh = ucs_empty_function,        \
 	.ep_query = ucs_empty_function_return_unsupported,                                         \
 	.ep_invalidate = ucs_empty_function_return_unsupported,                                    \
 	.ep_connect_to_ep_v2 = ucs_empty_function_return_unsupported,                              \

@@ -67,6 +67,7 @@ STRUCTURES = (
     "uct_md",
     "uct_md_attr_v2",
     "uct_md_ops",
+    "uct_perf_attr",
     "uct_tl",
     "uct_tl_device_resource",
 )
@@ -219,6 +220,21 @@ def test_large_messages_are_copied_once(tmp_path: Path, name: str) -> None:
         there, _ = other.communicate(timeout=PATIENCE_S)
     assert "ERROR" not in output
     assert COPIED.search(output + there)
+
+
+def test_small_messages_go_the_short_way(tmp_path: Path) -> None:
+    """By UCX's model a gathered message needs no copy: it would take that for a single byte."""
+    port = free_port()
+    more = {"UCX_TLS": "nearmetal,nearcma", "UCX_PROTO_INFO": "y"}
+    with server(tmp_path, port, **more):
+        with client(tmp_path, port, "-t", "tag_lat", "-s", "8", "-n", "10", **more) as process:
+            output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, output
+    tables = re.split(r"tagged message by ucp_tag_send", output)[1:]
+    assert tables
+    for table in tables:
+        assert re.search(r" 0\.\.208 \| eager short ", table), table
+        assert re.search(r" \d{3,4}\.\.\w+ \| eager zero-copy ", table), table
 
 
 def test_peer_without_direct_copies_gets_messages(tmp_path: Path) -> None:
