@@ -318,6 +318,18 @@ static int end_connection(int fd)
 	return err;
 }
 
+/*
+ * A connection that ended before anybody looked at it may have stood: its kernel has then measured
+ * the time of an answer.
+ */
+static bool has_stood(int fd)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_rtt > 0;
+}
+
 static int start_line(struct net *net, struct nm_net_peer *peer)
 {
 	int err = start_connection(net, peer, nm_net_inner_lifeline(&net->inner, &peer->address),
@@ -344,7 +356,7 @@ static int look_at_line(struct net *net, struct nm_net_peer *peer)
 		return err ? err : ECONNRESET;
 	}
 	err = end_connection(peer->line);
-	if (!err || err == ECONNRESET)
+	if (!err || (err != EINPROGRESS && has_stood(peer->line)))
 		line_stands(net, peer);
 	peer->line_is_up = !err;
 	return err;

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.system.faults.arena import Arena, exchange, open_all
-from tests.system.faults.peer import ECONNRESET, PATIENCE_S, Peer
+from tests.system.faults.peer import ECONNRESET, PATIENCE_S, PROVIDER_DIR, Peer
 
 pytestmark = [
     pytest.mark.system,
@@ -117,6 +117,33 @@ def test_a_receive_from_anyone_ends_when_a_host_vanishes(
     network.cut()
     expect_reset(a, "r")
     end(a, b)
+
+
+def test_a_host_that_vanished_before_anyone_asked_is_lost(network: Network, arena: Arena) -> None:
+    """Not over TCP, where a lifeline that was never seen to stand would prove nothing."""
+    adapter = PROVIDER_DIR.parents[1] / "tests/device"
+    knobs = KNOBS | {"NET": "nmadapter", "FI_PROVIDER_PATH": f"{PROVIDER_DIR}:{adapter}"}
+    a = arena.start("a", knobs, prefix=network.enter("a"))
+    b = arena.start("b", knobs, prefix=network.enter("b"))
+    open_all(a, b)
+    a.knows(b)
+    b.knows(a)
+    exchange(a, b)
+    network.cut()
+    deadline = time.monotonic() + PATIENCE_S
+    while lines(network, "a") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not lines(network, "a")
+    a.post("recv", "r", "b", 8, 1)
+    expect_reset(a, "r")
+    end(a, b)
+
+
+def lines(network: Network, host: str) -> list[str]:
+    """Return the connections with a keepalive that the kernel of a host still believes in."""
+    argv = (*network.enter(host), "ss", "-Htno", "state", "established", "dport", "!=", ":0")
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    return [line for line in done.stdout.splitlines() if "timer:(keepalive" in line]
 
 
 def test_a_host_vanishes_with_bytes_on_their_way_to_it(
