@@ -128,8 +128,9 @@ def _compare(view: View, count: Count, promised: int | None) -> bool:
 
 def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str, Any]:
     from nearmetal.slurm.records import Container
-    from nearmetal.slurm.servers import JobServers
+    from nearmetal.slurm.servers import DamagedServers, JobServers
 
+    servers = found if isinstance(found, JobServers | DamagedServers) else None
     return {
         "job": found.job,
         "uid": found.uid,
@@ -139,8 +140,8 @@ def _entry(found: Instance, taken: tuple[JobVf, ...], *, leak: bool) -> dict[str
         "alive": found.lives(),
         "leak": leak,
         "refusal": found.refusal,
-        "servers": found.name if isinstance(found, JobServers) else "",
-        "fault": found.fault if isinstance(found, JobServers) else "",
+        "servers": servers.name if servers else "",
+        "fault": servers.fault if servers else "",
         "vfs": [vf.address for vf in taken if vf.job == found.job],
         "request": found.request,
     }

@@ -24,10 +24,11 @@ from nearmetal.slurm.queue import drain, known_jobs
 from nearmetal.slurm.reclaim import SERVERS_HERE, THIS_MACHINE, reclaim
 from nearmetal.slurm.records import STATE, Container, Instance, containers, locked, settled
 from nearmetal.slurm.remains import Holder, holders
-from nearmetal.slurm.servers import JobServers, ServerStore
+from nearmetal.slurm.servers import DamagedServers, JobServers, ServerStore
 from nearmetal.slurm.vfs import JobVfs
 
 AnyInstance = TypeVar("AnyInstance", bound=Instance)
+OfJob = Container | JobServers | DamagedServers
 
 
 class JobBackend(Protocol[AnyInstance]):
@@ -69,8 +70,10 @@ class ThisNode:
         """Make the container of a job."""
         return launch(wish, self.state, self.vfs, self.store)
 
-    def reclaim(self, job: int, *, only: Container | JobServers | None = None) -> bool:
+    def reclaim(self, job: int, *, only: OfJob | None = None) -> bool:
         """End the container of a job, or servers without one, and remove its records."""
+        if isinstance(only, DamagedServers):
+            raise only.error
         if isinstance(only, JobServers):
             return self._end(only)
         ended = reclaim(job, self.state, only=only, vfs=self.vfs, store=self.store)
@@ -78,6 +81,8 @@ class ThisNode:
             for one in self._left(()):
                 if one.job == job:
                     ended |= self._end(one)
+            for damaged in self.store.damaged(job):
+                raise damaged.error
         return ended
 
     def _end(self, judged: JobServers) -> bool:
@@ -94,15 +99,16 @@ class ThisNode:
     def _left(self, found: Sequence[Container]) -> tuple[JobServers, ...]:
         return self.store.left_behind(one.job for one in found)
 
-    def found(self) -> tuple[Container | JobServers, ...]:
-        """Return every recorded container, and servers that have none."""
+    def found(self) -> tuple[OfJob, ...]:
+        """Return every recorded container, servers that have none, and damaged records."""
         found = containers(self.state)
-        return (*found, *self._left(found))
+        return (*found, *self._left(found), *self.store.damaged())
 
-    def settled(self) -> tuple[Container | JobServers, ...]:
+    def settled(self) -> tuple[OfJob, ...]:
         """As `found`, without jobs with a launch or reclaim in progress."""
         # A container that comes after this is found by `reclaim`.
-        return (*settled(self.state), *self._left(containers(self.state)))
+        left = self._left(containers(self.state))
+        return (*settled(self.state), *left, *self.store.damaged())
 
     def holders(self) -> tuple[Holder, ...]:
         """Return processes that held a part of an ended container and still exist."""
@@ -134,14 +140,30 @@ def reclaim_ended(
     # A caller without permission fails here, and drains no node for it.
     found = backend.settled()
     ended: list[int] = []
+    faults: list[NearmetalError] = []
     stay: list[tuple[AnyInstance, NearmetalError]] = []
-    for leak in leaks(runner, found):
+    for node in dict.fromkeys(c.node for c in found):
+        # Slurm may not know the node of an old record.
         try:
-            if backend.reclaim(leak.job, only=leak):
-                ended.append(leak.job)
+            left = leaks(runner, [c for c in found if c.node == node])
         except NearmetalError as fault:
-            stay.append((leak, fault))
-    for leak, why in stay if drains else ():
+            faults.append(fault)
+            continue
+        for leak in left:
+            try:
+                if backend.reclaim(leak.job, only=leak):
+                    ended.append(leak.job)
+            except NearmetalError as fault:
+                stay.append((leak, fault))
+    if drains:
+        _drain(runner, stay)
+    _raise([*(why for _, why in stay), *faults])
+    return tuple(ended)
+
+
+def _drain(runner: Runner, stay: Sequence[tuple[Instance, NearmetalError]]) -> None:
+    """Drain the nodes of what does not end, unless they are sound. Raises SlurmError."""
+    for leak, why in stay:
         if not leak.blames_node:
             continue
         # A launch that was cut short recorded no node; Slurm's default name is the host's.
@@ -150,6 +172,12 @@ def reclaim_ended(
             drain(runner, node, why.message)
         except NearmetalError as undrained:
             raise SlurmError(f"{why.message}; {undrained.message}", undrained.hint) from why
-    if stay:
-        raise stay[0][1]
-    return tuple(ended)
+
+
+def _raise(faults: Sequence[NearmetalError]) -> None:
+    """Raise an error with all faults, if there are any."""
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        hints = dict.fromkeys(one.hint for one in faults if one.hint)
+        raise SlurmError("; ".join(one.message for one in faults), "; ".join(hints))

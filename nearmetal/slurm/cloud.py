@@ -214,12 +214,14 @@ def _check_room(wanted: JobServers, most: int, store: ServerStore) -> None:
 
 
 def spec_on_record(one: JobServers) -> OpenstackSpec:
-    """Return the spec of a record. Raises SlurmError if it is damaged."""
+    """Return the spec of a record. Raises SlurmError if it is damaged, or of another cluster."""
+    damaged = SlurmError(f"servers {one.name}: the record of their spec is damaged")
     try:
         spec = from_canonical(one.spec)
-    except ValueError as error:  # pydantic's ValidationError is one
-        raise SlurmError(f"servers {one.name}: the record of their spec is damaged") from error
-    assert isinstance(spec, OpenstackSpec)  # noqa: S101 - only such specs are recorded
+    except (ValueError, RecursionError) as error:  # pydantic's ValidationError is a ValueError
+        raise damaged from error
+    if not isinstance(spec, OpenstackSpec) or spec.name != one.name:
+        raise damaged
     return spec
 
 

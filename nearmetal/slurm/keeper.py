@@ -21,13 +21,14 @@ from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.keys import KeyRing
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.core.errors import NearmetalError
-from nearmetal.core.process import LocalRunner, become
+from nearmetal.core.process import LocalRunner, Runner, become
 from nearmetal.core.text import printable
 from nearmetal.image.seed import SeedUser, failed_line, ready_line
 from nearmetal.slurm import holder
 from nearmetal.slurm.cloud import opened, spec_on_record
 from nearmetal.slurm.machines import JOB, PLACE, ssh_config
 from nearmetal.slurm.place import give
+from nearmetal.slurm.queue import comment
 from nearmetal.slurm.records import write
 from nearmetal.slurm.servers import FAULT, JobServers
 
@@ -37,6 +38,7 @@ _WIDTH = 120
 """Of a line of a console: the plugin shows the first characters of each."""
 
 _MAX_LINES = 8
+_MAX_COMMENT = 500
 
 _ALIVE = {"ServerAliveInterval": "15", "ServerAliveCountMax": "4"}
 """A server that is removed answers nothing, and no process here ends with it."""
@@ -56,7 +58,10 @@ def start(one: JobServers, user: SeedUser, root: Path, records: int) -> None:
     if pid == 0:
         try:
             holder.detach(records)
-            keep(lambda say: bring(opened(one, root, user), spec, user, say), consoles, records)
+            fault = keep(
+                lambda say: bring(opened(one, root, user), spec, user, say), consoles, records
+            )
+            explain(LocalRunner(), one.job, fault)
             become(("sleep", "infinity"), {"PATH": "/usr/bin:/bin"})
         finally:
             os._exit(1)
@@ -82,8 +87,19 @@ class Consoles:
             stream.writelines(f"{line}\n" for line in lines)
 
 
-def keep(work: Callable[[Say], None], consoles: Consoles, records: int) -> None:
-    """Make the servers, and say how that ended: on the consoles, and in a record."""
+def explain(runner: Runner, job: int, fault: str) -> None:
+    """Show a fault in Slurm: the script of a job may never look at its servers."""
+    if fault:
+        # The reason is on the consoles and in the log of slurmd as well.
+        with suppress(NearmetalError):
+            comment(runner, job, fault[:_MAX_COMMENT])
+
+
+def keep(work: Callable[[Say], None], consoles: Consoles, records: int) -> str:
+    """Make the servers, and say how that ended: on the consoles, and in a record.
+
+    Returns the fault, or "".
+    """
     fault = why_not(lambda: work(consoles.say))
     if fault:
         with suppress(OSError):
@@ -95,6 +111,7 @@ def keep(work: Callable[[Say], None], consoles: Consoles, records: int) -> None:
     for name in consoles.names:
         last = f"{failed_line(name)}{fault[:_WIDTH]}" if fault else f"{ready_line(name)} "
         consoles.say_of(name, last)
+    return fault
 
 
 def why_not(work: Callable[[], object]) -> str:

@@ -195,3 +195,9 @@ def drain(runner: Runner, node: str, reason: str) -> None:
         return
     words = (f"NodeName={node}", "State=DRAIN", f"Reason=nearmetal: {reason}")
     _ask(runner, ("scontrol", "update", *words), f"node {node} cannot be drained")
+
+
+def comment(runner: Runner, job: int, text: str) -> None:
+    """Set what administrators say of a job, which its user sees in Slurm. Raises SlurmError."""
+    words = (f"JobId={job}", f"AdminComment=nearmetal: {text}")
+    _ask(runner, ("scontrol", "update", *words), f"job {job} gets no comment")

@@ -13,6 +13,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from nearmetal.core.errors import SlurmError
@@ -165,4 +166,5 @@ def settled(state: Path = STATE) -> tuple[Container, ...]:
 
 
 def _number(value: object, fallback: int) -> int:
-    return int(value) if isinstance(value, int | float) else fallback
+    """Return a number of a record, which may hold NaN or Infinity. Pure."""
+    return int(value) if isinstance(value, int | float) and isfinite(value) else fallback

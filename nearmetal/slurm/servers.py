@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import threading
@@ -23,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearmetal.core.errors import BackendError, NearmetalError, SlurmError
-from nearmetal.core.files import read_json, remove_file, replace_file
+from nearmetal.core.files import check_private, read_json, remove_file, replace_file
 from nearmetal.core.text import printable
 from nearmetal.slurm.records import Instance
 
@@ -48,6 +50,10 @@ MOST_S = 120
 """Seconds that a removal may take; an epilog waits for it."""
 
 _MAX_FAULT = 500
+_MAX_SERVERS = 1000
+"""As `max_servers` of the settings has at most."""
+
+_NAME = re.compile(r"job-([1-9][0-9]{0,9})-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +82,55 @@ class JobServers(Instance):
         """Whether they are to be removed: also if their job runs again, with other servers."""
         if not self.ended:
             return not known
-        rest_s = AGAIN_S if self.doubtful else 0
-        return bool(self.fault) or time.time() >= self.ended + rest_s
+        return bool(self.fault) or not self.waits()
+
+    def waits(self) -> bool:
+        """Whether a last look is due later. A clock that was set back delays it once at most."""
+        return self.doubtful and abs(time.time() - self.ended) < AGAIN_S
 
     @property
     def blames_node(self) -> bool:
         """The cloud keeps them, and the node is sound."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DamagedServers(Instance):
+    """A record that cannot be trusted: its servers are unknown. `job`: by its name; 0: none."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The name of the record, which is that of the cluster."""
+        return self.path.stem
+
+    @property
+    def fault(self) -> str:
+        """What the record needs."""
+        return f"{self.path} is damaged: {self.error.hint}"
+
+    @property
+    def error(self) -> SlurmError:
+        """The error with the fix."""
+        return SlurmError(
+            f"{self.path} is damaged",
+            f"remove the servers {self.name} in the cloud by hand, then this file and "
+            f"{self.path.parents[1] / 'clusters' / self.name}",
+        )
+
+    def lives(self) -> bool:
+        """Whether there may be servers."""
+        return True
+
+    def is_leak(self, *, known: bool) -> bool:
+        """Whether a person is needed."""
+        del known
+        return True
+
+    @property
+    def blames_node(self) -> bool:
+        """The node is sound."""
         return False
 
 
@@ -121,18 +170,22 @@ class ServerStore:
         remove_file(self.path_of(one))
 
     def every(self, job: int | None = None) -> tuple[JobServers, ...]:
-        """Return all records, or those of a job, by job; none for a user who may not read them.
+        """Return all sound records, or those of a job, by job; none for a user who may not read."""
+        return tuple(one for one in self._read(job) if isinstance(one, JobServers))
 
-        Raises SlurmError for a damaged one: without it, its servers are unknown.
-        """
-        begin, place = "job-" if job is None else f"job-{job}-", self.root / "jobs"
+    def damaged(self, job: int | None = None) -> tuple[DamagedServers, ...]:
+        """Return all damaged records, or those of a job: without them, servers are unknown."""
+        return tuple(one for one in self._read(job) if isinstance(one, DamagedServers))
+
+    def _read(self, job: int | None) -> list[JobServers | DamagedServers]:
+        begin, place = "" if job is None else f"job-{job}-", self.root / "jobs"
         try:
             names = sorted(os.listdir(place))  # noqa: PTH208 - names, no paths
         except OSError:
-            return ()
+            return []
         paths = [place / n for n in names if n.startswith(begin) and n.endswith(".json")]
         found = [one for one in map(_read, paths) if one is not None]
-        return tuple(sorted(found, key=lambda one: (one.job, one.name)))
+        return sorted(found, key=lambda one: (one.job, one.name))
 
     def left_behind(self, with_container: Iterable[int]) -> tuple[JobServers, ...]:
         """Return those that no container's end will remove. `with_container`: jobs that have one.
@@ -145,7 +198,7 @@ class ServerStore:
     def end_job(self, job: int) -> tuple[str, ...]:
         """Remove the servers of a job; return why some stay. They are on record as ended then."""
         said = [self.end(one) for one in self.every(job) if not one.ended]
-        return tuple(filter(None, said))
+        return (*filter(None, said), *(one.fault for one in self.damaged(job)))
 
     def abandon(self, found: Iterable[JobServers]) -> None:
         """Record the end of servers without asking the cloud: the watchdog removes them."""
@@ -166,7 +219,7 @@ class ServerStore:
             # A cloud that fails may hold a request, and answer it when it works again.
             self.keep(replace(one, fault=fault, ended=time.time()))
             return fault
-        if one.doubtful and time.time() < one.ended + AGAIN_S:
+        if one.waits():
             if one.fault:
                 self.keep(replace(one, fault=""))
         else:
@@ -177,8 +230,8 @@ class ServerStore:
         """Remove everything with the mark of servers; asks nothing where there never was one."""
         from nearmetal.cluster.apply import down  # noqa: PLC0415 - slow, and few jobs have servers
         from nearmetal.cluster.backends.openstack.marks import (  # noqa: PLC0415
-            ClusterMark,
             keep_mark,
+            mark_of,
             read_mark,
         )
         from nearmetal.cluster.store import Store  # noqa: PLC0415
@@ -189,7 +242,10 @@ class ServerStore:
                 shutil.rmtree(directory, ignore_errors=True)
                 return
             # An earlier removal took it, and a late object may carry it.
-            keep_mark(directory, ClusterMark(*one.mark.split("\n", 1)))
+            mark = mark_of(one.mark)
+            if mark is None:
+                raise _damaged(self.path_of(one)).error
+            keep_mark(directory, mark)
         down(self.opening(one, self.root))
 
     def _ending(self, one: JobServers) -> JobServers:
@@ -236,27 +292,53 @@ def _at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-def _read(path: Path) -> JobServers | None:
-    read = read_json(path)
-    if not path.exists():
+def _read(path: Path) -> JobServers | DamagedServers | None:
+    """Return what a record says; None: it was removed meanwhile."""
+    with contextlib.suppress(SlurmError):
+        check_private(path, SlurmError, others="others than root", manual="spank_nearmetal(8)")
+        found = _checked(read_json(path), path.stem)
+        if found is not None:
+            return found
+    if not os.path.lexists(path):
         return None
-    kinds = {field.name: field.type for field in fields(JobServers)}
-    with contextlib.suppress(TypeError, ValueError, AttributeError):
-        known = {name: value for name, value in read.items() if name in kinds}
-        if all(_is(kinds[name], value) for name, value in known.items()):
-            return JobServers(**known)
-    raise SlurmError(
-        f"{path} is damaged",
-        "remove the servers of this name in the cloud by hand, then this file",
+    return _damaged(path)
+
+
+def _damaged(path: Path) -> DamagedServers:
+    named = _NAME.fullmatch(path.stem)
+    job = int(named[1]) if named else 0
+    return DamagedServers(job=job, uid=-1, node="", since=0.0, request="", path=path)
+
+
+def _checked(read: object, name: str) -> JobServers | None:
+    """Return the record of a name, if each value can be what was written. Pure."""
+    if not isinstance(read, dict):
+        return None
+    kinds = {field.name: _KINDS[str(field.type)] for field in fields(JobServers)}
+    known = {key: value for key, value in read.items() if key in kinds}
+    if not all(type(value) in kinds[key] for key, value in known.items()):
+        return None
+    try:
+        one = JobServers(**known)
+    except TypeError:  # a value is missing
+        return None
+    named = _NAME.fullmatch(name)
+    sound = (
+        named is not None
+        and (one.name, one.job) == (name, int(named[1]))
+        and 0 < one.nr <= _MAX_SERVERS
+        and all(0 <= moment < math.inf for moment in (one.since, one.ended))
+        and f"{one.clouds}{one.node}{one.request}{one.fault}".isprintable()
+        and one.clouds.startswith("/")
+        and bool(one.mark) >= one.doubtful
     )
+    return one if sound else None
 
 
-def _is(kind: object, value: object) -> bool:
-    """Whether a value has the type of a field, by its name."""
-    wanted: dict[str, tuple[type, ...]] = {
-        "int": (int,),
-        "float": (int, float),
-        "str": (str,),
-        "bool": (bool,),
-    }
-    return isinstance(value, wanted[str(kind)])
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+"""The types of values by that of a field."""

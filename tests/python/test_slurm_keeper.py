@@ -25,6 +25,7 @@ from nearmetal.image.seed import SeedUser
 from nearmetal.slurm import cloud, keeper
 from nearmetal.slurm.keeper import Consoles
 from nearmetal.slurm.servers import FAULT
+from tests.python.test_slurm import Slurm
 from tests.python.test_slurm_servers import Site
 
 HOME = SeedUser(name="ann", uid=os.getuid(), gid=os.getgid(), home="/u/ann")
@@ -73,6 +74,20 @@ def test_consoles_and_a_record_say_why_there_are_no_servers(
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) < 160
     assert (tmp_path / "records" / FAULT).read_text().startswith(words)
+
+
+def test_slurm_shows_why_a_job_has_no_servers() -> None:
+    slurm = Slurm({})
+    keeper.explain(slurm, 7, "the quota; of\\n 'the' project=" + "x" * 600)
+    ((*words, text),) = slurm.asked
+    assert words == ["scontrol", "update", "JobId=7"]
+    assert text.startswith("AdminComment=nearmetal: the quota; of\\n 'the' project=xxx")
+    assert len(text) == len("AdminComment=nearmetal: ") + 500
+    keeper.explain(slurm, 7, "")
+    assert len(slurm.asked) == 1
+    # The reason is elsewhere as well, and a Slurm that does not answer is no fault of the job.
+    slurm.broken = {"scontrol"}
+    keeper.explain(slurm, 7, "no room")
 
 
 @dataclass(frozen=True)

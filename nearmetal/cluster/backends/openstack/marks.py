@@ -80,9 +80,17 @@ def read_mark(directory: Path) -> ClusterMark | None:
             # The record of a spec comes after the mark.
             raise StateError(f"{path} is missing", _RESTORE) from None
         return None
+    mark = mark_of(text)
+    if mark is None:
+        raise StateError(f"{path} is damaged", _RESTORE)
+    return mark
+
+
+def mark_of(text: str) -> ClusterMark | None:
+    """Return the mark in the text of a file or record; None: it is damaged. Pure."""
     token, _, home = text.removesuffix("\n").partition("\n")
     if not re.fullmatch(rf"[0-9a-f]{{{2 * _BYTES}}}", token) or not home.isprintable():
-        raise StateError(f"{path} is damaged", _RESTORE)
+        return None
     return ClusterMark(token, home)
 
 
