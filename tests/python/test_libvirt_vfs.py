@@ -12,6 +12,7 @@ from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.host.vf.model import INFINIBAND
 from nearmetal.host.vf.request import VfRequest, derive_guids
+from tests.python.distant import another
 from tests.python.sriov_tree import FakeKernel, Tree
 
 TEXT = """
@@ -30,9 +31,12 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
+def host_of(tree: Tree) -> VfHost:
+    return VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
+
+
 def vfs(tree: Tree) -> NodeVfs:
-    host = VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
-    return NodeVfs("c", Path("/state/c"), host)
+    return NodeVfs("c", Path("/state/c"), host_of(tree))
 
 
 def spec_host(adapter: str) -> LibvirtHost:
@@ -55,6 +59,10 @@ def test_the_plan_says_where_vfs_come_from(tree: Tree) -> None:
 def test_what_cannot_be_is_said_before_anything_is_made(tree: Tree) -> None:
     with pytest.raises(HostError, match="node b of cluster c: this machine has no adapter 'ens9'"):
         vfs(tree).survey(spec_host("ens9"), 1)
+    far = NodeVfs("c", "/state/c", another(host_of(tree)))
+    with pytest.raises(HostError, match="host h: node b of cluster c: this machine has no adapter"):
+        far.survey(spec_host("ens9"), 1)
+    assert far.survey(spec_host("ens1"), 1) == vfs(tree).survey(spec_host("ens1"), 1)
 
 
 def test_what_the_subnet_manager_must_know_is_in_the_plan(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class NodeVfs:
         asked = {node.name: node.vf for node in host.nodes if node.vf is not None}
         for name, offer in self.offers(asked).items():
             if offer.problem:
-                raise HostError(offer.problem, offer.hint)
+                where = "" if self.local else f"host {host.name}: "
+                raise HostError(where + offer.problem, offer.hint)
             yield name, asked[name], offer
 
     def survey(self, host: LibvirtHost, nr_cells: int) -> tuple[str, ...]:
