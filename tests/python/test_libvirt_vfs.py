@@ -93,3 +93,8 @@ def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:
     for node in "abd":
         vfs(tree).give_back(node)
     assert tree.dump() == before
+
+
+def test_a_directory_that_the_ledger_cannot_name_is_refused(tree: Tree) -> None:
+    with pytest.raises(BackendError, match="cannot name the directory /my files"):
+        NodeVfs("c", "/my files", another(host_of(tree))).give_back("a")

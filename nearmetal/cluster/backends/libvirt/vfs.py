@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from nearmetal.cluster.backends.libvirt import passthrough
 from nearmetal.cluster.backends.libvirt.hosts import HostShell
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
@@ -37,7 +39,13 @@ class NodeVfs:
     def owner(self, node: str) -> Owner:
         """Return the name of a node in the ledger."""
         state = str(self._directory)
-        return Owner(kind="cluster", name=self._cluster, node=node, state=state)
+        try:
+            return Owner(kind="cluster", name=self._cluster, node=node, state=state)
+        except ValidationError as error:
+            raise BackendError(
+                f"the ledger of VFs cannot name the directory {state}",
+                "use one of at most 255 letters, digits and _.:@/+-",
+            ) from error
 
     def offers(self, asked: Mapping[str, VfRequest]) -> dict[str, VfOffer]:
         """Return what the host offers each node, all of which are to be there together."""
