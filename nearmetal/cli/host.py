@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from argparse import ArgumentTypeError
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nearmetal.cli.arguments import add_yes
 from nearmetal.core.errors import ExitCode, HostError, UsageError
@@ -259,13 +260,27 @@ def vf_options(parser: VerbParser) -> None:
         "--reclaim",
         "return leaks (VFs whose owner is gone) to their original state; needs root",
     )
+    parser.option(
+        "--serve",
+        "answer one question of a cluster on another machine: JSON on standard input and output",
+    )
 
 
 def on_vf(args: argparse.Namespace, view: View) -> int:
     """Print adapters, VFs and leaks; exit code 4 if there are leaks."""
     from nearmetal.host.vf import this_machine
 
+    if args.serve:
+        return answer_about_vfs(this_machine(), sys.stdin.buffer)
     return show_vfs(this_machine(), view, reclaim=args.reclaim)
+
+
+def answer_about_vfs(host: VfHost, question: BinaryIO) -> int:
+    """Answer one question of nearmetal on another machine."""
+    from nearmetal.host.vf.distant import MAX_BYTES, answer
+
+    print(answer(question.read(MAX_BYTES), host))
+    return ExitCode.DONE
 
 
 def show_vfs(host: VfHost, view: View, *, reclaim: bool) -> int:

@@ -142,6 +142,24 @@ def test_a_return_to_a_segment_that_is_not_there_says_so(guest: Guest) -> None:
     assert "nearmetal: failed vm1: segment: no ivshmem device of" in done.stderr
 
 
+def with_vf(mac: str) -> str:
+    vf = {"mac": mac, "vf": {"pf": "ens1", "index": 1}}
+    return seed_text(interfaces=[*seed_data()["interfaces"], vf])
+
+
+def test_a_return_waits_for_the_vf_of_the_new_host_and_sets_it_up(guest: Guest) -> None:
+    """The loopback device is up anyway; the interface of the node itself is not touched."""
+    done = guest.run("return", stdin=with_vf("00:00:00:00:00:00"))
+    assert (done.returncode, done.stdout) == (0, "segment: none\n"), done.stderr
+    assert not (guest.folder / "run" / "interface").exists()
+
+
+def test_a_return_without_the_vf_that_the_seed_names_fails(guest: Guest) -> None:
+    done = guest.run("return", stdin=with_vf("02:00:00:00:00:99"))
+    assert done.returncode == 1
+    assert "no network interface has the address 02:00:00:00:00:99" in done.stderr
+
+
 def test_a_bad_seed_changes_nothing(guest: Guest) -> None:
     before = (guest.folder / "seed.json").read_text()
     done = guest.run("return", stdin="{")

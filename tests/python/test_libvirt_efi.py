@@ -22,9 +22,9 @@ from nearmetal.cluster.backends.libvirt.efi import (
     mmio_window,
     shared_regions,
 )
-from nearmetal.cluster.backends.libvirt.hosts import NodeVfs
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs
 from nearmetal.cluster.diff import Action
 from nearmetal.cluster.resource import Kind, Observed, Region
 from nearmetal.cluster.spec import parse_spec
@@ -32,6 +32,7 @@ from nearmetal.core.errors import BackendError, NearmetalError, SpecError, State
 from nearmetal.core.process import LocalRunner
 from nearmetal.host.parse.regions import regions_of, regions_of_vf
 from nearmetal.host.vf import Ledger, VfHost
+from tests.python.distant import another
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.python.test_libvirt_plan import attributes, planned, said
 from tests.python.test_plan import carried_out
@@ -301,7 +302,8 @@ def survey(tree: Tree, node: str = f"passthrough: ['{GPU}']", *, remote: bool = 
     assert isinstance(spec, LibvirtSpec)
     host: LibvirtHost = spec.hosts[0]
     vfs = VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
-    return NodeVfs("c", Path("/state/c"), vfs).regions(host, remote=remote)
+    there = another(vfs) if remote else vfs
+    return NodeVfs("c", Path("/state/c"), there).regions(host)
 
 
 def test_the_regions_of_devices_and_vfs_are_found(tree: Tree) -> None:

@@ -204,7 +204,10 @@ def test_one_move_is_chosen_and_checked() -> None:
     rack = Rack()
     found = chosen(rack, to_host("b", "h2"))
     assert found.waves == ((Move(node="b", source="h1", target="h2"),),)
-    assert found.notes == ("node b shares no segment with a, c afterwards",)
+    assert found.notes == (
+        "node b shares no segment with a, c afterwards",
+        "node b has no virtual function while it moves, and then another one",
+    )
     assert rack.checked == found.moves
     assert chosen(rack, to_host("b", "h1")).moves == []
 

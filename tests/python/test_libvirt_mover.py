@@ -14,7 +14,7 @@ import pytest
 
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits
-from nearmetal.cluster.backends.libvirt.machine import NAMESPACE
+from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, hostdev_xml, read_hostdevs
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
 from nearmetal.cluster.backends.libvirt.values import VirtualHost
@@ -86,7 +86,7 @@ def test_what_a_move_left_is_removed_and_no_machine_of_another_cluster(
     backend._hosts.only = link
     MoveRecords(tmp_path / "clusters" / "c").write(MOVE)
     link.start(NAME, DOMAIN % (NAMESPACE, identity if ours else "another", "no"))
-    backend._forget_moves("n1")
+    backend._forget_moves("n1", has_vf=False)
     assert link.running(NAME) is not ours
     assert MoveRecords(tmp_path / "clusters" / "c").all() == []
 
@@ -316,6 +316,59 @@ def test_a_connection_that_is_not_made_in_time_is_named() -> None:
     with pytest.raises(BackendError, match=r"root@h2/system does not answer within 0\.1 s"):
         link.connect()
     release.set()
+
+
+# Virtual functions
+
+VF = "0000:01:10.2"
+
+
+@dataclass
+class Slots:
+    """A domain whose guest lets a device go at the third look, or never."""
+
+    held: set[str] = field(default_factory=set)
+    leaves: bool = True
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    looks: int = 0
+
+    def XMLDesc(self, _: int) -> str:  # noqa: N802 - libvirt's name
+        self.looks += bool(self.calls)
+        if self.leaves and self.looks > 2:
+            self.held.clear()
+        devices = "".join(map(hostdev_xml, self.held))
+        return f"<domain><devices>{devices}</devices></domain>"
+
+    def attachDeviceFlags(self, document: str, flags: int) -> None:  # noqa: N802 - as above
+        self.calls.append((document, flags))
+        self.held |= read_hostdevs(f"<domain><devices>{document}</devices></domain>")
+
+    def detachDeviceFlags(self, document: str, flags: int) -> None:  # noqa: N802 - as above
+        self.calls.append((document, flags))
+
+
+def with_slots(domain: Slots) -> Hypervisor:
+    return hypervisor("test:///x", SimpleNamespace(lookupByName=lambda _: domain))
+
+
+def test_a_vf_is_plugged_into_a_running_machine_once() -> None:
+    domain = Slots(leaves=False)
+    for _ in range(2):
+        with_slots(domain).attach(NAME, VF)
+    assert domain.held == {VF}
+    ((document, flags),) = domain.calls
+    assert flags == Api().VIR_DOMAIN_AFFECT_LIVE
+    assert 'managed="no"' in document
+
+
+def test_a_vf_is_unplugged_as_soon_as_the_guest_lets_it_go() -> None:
+    domain = Slots({VF})
+    for _ in range(2):
+        with_slots(domain).detach(NAME, VF)
+    assert not domain.held
+    assert len(domain.calls) == 1
+    with pytest.raises(BackendError, match=f"does not let {VF} go in 0.1 s"):
+        with_slots(Slots({VF}, leaves=False)).detach(NAME, VF, 0.1)
 
 
 # Guests that cannot be asked

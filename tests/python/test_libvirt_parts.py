@@ -18,8 +18,9 @@ import pytest
 from nearmetal.cluster.backends.libvirt import hosts, nodes
 from nearmetal.cluster.backends.libvirt.build import Layout, Site, seed_segment
 from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files, ssh_login
-from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances, remedy
+from nearmetal.cluster.backends.libvirt.hypervisor import explain, read_distances
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, Records
+from nearmetal.cluster.backends.libvirt.remedies import remedy
 from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.resource import Key, Kind, Resource
 from nearmetal.cluster.ssh_nodes import Nodes

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nearmetal.cluster.backends.libvirt.hosts import NodeVfs, seed_interface
 from nearmetal.cluster.backends.libvirt.spec import LibvirtHost, LibvirtSpec
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.host.vf.model import INFINIBAND
 from nearmetal.host.vf.request import VfRequest, derive_guids
+from tests.python.distant import another
 from tests.python.sriov_tree import FakeKernel, Tree
 
 TEXT = """
@@ -30,9 +31,12 @@ def tree(tmp_path: Path) -> Tree:
     return made
 
 
+def host_of(tree: Tree) -> VfHost:
+    return VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
+
+
 def vfs(tree: Tree) -> NodeVfs:
-    host = VfHost(FakeKernel(tree), Ledger(tree.root.parent / "ledger"), privileged=True)
-    return NodeVfs("c", Path("/state/c"), host)
+    return NodeVfs("c", Path("/state/c"), host_of(tree))
 
 
 def spec_host(adapter: str) -> LibvirtHost:
@@ -43,20 +47,22 @@ def spec_host(adapter: str) -> LibvirtHost:
 
 def test_the_plan_says_where_vfs_come_from(tree: Tree) -> None:
     near = "adapter ens1 (0000:01:00.0): its distance makes no difference here"
-    assert vfs(tree).survey(spec_host("ens1"), 1, remote=False) == (
+    assert vfs(tree).survey(spec_host("ens1"), 1) == (
         f"node a: a VF: {near}; it has no VFs yet: 2 of 2 are created",
         f"node b: a VF: {near}",
     )
-    assert vfs(tree).survey(spec_host("ens1"), 2, remote=False)[0] == (
+    assert vfs(tree).survey(spec_host("ens1"), 2)[0] == (
         "node a: a VF of the adapter that is nearest to its cores"
     )
 
 
 def test_what_cannot_be_is_said_before_anything_is_made(tree: Tree) -> None:
     with pytest.raises(HostError, match="node b of cluster c: this machine has no adapter 'ens9'"):
-        vfs(tree).survey(spec_host("ens9"), 1, remote=False)
-    with pytest.raises(BackendError, match="on the machine that nearmetal runs on only"):
-        vfs(tree).survey(spec_host("ens1"), 1, remote=True)
+        vfs(tree).survey(spec_host("ens9"), 1)
+    far = NodeVfs("c", "/state/c", another(host_of(tree)))
+    with pytest.raises(HostError, match="host h: node b of cluster c: this machine has no adapter"):
+        far.survey(spec_host("ens9"), 1)
+    assert far.survey(spec_host("ens1"), 1) == vfs(tree).survey(spec_host("ens1"), 1)
 
 
 def test_what_the_subnet_manager_must_know_is_in_the_plan(tmp_path: Path) -> None:
@@ -65,7 +71,7 @@ def test_what_the_subnet_manager_must_know_is_in_the_plan(tmp_path: Path) -> Non
     spec = parse_spec(TEXT.replace("{vlan: 7}", "{pkey: '0x8012'}").replace(", vf: {pf: PF}", ""))
     assert isinstance(spec, LibvirtSpec)
     port = derive_guids("c", "a")[1].replace(":", "")
-    notes = vfs(tree).survey(spec.hosts[0], 1, remote=False)
+    notes = vfs(tree).survey(spec.hosts[0], 1)
     assert notes[1].startswith(f"node a: subnet manager: add port GUID 0x{port} to partition 0x80")
 
 
@@ -87,3 +93,8 @@ def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:
     for node in "abd":
         vfs(tree).give_back(node)
     assert tree.dump() == before
+
+
+def test_a_directory_that_the_ledger_cannot_name_is_refused(tree: Tree) -> None:
+    with pytest.raises(BackendError, match="cannot name the directory /my files"):
+        NodeVfs("c", "/my files", another(host_of(tree))).give_back("a")

@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.system.hypervisors import QEMU_CONF
+from tests.openstack.hypervisor import QEMU_CONF
 from tests.system.machines import CACHE, Yard, built_image
 from tests.system.sriov_lab import PF, Host, start_host
 
@@ -29,7 +29,6 @@ HANG_S = 7200.0
 CARRIED = {
     name: name
     for name in (
-        "guest",
         "build/c/src/provider/libnearmetal-fi.so",
         "build/c/src/tools/nearmetal-info",
         "build/c/src/tools/nearmetal-segment",
@@ -39,7 +38,7 @@ CARRIED = {
 }
 """What an installation has besides the Python package: the image is found by their content."""
 
-ONE_IMAGE = "cd /opt/nm/guest && cat packages-hypervisor.txt >>packages.txt"
+ONE_IMAGE = "cd /opt/nm/nearmetal/share/guest && cat packages-hypervisor.txt >>packages.txt"
 """The inner machines boot the host's own image: a second one would only take time to build."""
 
 MEMORY_MIB = 2800

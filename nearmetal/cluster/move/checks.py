@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nearmetal.config.size import format_size
@@ -11,7 +11,7 @@ from nearmetal.config.size import format_size
 
 @dataclass(frozen=True)
 class FabricNeed:
-    """What the VF of a machine is connected to. `pkey`: the partition key; 0 on Ethernet."""
+    """What the VF of a machine is connected to. `pkey`: the partition key; 0 for none."""
 
     fabric: str
     pkey: int = 0
@@ -75,6 +75,8 @@ class MoveTarget:
     """Size of the whole segment."""
     vfs: tuple[FabricNeed, ...] = ()
     """Free ones, each with what it is connected to."""
+    no_vf: Mapping[str, str] = field(default_factory=dict)
+    """Why a machine of this name gets none of them."""
     networks: frozenset[str] = frozenset()
 
 
@@ -128,7 +130,9 @@ def _devices(machine: MovableMachine, target: MoveTarget) -> Iterable[str]:
     elif machine.segment < target.segment:
         have, want = format_size(target.segment), format_size(machine.segment)
         yield f"its segment has {have}, and the machine has room for {want}"
-    if machine.vf is not None and machine.vf not in target.vfs:
+    if machine.vf is not None and machine.name in target.no_vf:
+        yield f"it has no VF for the machine: {target.no_vf[machine.name]}"
+    elif machine.vf is not None and machine.vf not in target.vfs:
         key = f" and partition key {machine.vf.pkey:#06x}" if machine.vf.pkey else ""
         yield f"no VF of fabric {machine.vf.fabric}{key} is free"
     for network in sorted(machine.networks - target.networks):

@@ -28,7 +28,7 @@ class Move(BaseModel):
     target: _Word
     phase: MovePhase = MovePhase.PLANNED
     near: bool = True
-    """Whether it is to get the devices of the segment of the destination."""
+    """Whether it is to get its devices, those of the segment and its VF."""
 
     def at(self, phase: MovePhase) -> Move:
         """Return the move in another phase."""

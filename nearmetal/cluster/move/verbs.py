@@ -53,8 +53,12 @@ def to_host(node: str, host: str) -> Choose:
             )
         group = machines[node].group
         left = sorted(n for n, m in machines.items() if group and m.group == group and n != node)
-        apart = f"node {node} shares no segment with {', '.join(left)} afterwards"
-        return DrainPlan(((PlannedMove(node, host),),), (apart,) if left else ())
+        notes = [f"node {node} shares no segment with {', '.join(left)} afterwards"] if left else []
+        if machines[node].vf is not None:
+            notes.append(
+                f"node {node} has no virtual function while it moves, and then another one"
+            )
+        return DrainPlan(((PlannedMove(node, host),),), tuple(notes))
 
     return choose
 

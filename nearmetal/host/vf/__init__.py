@@ -5,7 +5,7 @@
 it. `survey` predicts the choice, or gives the reasons for none.
 """
 
-from nearmetal.host.vf.allocation import GrantedVf, VfHost, Wish, this_machine
+from nearmetal.host.vf.allocation import GrantedVf, VfHost, VfOffer, Wish, this_machine
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, VfClaim
 from nearmetal.host.vf.model import Machine, PfFacts, VfFacts
 
@@ -19,6 +19,7 @@ __all__ = [
     "VfClaim",
     "VfFacts",
     "VfHost",
+    "VfOffer",
     "Wish",
     "this_machine",
 ]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nearmetal.core.errors import HostError, NoVfError
 from nearmetal.core.journal import Journal
+from nearmetal.host.parse.regions import regions_of_vf
 from nearmetal.host.vf.choose import Choice, candidates, choose
-from nearmetal.host.vf.facts import Sysfs, read_machine
+from nearmetal.host.vf.facts import DEVICES, Sysfs, fabric_of, read_machine
 from nearmetal.host.vf.kernel import Kernel, execute
 from nearmetal.host.vf.ledger import Book, Ledger, Owner, PfRecord, VfClaim
 from nearmetal.host.vf.model import INFINIBAND, VFIO, Machine, PfFacts, Use, VfFacts, VfSettings
@@ -59,6 +60,22 @@ class GrantedVf:
 
 
 @dataclass(frozen=True)
+class VfOffer:
+    """The adapter that would give a wish its VF, or the problem.
+
+    `fabric`: what it is connected to, see `fabric_of`. `regions`: sizes of the memory of each VF.
+    """
+
+    pf: str = ""
+    fabric: str = ""
+    regions: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True)
 class Wish:
     """A request of an owner. `numa`: the NUMA nodes of its processors, empty for any."""
 
@@ -89,6 +106,34 @@ class VfHost:
 
         Changes nothing. VFs whose owners are gone count as free: `allocate` returns them first.
         """
+        choices = []
+        for choice in self._choices(wishes):
+            if isinstance(choice, HostError):
+                raise choice
+            choices.append(choice)
+        return tuple(choices)
+
+    def offers(self, wishes: Sequence[Wish]) -> tuple[VfOffer, ...]:
+        """Return what `survey` finds for each wish; a wish with a problem takes no VF."""
+        return tuple(
+            VfOffer(problem=choice.message, hint=choice.hint)
+            if isinstance(choice, HostError)
+            else self._offer(choice)
+            for choice in self._choices(wishes)
+        )
+
+    def _offer(self, choice: Choice) -> VfOffer:
+        pf, sysfs = choice.pf, self.kernel.sysfs
+        listed = sysfs.data(f"{DEVICES}/{pf.address}/resource").decode("ascii", "replace")
+        return VfOffer(
+            pf=pf.address,
+            fabric=fabric_of(sysfs, pf),
+            regions=tuple(regions_of_vf(listed, pf.total)),
+            reasons=choice.reasons,
+            notes=choice.notes,
+        )
+
+    def _choices(self, wishes: Sequence[Wish]) -> Iterator[Choice | HostError]:
         machine, book = self.machine(), self.ledger.read()
         owners = {wish.owner for wish in wishes}
         claims = {
@@ -97,20 +142,19 @@ class VfHost:
             if claim.owner not in owners and not self._gone(claim, machine)
         }
         machine = _as_returned(machine, book, claims)
-        choices = []
         for wish in wishes:
             try:
-                choice = choose(wish.request, machine, claims, wish.numa)
+                choice = choose(_kept(wish, machine, book), machine, claims, wish.numa)
             except HostError as error:
-                raise HostError(f"{wish.owner}: {error.message}", error.hint) from error
+                yield HostError(f"{wish.owner}: {error.message}", error.hint)
+                continue
             if choice.vf is None:
                 machine = choice.applied(machine)
             vf = choice.vf or next(
                 vf for pf in machine.pfs if pf.address == choice.pf.address for vf in pf.vfs
             )
             claims[vf.address] = str(wish.owner)
-            choices.append(replace(choice, notes=_fabric_notes(wish, choice.pf)))
-        return tuple(choices)
+            yield replace(choice, notes=_fabric_notes(wish, choice.pf))
 
     def allocate(
         self,
@@ -349,6 +393,15 @@ class VfHost:
 
     def _run(self, steps: list[KernelStep], verb: str) -> None:
         execute(steps, self.kernel, Journal(self.ledger.directory), verb)
+
+
+def _kept(wish: Wish, machine: Machine, book: Book) -> VfRequest:
+    """Return the request for the adapter of the VF that the owner has, if it may keep that."""
+    claim = book.of(wish.owner)
+    held = None if claim is None else machine.pf(claim.pf)
+    if held is None or held not in candidates(wish.request, machine):
+        return wish.request
+    return wish.request.model_copy(update={"pf": held.address})
 
 
 def _chosen(wish: Wish, machine: Machine, book: Book) -> Choice:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nearmetal.core.errors import HostError
 from nearmetal.host.vf.model import (
+    INFINIBAND,
     VFIO,
     AcsPort,
     Iommu,
@@ -122,6 +123,22 @@ def _checked(name: str, where: Path) -> str:
 def read_machine(sysfs: Sysfs, links: Iterable[Link]) -> Machine:
     """Return the machine as it is now; raises HostError for values that no kernel reports."""
     return _Devices(sysfs, {link.name: link for link in links}).machine()
+
+
+def fabric_of(sysfs: Sysfs, pf: PfFacts) -> str:
+    """Return what an adapter is connected to: the type of its link.
+
+    On InfiniBand also the prefix of its subnet, which differs between fabrics if the subnet manager
+    sets it.
+    """
+    if pf.link_type != INFINIBAND or not pf.rdma:
+        return pf.link_type
+    gid = sysfs.text(f"sys/class/infiniband/{pf.rdma[0]}/ports/1/gids/0")
+    return (
+        f"{INFINIBAND} {gid[:19]}"
+        if re.fullmatch(r"([0-9a-f]{4}:){7}[0-9a-f]{4}", gid)
+        else INFINIBAND
+    )
 
 
 @dataclass

@@ -26,12 +26,7 @@ from nearmetal.cluster.backends.libvirt import build, hosts
 from nearmetal.cluster.backends.libvirt.build import Site, domain_name
 from nearmetal.cluster.backends.libvirt.choices import placed
 from nearmetal.cluster.backends.libvirt.efi import Firmware
-from nearmetal.cluster.backends.libvirt.hosts import (
-    HostShell,
-    NodeVfs,
-    seed_interface,
-    ssh_login,
-)
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, ssh_login
 from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, OwnedObject
 from nearmetal.cluster.backends.libvirt.images import BuiltImages, CloudImages
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts, files_of
@@ -48,6 +43,7 @@ from nearmetal.cluster.backends.libvirt.values import (
     VirtualNode,
     part_of,
 )
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface, vfs_of
 from nearmetal.cluster.diff import Plan
 from nearmetal.cluster.keys import KeyRing, known_hosts
 from nearmetal.cluster.model import addresses
@@ -93,7 +89,7 @@ class LibvirtBackend(SshBackend):
         self._boot_s = boot_s
         self._records = Records(self._directory)
         self._keys = KeyRing(self._directory / "keys", runner)
-        self._vfs = NodeVfs(spec.name, self._directory, vfs)
+        self._vfs_here = vfs
         self._hosts = Hypervisors(spec, self._directory, runner)
         self._network = domain_name(spec.name, "network")
         self._held: dict[str, str] | None = None
@@ -112,7 +108,14 @@ class LibvirtBackend(SshBackend):
 
     def facts(self) -> Facts:
         """Return the facts of every hypervisor of the spec."""
-        return Facts((), self._hosts.facts(self._built, self._vfs), self._images.digest())
+        hosts = self._hosts.facts(self._built, self._placed(), self._vfs_at)
+        return Facts((), hosts, self._images.digest())
+
+    def _vfs_at(self, host: str, uri: str) -> NodeVfs:
+        shell, record = self._hosts.shell(host, uri), self._records.read(Key(Kind.HOST, host))
+        # The spec may not have the host any more.
+        place = record.item.of(VirtualHost).directory if record else self._hosts.place(host)
+        return vfs_of(self.name, shell, self._directory, place, self._vfs_here)
 
     def observe(self) -> Observed:
         """Ask libvirt for our domains and networks, and the hosts for our files."""
@@ -262,7 +265,8 @@ class LibvirtBackend(SshBackend):
             facts=self.facts,
             nodes=self.nodes,
             site=self._site,
-            seed=lambda item, site: self._seed(item, site, None),
+            seed=self._seed,
+            vfs=self._vfs_at,
             boot=self._images.boot,
             claim=lambda link, name: self._claim(link, link.domains(), name, "domain"),
         )
@@ -395,7 +399,8 @@ class LibvirtBackend(SshBackend):
         node = item.of(VirtualNode)
         if node.vf is None:
             return None
-        granted = self._vfs.take(item.key.name, node.vf, frozenset(node.numa))
+        vfs = self._vfs_at(node.host, node.uri)
+        granted = vfs.take(item.key.name, node.vf, frozenset(node.numa))
         shell.own(f"/dev/vfio/{granted.group}", owner)
         return granted
 
@@ -410,7 +415,7 @@ class LibvirtBackend(SshBackend):
             site = replace(site, firmware=self._firmware(node.host, node.uri))
         self._records.write(item)
         granted = self._take_vf(item, shell, owner)
-        for file in self._vfs.group_files(node.passthrough or ()):
+        for file in self._vfs_at(node.host, node.uri).group_files(node.passthrough or ()):
             shell.own(file, owner)
         vf = None if granted is None else seed_interface(granted)
         seed = self._seed(item, site, vf)
@@ -507,17 +512,17 @@ class LibvirtBackend(SshBackend):
         name, node = record.item.key.name, record.item.of(VirtualNode)
         self._end_ours(self._hosts.link(node.uri), self._domain(name))
         if node.vf is not None:
-            self._vfs.give_back(name)
+            self._vfs_at(node.host, node.uri).give_back(name)
         if node.passthrough and self._hosts.owner(node.uri):
             shell = self._hosts.shell(node.host, node.uri)
-            for file in self._vfs.group_files(node.passthrough):
+            for file in self._vfs_at(node.host, node.uri).group_files(node.passthrough):
                 shell.own(file, "0:0")
         host = self._records.read(Key(Kind.HOST, node.host))
         if host is not None:
             place = host.item.of(VirtualHost).directory
             self._hosts.shell(node.host, node.uri).remove(files_of(place, name))
         with contextlib.suppress(StateError):
-            self._forget_moves(name)
+            self._forget_moves(name, has_vf=node.vf is not None)
         with contextlib.suppress(NearmetalError):
             self.nodes().close()
 
@@ -525,13 +530,15 @@ class LibvirtBackend(SshBackend):
         if domain in {f.name for f in self._ours(link.domains(), self._identity())}:
             link.end(domain)
 
-    def _forget_moves(self, node: str) -> None:
+    def _forget_moves(self, node: str, *, has_vf: bool) -> None:
         """Remove what an interrupted move of a node has left."""
         records = MoveRecords(self._directory)
         sides = {at for m in records.all() if m.node == node for at in (m.source, m.target)}
         for host in self.spec.hosts:
             if host.name in sides:
                 self._end_ours(self._hosts.link(host.uri), self._domain(node))
+                if has_vf:
+                    self._vfs_at(host.name, host.uri).give_back(node)
                 files = files_of(self._hosts.place(host.name), node)
                 self._hosts.shell(host.name, host.uri).remove(files)
         records.forget(node)

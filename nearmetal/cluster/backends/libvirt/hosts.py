@@ -1,30 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of a cluster: commands and files there, the segment, and virtual functions for its nodes."""
+"""Hosts of a cluster: commands and files there, and the segment."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearmetal.cluster.backends.libvirt import passthrough
 from nearmetal.cluster.backends.libvirt.build import Layout, lead_of
 from nearmetal.cluster.backends.libvirt.records import RecordNotes, ResourceRecord
-from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
 from nearmetal.cluster.backends.libvirt.values import NONE, VirtualHost
-from nearmetal.cluster.resource import Region, Resource
-from nearmetal.core.errors import BackendError, CommandError, NearmetalError
+from nearmetal.cluster.resource import Resource
+from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command, Completed, Runner
 from nearmetal.core.resources import tool
 from nearmetal.core.ssh import Login
-from nearmetal.host.vf import GrantedVf, Owner, VfHost, Wish, this_machine
-from nearmetal.host.vf.choose import Choice
-from nearmetal.host.vf.request import VfRequest
-from nearmetal.image.seed import SeedInterface, SeedVf
 
 STEP_S = 60.0
 TOOL = "nearmetal-segment"
@@ -77,9 +71,9 @@ class HostShell:
         login = Login(login.host, port=login.port, options=batch)
         return Command(login.argv(shlex.join(argv)), stdin=stdin)
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"") -> Completed:
+    def run(self, argv: Sequence[str], stdin: bytes = b"", timeout_s: float = STEP_S) -> Completed:
         """Run to the end; the caller looks at the exit code."""
-        return self.runner.run(self.command(argv, stdin), timeout_s=STEP_S)
+        return self.runner.run(self.command(argv, stdin), timeout_s=timeout_s)
 
     def check(self, what: str, argv: Sequence[str], stdin: bytes = b"") -> str:
         """Run to the end and return the output; the error of a failure begins with `what`."""
@@ -216,98 +210,3 @@ def delete(shell: HostShell, record: ResourceRecord) -> None:
     files = [f"{directory}/{TOOL}"] if shell.remote else []
     files += [record.notes.segment] if record.notes.segment else []
     shell.remove(files, directory)
-
-
-# Virtual functions
-
-
-class NodeVfs:
-    """The virtual functions of this machine's adapters that the nodes of one cluster have."""
-
-    def __init__(self, cluster: str, directory: Path, host: VfHost | None = None) -> None:
-        """`directory`: the cluster's; without it a VF counts as leaked."""
-        self._cluster = cluster
-        self._directory = directory
-        self._host = host or this_machine()
-
-    def owner(self, node: str) -> Owner:
-        """Return the name of a node in the ledger."""
-        state = str(self._directory)
-        return Owner(kind="cluster", name=self._cluster, node=node, state=state)
-
-    def _choices(
-        self, host: LibvirtHost, *, remote: bool
-    ) -> Iterator[tuple[str, VfRequest, Choice]]:
-        asked = [(node.name, node.vf) for node in host.nodes if node.vf is not None]
-        if asked and remote:
-            raise BackendError(
-                f"host {host.name}: VFs are available on the machine that nearmetal runs on only",
-                f"run nearmetal there, or remove vf from its nodes: {host.uri}",
-            )
-        wishes = [Wish(self.owner(name), request) for name, request in asked]
-        for (name, request), choice in zip(asked, self._host.survey(wishes), strict=True):
-            yield name, request, choice
-
-    def survey(self, host: LibvirtHost, nr_cells: int, *, remote: bool) -> tuple[str, ...]:
-        """Return the adapter for each node that asks for a VF; NearmetalError if there is none.
-
-        With several NUMA nodes the choice depends on cores that only planning deals out.
-        """
-        notes = []
-        for name, request, choice in self._choices(host, remote=remote):
-            if nr_cells > 1 and len(request.pfs) != 1:
-                notes.append(f"node {name}: a VF of the adapter that is nearest to its cores")
-            else:
-                notes.append(f"node {name}: a VF: {'; '.join(choice.reasons)}")
-            notes += [f"node {name}: {note}" for note in choice.notes]
-        return tuple(notes)
-
-    def regions(self, host: LibvirtHost, *, remote: bool) -> dict[str, tuple[Region, ...]]:
-        """Return the regions of the VF and of the whole devices of each node.
-
-        Raises BackendError for a device that no machine can get.
-        """
-        found: dict[str, tuple[Region, ...]] = {}
-        efi = {node.name for node in host.nodes if node.firmware == "efi" and node.vf}
-        for name, _, choice in self._choices(host, remote=remote) if efi else ():
-            if name not in efi:
-                continue
-            found[name] = (passthrough.vf_regions(self._host.kernel.sysfs, choice.pf.address),)
-        for node in host.nodes:
-            if node.passthrough and remote:
-                raise BackendError(
-                    f"host {host.name}: devices are passed through only on the machine that "
-                    "nearmetal runs on",
-                    f"run nearmetal there, or remove passthrough from its nodes: {host.uri}",
-                )
-            try:
-                devices = passthrough.survey(self._host.kernel.sysfs, node.passthrough)
-            except BackendError as error:
-                raise BackendError(f"node {node.name}: {error.message}", error.hint) from error
-            if devices:
-                found[node.name] = (*found.get(node.name, ()), *devices)
-        return found
-
-    def group_files(self, devices: Iterable[str]) -> list[str]:
-        """Return the files of vfio by which QEMU opens these devices."""
-        return passthrough.group_files(self._host.kernel.sysfs, devices)
-
-    def take(self, node: str, request: VfRequest, cells: frozenset[int]) -> GrantedVf:
-        """Return a node's VF, ready for the machine; a second call returns the same VF."""
-        try:
-            return self._host.allocate(request, self.owner(node), cells)
-        except NearmetalError as error:
-            raise BackendError(f"node {node}: {error.message}", error.hint) from error
-
-    def give_back(self, node: str) -> None:
-        """Give back the VF of a node; no error if it has none."""
-        self._host.release(self.owner(node))
-
-
-def seed_interface(vf: GrantedVf) -> SeedInterface | None:
-    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself."""
-    settings = vf.settings
-    if settings.mac is None:
-        return None
-    seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
-    return SeedInterface(mac=settings.mac, vf=seed)

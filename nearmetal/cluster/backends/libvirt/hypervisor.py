@@ -19,7 +19,14 @@ from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, OwnerMark, SegmentView
+from nearmetal.cluster.backends.libvirt.machine import (
+    NAMESPACE,
+    OwnerMark,
+    SegmentView,
+    hostdev_xml,
+    read_hostdevs,
+)
+from nearmetal.cluster.backends.libvirt.remedies import remedy
 from nearmetal.cluster.move.phases import Presence
 from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError
@@ -523,6 +530,26 @@ class Hypervisor:
             if view.memory["id"] in self._named(domain, _OBJECTS):
                 self._monitor(domain, "object-del", id=view.memory["id"])
 
+    def attach(self, name: str, address: str) -> None:
+        """Give a running domain a PCI device of its host; no error if it has it."""
+        with self._asking(f"cannot give {address} to {name}"):
+            domain = self._link.lookupByName(name)
+            if address not in read_hostdevs(domain.XMLDesc(0)):
+                domain.attachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+
+    def detach(self, name: str, address: str, limit_s: float = 30.0) -> None:
+        """Take a PCI device of its host from a running domain whose guest lets it go."""
+        end = time.monotonic() + limit_s
+        with self._asking(f"cannot take {address} from {name}"):
+            domain = self._link.lookupByName(name)
+            if address in read_hostdevs(domain.XMLDesc(0)):
+                domain.detachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+            while address in read_hostdevs(domain.XMLDesc(0)):
+                if time.monotonic() > end:
+                    what = f"the guest of {name} does not let {address} go in {limit_s:g} s"
+                    raise BackendError(f"{self.uri}: {what}")
+                time.sleep(_PAUSE_S)
+
     def start_network(self, name: str, document: str) -> None:
         """Make a transient network."""
         with self._asking(f"cannot make network {name}"):
@@ -543,36 +570,3 @@ class Hypervisor:
             if error.get_error_code() in missing:
                 return None
             raise BackendError(f"{self.uri}: {error.get_error_message()}") from error
-
-
-def remedy(words: str) -> str:
-    """Return the remedy for a refusal of libvirt or QEMU; "" if none is known. Pure."""
-    low = words.lower()
-    readable = "QEMU's user must be able to read that file and to enter every directory above it"
-    known = (
-        ("no space left", "make room on that host, and run `nearmetal up` again"),
-        ("unable to map backing store", "reserve huge pages there: sysctl vm.nr_hugepages=..."),
-        ("cannot allocate memory", "reduce the memory of the nodes, or their number"),
-        ("memory locking", "the hypervisor may not lock memory: raise its memlock limit"),
-        (
-            "cannot limit locked memory",
-            "libvirtd may not raise limits: give it CAP_SYS_RESOURCE, or a higher limit",
-        ),
-        (
-            "could not access kvm",
-            "check that /dev/kvm exists and that QEMU's user can open it, or use accel: tcg",
-        ),
-        ("cannot get interface mtu", "make that bridge first, or remove `bridge` from the spec"),
-        ("no such device", "check with `ip link` that the bridge exists"),
-        ("is already in use by interface", "choose another subnet in `network:`"),
-        ("network is already in use", "choose another subnet in `network:`"),
-        (
-            "can't open backing store",
-            "if AppArmor confines QEMU there, allow it `owner /dev/shm/nearmetal-* rw,`",
-        ),
-        ("virtlogd-sock", "start virtlogd there, which keeps consoles: `virtlogd -d`"),
-        ("/var/lib/libvirt/dnsmasq/", "on that host: mkdir -p /var/lib/libvirt/dnsmasq"),
-        ("could not open", readable),
-        ("permission denied", readable),
-    )
-    return next((hint for word, hint in known if word in low), "")

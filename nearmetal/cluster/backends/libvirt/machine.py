@@ -250,6 +250,21 @@ def port_words(own_size: int, size: int) -> list[str]:
     return words
 
 
+def hostdev_xml(address: str) -> str:
+    """Return the XML of a PCI device that is bound to vfio-pci already."""
+    return _templates().get_template("hostdev.xml").render(device=address)
+
+
+def read_hostdevs(document: str) -> set[str]:
+    """Return the PCI addresses of the devices of the host that a domain has. Pure."""
+    found = set()
+    for place in ET.fromstring(document).findall("devices/hostdev/source/address"):  # noqa: S314 - libvirt's
+        names = ("domain", "bus", "slot", "function")
+        domain, bus, slot, function = (int(place.get(name, "0"), 0) for name in names)
+        found.add(f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
+    return found
+
+
 def network_xml(owner: OwnerMark, **values: str | int) -> str:
     """Return the XML of a network that libvirt makes."""
     return _xml("network.xml", owner, **values)

@@ -28,14 +28,16 @@ from nearmetal.cluster.backends.libvirt.values import (
     VirtualNode,
     part_of,
 )
-from nearmetal.cluster.move.checks import MovableMachine, MoveTarget
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, fabric_needs, seed_interface, vfs_for
+from nearmetal.cluster.move.checks import FabricNeed, MovableMachine, MoveTarget
 from nearmetal.cluster.move.phases import SETTLEMENTS, MoveAction, Settlement
 from nearmetal.cluster.move.record import Move, MoveRecords
 from nearmetal.cluster.move.site import MoveOptions
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, NodeSilentError
 from nearmetal.core.errors import BackendError
-from nearmetal.image.seed import Seed
+from nearmetal.host.vf import GrantedVf
+from nearmetal.image.seed import Seed, SeedInterface
 
 _KVM = "KVM"
 
@@ -60,7 +62,9 @@ class MoveParts:
     facts: Callable[[], Facts]
     nodes: Callable[[], Nodes]
     site: Callable[[str, str], Site]
-    seed: Callable[[Resource, Site], str]
+    seed: Callable[[Resource, Site, SeedInterface | None], str]
+    vfs: Callable[[str, str], NodeVfs]
+    """The VFs of a host, by its name and URI."""
     boot: Callable[[HostShell], Boot]
     claim: Callable[[Hypervisor, str], None]
     """Refuses a domain of that name that is not of this cluster."""
@@ -73,6 +77,8 @@ class LibvirtMoves:
     parts: MoveParts
     options: MoveOptions
     _arriving: dict[str, Resource] = field(default_factory=dict)
+    _granted: dict[tuple[str, str], GrantedVf] = field(default_factory=dict)
+    """By node and host."""
     _halted: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -107,6 +113,13 @@ class LibvirtMoves:
 
     def _shell(self, host: str) -> HostShell:
         return self.parts.hosts.shell(host, self._host(host).uri)
+
+    def _vfs(self, host: str) -> NodeVfs:
+        return self.parts.vfs(host, self._host(host).uri)
+
+    @cached_property
+    def _needs(self) -> Mapping[str, FabricNeed]:
+        return fabric_needs(self._vfs, self._running())
 
     def _domain(self, node: str) -> str:
         return domain_name(self.parts.spec.name, node)
@@ -158,6 +171,7 @@ class LibvirtMoves:
             device=node.device if near else "",
             part=(self._segment(node.host).part_size or 0) if near else 0,
             segment=self._segment_size(node.host) if near else 0,
+            vf=self._needs.get(name),
             networks=frozenset({self._network_name}),
             pinned_to_host=tuple(self._pinned(node)),
             group=node.host if near else "",
@@ -176,8 +190,6 @@ class LibvirtMoves:
                 "a directory of its host by 9p (with `directory:` in the spec of its host, nodes "
                 "get copies)"
             )
-        if node.vf is not None:
-            yield "a virtual function"
         if node.passthrough:
             yield f"devices of its host: {', '.join(node.passthrough)}"
         if node.firmware is not None:
@@ -212,6 +224,7 @@ class LibvirtMoves:
             if n.host == host.name and n.part is not None
         ]
         near = segment.device != NONE
+        vfs, no_vf = vfs_for(self._vfs, host.name, self._running())
         networks = self._observed.named(VirtualNetwork).values()
         there = any(network.uri == host.uri for network in networks)
         return MoveTarget(
@@ -228,6 +241,8 @@ class LibvirtMoves:
             parts=(segment.parts or 0) - len(used),
             part=segment.part_size or 0,
             segment=self._segment_size(host.name),
+            vfs=vfs,
+            no_vf=no_vf,
             networks=frozenset({self._network_name} if there else ()),
         )
 
@@ -304,10 +319,10 @@ class LibvirtMoves:
             MoveAction.MIGRATE: self._migrate,
             MoveAction.ATTACH: self._attach,
             MoveAction.RESUME: self._resume,
-            MoveAction.RELEASE: lambda move: self._remove(move.source, move.node),
+            MoveAction.RELEASE: lambda move: self._remove(move.source, move),
             MoveAction.REATTACH: self._reattach,
             MoveAction.REOPEN: self._reopen,
-            MoveAction.GIVE_UP: lambda move: self._remove(move.target, move.node),
+            MoveAction.GIVE_UP: lambda move: self._remove(move.target, move),
         }
         return acts[action](move) or ""
 
@@ -333,10 +348,33 @@ class LibvirtMoves:
         return record.item
 
     def _seed(self, move: Move, item: Resource, host: str) -> str:
-        text = self.parts.seed(item, self._site(host))
+        text = self.parts.seed(item, self._site(host), self._interface(move, item, host))
         if move.near:
             return text
         return Seed.from_json(text).model_copy(update={"segment": None}).secret_json()
+
+    def _vf(self, move: Move, item: Resource, host: str) -> GrantedVf | None:
+        """Return the VF of a node at a host, which it gets there if it has none yet."""
+        node, key = item.of(VirtualNode), (move.node, host)
+        if node.vf is not None and key not in self._granted:
+            granted = self._vfs(host).take(move.node, node.vf, frozenset(node.numa))
+            owner = self.parts.hosts.owner(self._host(host).uri)
+            self._shell(host).own(f"/dev/vfio/{granted.group}", owner)
+            self._granted[key] = granted
+        return self._granted.get(key)
+
+    def _interface(self, move: Move, item: Resource, host: str) -> SeedInterface | None:
+        """Return the seed of its VF; None if it goes without its devices."""
+        granted = self._vf(move, item, host) if move.near else None
+        return None if granted is None else seed_interface(granted)
+
+    def _plug(self, move: Move, item: Resource, host: str) -> None:
+        """Give the machine its devices at the host where it runs."""
+        link, domain = self._link(item.of(VirtualNode).uri), self._domain(move.node)
+        link.plug(domain, self._views(item, host))
+        granted = self._vf(move, item, host)
+        if granted is not None:
+            link.attach(domain, granted.address)
 
     def _views(self, item: Resource, host: str) -> list[SegmentView]:
         segment = build.segment_of(item.of(VirtualNode), self._site(host))
@@ -361,8 +399,11 @@ class LibvirtMoves:
 
     def _detach(self, move: Move) -> None:
         item = self._source_item(move)
-        link = self._link(item.of(VirtualNode).uri)
-        link.unplug(self._domain(move.node), self._views(item, move.source))
+        link, domain = self._link(item.of(VirtualNode).uri), self._domain(move.node)
+        link.unplug(domain, self._views(item, move.source))
+        granted = self._vf(move, item, move.source)
+        if granted is not None:
+            link.detach(domain, granted.address)
 
     def _migrate(self, move: Move) -> None:
         spec, item = self.parts.spec, self._item(move)
@@ -390,15 +431,15 @@ class LibvirtMoves:
     def _attach(self, move: Move) -> None:
         item = self._item(move)
         self._record(move, item)
-        link = self._link(item.of(VirtualNode).uri)
-        link.plug(self._domain(move.node), self._views(item, move.target))
+        self._plug(move, item, move.target)
 
     def _record(self, move: Move, item: Resource) -> None:
         """Record the node at its new host."""
         key = Key(Kind.NODE, move.node)
         before = self.parts.records.read(key)
         if before is not None and before.item.of(VirtualNode).host != move.target:
-            self.parts.records.write(item, before.notes)
+            vf = self._interface(move, item, move.target)
+            self.parts.records.write(item, before.notes.model_copy(update={"vf": vf}))
 
     def _resume(self, move: Move) -> str:
         item = self._item(move)
@@ -429,15 +470,17 @@ class LibvirtMoves:
         return ""
 
     def _reattach(self, move: Move) -> None:
-        item = self._source_item(move)
-        link = self._link(item.of(VirtualNode).uri)
-        link.plug(self._domain(move.node), self._views(item, move.source))
+        self._plug(move, self._source_item(move), move.source)
 
     def _reopen(self, move: Move) -> str:
         return self._back(move, self._source_item(move), move.source)
 
-    def _remove(self, host: str, node: str) -> None:
-        self._shell(host).remove(files_of(self.parts.hosts.place(host), node))
+    def _remove(self, host: str, move: Move) -> None:
+        record = self.parts.records.read(Key(Kind.NODE, move.node))
+        if record is not None and record.item.of(VirtualNode).vf is not None:
+            self._vfs(host).give_back(move.node)
+            self._granted.pop((move.node, host), None)
+        self._shell(host).remove(files_of(self.parts.hosts.place(host), move.node))
 
     def settle(self, move: Move) -> Settlement:
         """Ask both hypervisors, end what never runs again, and continue what stands still."""

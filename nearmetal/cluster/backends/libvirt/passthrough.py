@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nearmetal.cluster.resource import Region
 from nearmetal.core.errors import BackendError
-from nearmetal.host.parse.regions import regions_of, regions_of_vf
+from nearmetal.host.parse.regions import regions_of
 from nearmetal.host.stages.devices import VFIO_DRIVER
 from nearmetal.host.vf.facts import Sysfs
 
@@ -16,13 +16,6 @@ _HARMLESS = ("", "pcieport", "pci-stub", VFIO_DRIVER)
 """Drivers of a device that may stay in an IOMMU group of a machine."""
 
 _GIVE = "give it to a machine first: passthrough in the file of hosts, and `nearmetal host apply`"
-
-
-def vf_regions(sysfs: Sysfs, pf: str) -> Region:
-    """Return the regions of each VF of a physical function."""
-    total = sysfs.number(f"{_DEVICES}/{pf}/sriov_totalvfs") or 0
-    sizes = regions_of_vf(_listed(sysfs, pf), total)
-    return Region(f"a VF of {pf}", tuple(sizes))
 
 
 def survey(sysfs: Sysfs, devices: Iterable[str]) -> list[Region]:

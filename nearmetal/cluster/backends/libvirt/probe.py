@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Protocol
 
 from nearmetal.cluster.backends.libvirt.build import domain_name
 from nearmetal.cluster.backends.libvirt.efi import LIST, Firmware, choose_firmware
-from nearmetal.cluster.backends.libvirt.hosts import HostShell, NodeVfs, owner_of_files
+from nearmetal.cluster.backends.libvirt.hosts import HostShell, owner_of_files
 from nearmetal.cluster.backends.libvirt.hypervisor import About, Hypervisor
 from nearmetal.cluster.backends.libvirt.images import BuiltImages
 from nearmetal.cluster.backends.libvirt.machine import GuestKernel, OwnerMark, VirtualMachine
 from nearmetal.cluster.backends.libvirt.nodes import printable
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs
 from nearmetal.cluster.resource import HostFacts
 from nearmetal.core.errors import BackendError
 from nearmetal.core.memory import Memory
@@ -242,10 +244,16 @@ class Hypervisors:
         pins = self.link(uri).pins()
         return {name: cores for name, cores in pins.items() if not name.startswith(own)}
 
-    def facts(self, images: BuiltImages, vfs: NodeVfs) -> dict[str, HostFacts]:
-        """Return the facts of each host; a probe boot shows whether KVM works there."""
+    def facts(
+        self, images: BuiltImages, placed: LibvirtSpec, vfs_at: Callable[[str, str], NodeVfs]
+    ) -> dict[str, HostFacts]:
+        """Return the facts of each host; a probe boot shows whether KVM works there.
+
+        `placed`: the spec with moved nodes on their present hosts, whose VFs they have.
+        """
         found = {}
-        for host in self.spec.hosts:
+        for host, present in zip(self.spec.hosts, placed.hosts, strict=True):
+            vfs = vfs_at(host.name, host.uri)
             about, shell = self.about(host.uri), self.shell(host.name, host.uri)
             ask = Probe(self.link(host.uri), shell, about, cache_directory() / "probes.json")
             kvm, reason = False, "the spec asks for TCG"
@@ -263,9 +271,9 @@ class Hypervisors:
                 numa=about.numa,
                 cpu_vendor=about.cpu_vendor,
                 directory=self.place(host.name),
-                vfs=vfs.survey(host, len(about.numa), remote=shell.remote),
+                vfs=vfs.survey(present, len(about.numa)),
                 efi=needs_efi and self.firmware(host.name, host.uri) is not None,
-                regions=vfs.regions(host, remote=shell.remote),
+                regions=vfs.regions(present),
                 pins=self._pins_of_others(host.uri),
             )
         return found

@@ -71,7 +71,7 @@ leave_give_up() {
 	leave_refuse "$1" "leave: $2"
 }
 
-# leave_return: to the part that the seed names, if it names one. With another seed on standard
+# leave_return: to its virtual function, and to the part that the seed names, if it names one. With another seed on standard
 # input that one holds from now on.
 leave_return() {
 	rm -f "$run/failed"
@@ -81,6 +81,7 @@ leave_return() {
 	fi
 	rm -f "$etc/seed.json.new"
 	seed_read
+	network_return
 	segment_set
 	rm -f "$run/segment.left"
 	[ -s "$run/segment.conf" ] || {

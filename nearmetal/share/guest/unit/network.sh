@@ -45,7 +45,8 @@ network_device() {
 	return 1
 }
 
-# network_each FUNCTION: calls it for every interface with $mac, $address, $mtu, $gateway, $soft_roce, $keep.
+# network_each FUNCTION: calls it for every interface with $mac, $address, $mtu, $gateway,
+# $soft_roce, $keep, and $vf: the adapter of the host, '' if it is no virtual function.
 network_each() {
 	each=$1 current= mac=
 	while IFS='=' read -r key value; do
@@ -54,7 +55,7 @@ network_each() {
 		number=${number%%.*}
 		if [ "$number" != "$current" ]; then
 			[ -z "$mac" ] || "$each"
-			current=$number mac='' address='' mtu='' gateway='' soft_roce=false keep=false
+			current=$number mac='' address='' mtu='' gateway='' soft_roce=false keep=false vf=''
 		fi
 		[ "$value" != null ] || continue
 		case $field in
@@ -64,6 +65,7 @@ network_each() {
 		gateway) gateway=$value ;;
 		soft_roce) soft_roce=$value ;;
 		keep) keep=$value ;;
+		vf.pf) vf=$value ;;
 		esac
 	done <"$etc/seed.lines"
 	[ -z "$mac" ] || "$each"
@@ -102,6 +104,20 @@ network_set() {
 	network_each network_set_one
 	[ -e "$run/interface" ] ||
 		fail "none of the seed's interfaces has this node's address $own_address"
+}
+
+# network_return: virtual functions that the machine got at its new host.
+network_return_one() {
+	[ -n "$vf" ] || return 0
+	wanted_address=$address
+	network_device "$mac" || network_load_drivers
+	address=$wanted_address
+	network_set_one
+}
+
+network_return() {
+	own_address=none
+	network_each network_return_one
 }
 
 network_soft_roce_one() {
