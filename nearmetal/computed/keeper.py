@@ -323,7 +323,7 @@ def _by_turns(
 ) -> list[tuple[SeenServer, ServerDomain]]:
     """Order servers so that each project has its turn after one server of each other project."""
     seen: Counter[str] = Counter()
-    places = []
+    places: list[tuple[int, int, SeenServer, ServerDomain]] = []
     for one, domain in waiting:
         places.append((seen[domain.project], len(places), one, domain))
         seen[domain.project] += 1
