@@ -82,14 +82,27 @@ def read_server(document: str) -> ServerDomain | None:
     if not is_id(server) or not is_project(project):
         raise BackendError(f"domain {name}: the ID of its server or project is not valid")
     size, fault = _size(sizes[0])
-    if any(top.find(f"./devices/{path}") is not None for path in _PASSED):
-        # VFIO pins all memory of the machine, and QEMU ends if the limit of locked memory is low.
-        fault = "it has PCI devices of the host (VFIO), with which a segment is not supported yet"
+    if any(top.find(f"./devices/{path}") is not None for path in _PASSED) and not _locks(top):
+        fault = (
+            "it has PCI devices of the host (VFIO), so its flavor also needs the extra specs "
+            "hw:locked_memory=true and hw:mem_page_size"
+        )
     return ServerDomain(server, name, project, size, fault, tuple(_free_ports(top)))
 
 
 def _path(*names: str) -> str:
     return "./" + "/".join(f"{{{NOVA}}}{name}" for name in names)
+
+
+def _locks(top: ET.Element) -> bool:
+    """Whether libvirt lets QEMU lock memory without a limit.
+
+    VFIO pins all memory that QEMU maps, also a segment, and QEMU ends if the limit is too low.
+    libvirt computes a limit from the memory of the machine, except for a domain that is locked. A
+    hard limit of the domain goes before both.
+    """
+    locked = top.find("./memoryBacking/locked") is not None
+    return locked and top.find("./memtune/hard_limit") is None
 
 
 def _shown(text: str) -> str:

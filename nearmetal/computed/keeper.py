@@ -8,7 +8,8 @@ before it is done and can be repeated, so a service that is killed continues wit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +31,9 @@ REST_S = 10.0
 
 RETRY_S = 30.0
 """Before a server that was refused, or has dropped its devices, is looked at again."""
+
+GIVE_S = 5.0
+"""The longest time that a turn gives parts. If Nova is slow, the next turn continues."""
 
 _PORTS = 2
 
@@ -93,11 +97,17 @@ class PartKeeper:
         for segment in self.holdings:
             self._clear(segment)
         self.files.remove_others(self.holdings)
+        waiting = []
         for one in seen.values():
             if one.fault:
                 self._refuse(one.server, one.fault)
             elif one.domain is not None and one.running and not self.holdings.holder(one.server):
-                self._consider(one, one.domain, withheld)
+                waiting.append((one, one.domain))
+        end = self.clock() + GIVE_S
+        for one, domain in _by_turns(waiting):
+            if self.clock() >= end:
+                break
+            self._consider(one, domain, withheld)
         return frozenset(seen)
 
     def _forget(self, seen: Mapping[str, SeenServer]) -> None:
@@ -105,12 +115,12 @@ class PartKeeper:
             del self.refusals[server]
         self._retry = {key: at for key, at in self._retry.items() if key in seen}
 
-    def _refuse(self, server: str, why: str, *, retry: bool = False) -> None:
+    def _refuse(self, server: str, why: str, *, retry_s: float = 0.0) -> None:
         if self.refusals.get(server) != why:
             self.log(f"server {server}: no segment: {why}")
         self.refusals[server] = why
-        if retry:
-            self._retry[server] = self.clock() + RETRY_S
+        if retry_s:
+            self._retry[server] = self.clock() + retry_s
 
     def _once(self, words: str) -> None:
         if words not in self._said:
@@ -163,7 +173,7 @@ class PartKeeper:
     def _drop(self, key: tuple[str, str], held: PartHolding) -> None:
         """A guest may switch off its ports: it gets another part, but not at once."""
         self.holdings.put(self._at(key).with_part(held.at(PartPhase.TAKING)))
-        self._refuse(held.server, "its guest has let the devices go", retry=True)
+        self._refuse(held.server, "its guest has let the devices go", retry_s=RETRY_S)
 
     def _ids(self) -> list[SegmentView]:
         """Return the views with the names that they have in each server."""
@@ -210,7 +220,7 @@ class PartKeeper:
     def _give_up(self, key: tuple[str, str], held: PartHolding, why: str) -> None:
         """Take back what was begun. The server is considered again later."""
         self.holdings.put(self._at(key).with_part(held.at(PartPhase.TAKING)))
-        self._refuse(held.server, why, retry=True)
+        self._refuse(held.server, why, retry_s=RETRY_S)
 
     def _clear(self, segment: GroupSegment) -> None:
         """Zero parts that have rested; remove a segment without servers."""
@@ -248,13 +258,14 @@ class PartKeeper:
                 return
             segment = self._segment_for(domain)
         except (NearmetalError, OSError) as error:
-            self._refuse(one.server, _words(error), retry=True)
+            self._refuse(one.server, _words(error), retry_s=RETRY_S)
             return
         part = segment.free_part()
         if part is None:
             resting = len(segment.live) < segment.nr_parts
             why = "waits for a part" if resting else f"all {segment.nr_parts} parts are taken"
-            self._refuse(one.server, why)
+            # Not at each event: a project that starts and stops servers would load Nova.
+            self._refuse(one.server, why, retry_s=REST_S)
             return
         held = PartHolding(part=part, server=one.server, run=one.run, phase=PartPhase.GIVING)
         self.holdings.put(segment.with_part(held))
@@ -305,6 +316,18 @@ class PartKeeper:
             part_size=part_size,
             nr_parts=self.settings.parts,
         )
+
+
+def _by_turns(
+    waiting: Iterable[tuple[SeenServer, ServerDomain]],
+) -> list[tuple[SeenServer, ServerDomain]]:
+    """Order servers so that each project has its turn after one server of each other project."""
+    seen: Counter[str] = Counter()
+    places: list[tuple[int, int, SeenServer, ServerDomain]] = []
+    for one, domain in waiting:
+        places.append((seen[domain.project], len(places), one, domain))
+        seen[domain.project] += 1
+    return [(one, domain) for _, _, one, domain in sorted(places, key=lambda place: place[:2])]
 
 
 def _words(error: Exception) -> str:

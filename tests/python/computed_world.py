@@ -77,6 +77,8 @@ class World:
     groups: dict[str, ServerMembership] = field(default_factory=dict)
     now: float = 0.0
     nova_down: bool = False
+    nova_takes_s: float = 0.0
+    """For each answer."""
     runs: int = 0
     questions: int = 0
     steps: int = 0
@@ -156,6 +158,7 @@ class World:
 
     def membership(self, server: str) -> ServerMembership:
         self.questions += 1
+        self.now += self.nova_takes_s
         if self.nova_down:
             raise BackendError("cloud c: logging in: it does not answer")
         return self.groups[server]

@@ -36,6 +36,7 @@ def document(
     image: str = "",
     more: str = "",
     devices: str = "",
+    memory: str = "",
 ) -> str:
     """Return a domain as Nova and libvirt write it; texts of users are escaped, as they do it."""
     return f"""<domain type='qemu' id='3'><name>instance-00000001</name><uuid>{server}</uuid>
@@ -44,7 +45,7 @@ def document(
 <nova:image uuid=""><nova:properties>{image}</nova:properties></nova:image>
 <nova:owner><nova:user uuid="u">{escape(name)}</nova:user>
 <nova:project uuid={quoteattr(project)}>{escape(name)}</nova:project></nova:owner>
-</nova:instance>{more}</metadata><devices>{devices}</devices></domain>"""
+</nova:instance>{more}</metadata>{memory}<devices>{devices}</devices></domain>"""
 
 
 def test_nova_and_the_flavor_are_read() -> None:
@@ -121,13 +122,34 @@ def test_a_size_that_is_not_valid_is_a_fault_in_words(size: str) -> None:
     assert len(found.fault) < 250
 
 
+HOSTDEVS = ("<hostdev mode='subsystem' type='pci'/>", "<interface type='hostdev'/>")
+LOCKED = "<memoryBacking><locked/></memoryBacking>"
+
+
+@pytest.mark.parametrize("device", HOSTDEVS)
 @pytest.mark.parametrize(
-    "device", ["<hostdev mode='subsystem' type='pci'/>", "<interface type='hostdev'/>"]
+    "memory",
+    [
+        "",
+        "<memoryBacking><hugepages/></memoryBacking>",
+        "<locked/>",
+        f"{LOCKED}<memtune><hard_limit unit='KiB'>1048576</hard_limit></memtune>",
+    ],
 )
-def test_a_server_with_devices_of_the_host_is_refused_in_words(device: str) -> None:
-    found = read_server(document(devices=port(1) + device))
+def test_a_server_with_devices_of_the_host_and_limited_memory_is_refused_in_words(
+    device: str, memory: str
+) -> None:
+    found = read_server(document(devices=port(1) + device, memory=memory))
     assert found is not None
     assert "PCI devices of the host (VFIO)" in found.fault
+    assert "hw:locked_memory=true" in found.fault
+
+
+@pytest.mark.parametrize("device", HOSTDEVS)
+def test_a_server_with_devices_of_the_host_and_locked_memory_gets_a_segment(device: str) -> None:
+    found = read_server(document(devices=port(1) + device, memory=LOCKED))
+    assert found is not None
+    assert (found.fault, found.part_size) == ("", 64 << 20)
 
 
 def test_only_ports_that_take_a_device_now_count() -> None:

@@ -13,6 +13,7 @@ import pytest
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
+from nearmetal.computed.keeper import GIVE_S, REST_S
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.errors import BackendError, StateError
 from tests.python.computed_world import (
@@ -204,6 +205,7 @@ def test_a_part_rests_and_is_zeroed_before_another_server_gets_it(world: World) 
     path, part = shown(world)[one]
     write(world, one, b"secret")
     del world.servers[one]
+    world.now += REST_S
     keeper.turn()
     assert keeper.refusals == {three: "waits for a part"}
     assert b"secret" in Path(path).read_bytes()
@@ -340,6 +342,68 @@ def test_a_faulty_domain_harms_no_other(world: World) -> None:
     keeper.turn()
     assert set(shown(world)) == {one}
     assert bad in keeper.refusals
+
+
+def test_a_server_that_waits_for_a_part_does_not_lead_to_a_question_at_each_event(
+    world: World,
+) -> None:
+    for number in range(1, 6):
+        world.start(number)
+    keeper = service(world, parts=2)
+    keeper.turn()
+    before = world.questions
+    for _ in range(50):
+        keeper.turn()
+        world.now += REST_S / 100
+    assert world.questions == before
+    # They are not forgotten.
+    world.now += REST_S
+    keeper.turn()
+    assert world.questions == before + 3
+
+
+def test_a_project_that_starts_many_servers_does_not_keep_another_one_waiting(
+    world: World,
+) -> None:
+    """Nova is slow: an answer takes a second."""
+    world.nova_takes_s = 1.0
+    many = [world.start(number, RED, uuid(0x1000 + number)) for number in range(1, 41)]
+    blue = world.start(200, BLUE, OTHER_GROUP)
+    keeper = service(world)
+    keeper.turn()
+    assert blue in shown(world)
+    # One turn is short, so ends of servers and requests of administrators are seen soon.
+    assert world.now <= GIVE_S + 1
+    for _ in many:
+        keeper.turn()
+    assert set(shown(world)) | set(keeper.refusals) == {*many, blue}
+
+
+def test_a_flood_of_servers_is_bounded_and_others_are_served(world: World) -> None:
+    bound, started = 9 * PART, 0
+    keeper = service(world, memory=18 * PART, of_project=bound)
+    blue = [world.start(5000, BLUE), world.start(5001, BLUE)]
+    for number in range(60):
+        red = [world.start(3 * number + one, RED, uuid(0x1000 + number)) for one in (1, 2, 3)]
+        started += len(red)
+        keeper.turn()
+        world.now += 0.5
+        if number % 25 == 10:
+            world.start(5001, BLUE)
+        keeper.turn()
+        assert set(blue) <= set(shown(world)), number
+        assert keeper.holdings.memory(RED) <= bound
+        assert set(keeper.refusals) <= set(world.servers)
+        assert len(files(world)) == len(list(keeper.holdings)) <= 4
+        assert len((world.folder / "segments.json").read_bytes()) < 20_000
+        for one in red[number % 2 :]:
+            del world.servers[one]
+    assert world.questions <= started + 5
+    assert len(world.said) <= 4 * started
+    world.servers = {one: world.servers[one] for one in blue}
+    settle(world, keeper)
+    assert set(shown(world)) == set(blue)
+    assert len(files(world)) == 1
 
 
 def story(world: World) -> None:
