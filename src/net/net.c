@@ -248,6 +248,14 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 	return 0;
 }
 
+/* PEER is not UP. */
+static NM_COLD int refuse(struct net *net, struct nm_net_peer *peer)
+{
+	if (peer->state == NM_NET_HELD)
+		nm_net_stuck(net, peer);
+	return peer->state == NM_NET_HELD ? -EAGAIN : -EPIPE;
+}
+
 static int net_send(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov)
 {
@@ -256,7 +264,7 @@ static int net_send(struct nm_link *link, const struct nm_packet *pkt, const str
 	int err;
 
 	if (nm_unlikely(peer->state != NM_NET_UP))
-		return peer->state == NM_NET_HELD ? -EAGAIN : -EPIPE;
+		return refuse(net, peer);
 	if (nm_unlikely(!peer->greeted)) {
 		err = greet(net, peer);
 		if (err)
