@@ -86,6 +86,8 @@
 	  "interval at which the service thread checks peers and time limits")                     \
 	X(keepalive_ms, UINT, "NEARMETAL_KEEPALIVE_MS", 1000, 50, 600000, "ms",                    \
 	  "interval of liveness checks for peers that the endpoint waits for")                     \
+	X(net_notice, TEXT, "NEARMETAL_NET_NOTICE", "/run/nearmetal/network", 0, 0, "path",        \
+	  "file in which the guest unit says that the network of this machine is to go")           \
 	X(net_timeout_ms, UINT, "NEARMETAL_NET_TIMEOUT_MS", 30000, 1000, 3600000, "ms",            \
 	  "time without an answer over TCP after which a host counts as lost")
 

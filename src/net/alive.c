@@ -114,6 +114,8 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	struct nm_net_peer *peer;
 
 	close_lifeline(lifeline);
+	/* Its lock says that this process uses the network. */
+	close_fd(&nm_container_of(lifeline, struct net, lifeline)->pause.notice);
 	for (peer = lifeline->peers->all; peer; peer = peer->next) {
 		close_fd(&peer->line);
 		close_fd(&peer->witness);
@@ -121,11 +123,12 @@ static void after_fork_child(struct nm_fork_watch *watch)
 	pthread_mutex_unlock(&lifeline->lock);
 }
 
-static int listen_beside(const struct net *net, uint16_t *ret_port)
+/* At port *PORT; 0: at any, which is returned there. */
+static int listen_beside(const struct net *net, uint16_t *port)
 {
 	struct sockaddr_storage address;
-	socklen_t len = socket_address(net->inner.name, 0, &address);
-	int fd;
+	socklen_t len = socket_address(net->inner.name, *port, &address);
+	int fd, is_again = *port != 0;
 
 	if (!len) {
 		errno = EAFNOSUPPORT;
@@ -134,13 +137,15 @@ static int listen_beside(const struct net *net, uint16_t *ret_port)
 	fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -1;
-	if (bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, BACKLOG) < 0 ||
+	/* The kernel may still close connections there. */
+	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &is_again, sizeof(is_again)) < 0 ||
+	    bind(fd, (struct sockaddr *)&address, len) < 0 || listen(fd, BACKLOG) < 0 ||
 	    getsockname(fd, (struct sockaddr *)&address, &len) < 0) {
 		close(fd);
 		return -1;
 	}
 	/* At the same place in both families. */
-	*ret_port = ((struct sockaddr_in *)(void *)&address)->sin_port;
+	*port = ((struct sockaddr_in *)(void *)&address)->sin_port;
 	return fd;
 }
 
@@ -162,6 +167,34 @@ uint16_t nm_net_lifeline_open(struct net *net)
 	};
 	nm_fork_watch(&lifeline->fork_watch);
 	return port;
+}
+
+void nm_net_lifeline_shut(struct net *net)
+{
+	pthread_mutex_lock(&net->lifeline.lock);
+	close_lifeline(&net->lifeline);
+	pthread_mutex_unlock(&net->lifeline.lock);
+}
+
+int nm_net_lifeline_reopen(struct net *net)
+{
+	uint16_t port = nm_net_inner_lifeline(&net->inner, &net->address);
+	int fd = port ? listen_beside(net, &port) : -1;
+
+	if (port && fd < 0)
+		return -errno;
+	pthread_mutex_lock(&net->lifeline.lock);
+	net->lifeline.listener = fd;
+	pthread_mutex_unlock(&net->lifeline.lock);
+	return 0;
+}
+
+void nm_net_forget_line(struct nm_net_peer *peer)
+{
+	close_fd(&peer->line);
+	close_fd(&peer->witness);
+	peer->line_is_up = false;
+	peer->silent_ns = peer->refused_at = peer->watched_ns = peer->stuck_ns = 0;
 }
 
 void nm_net_lifeline_close(struct net *net)
@@ -258,9 +291,11 @@ void nm_net_lifeline_serve(struct net *net)
 {
 	struct nm_net_lifeline *lifeline = &net->lifeline;
 
-	if (nm_likely(++lifeline->nr_polls % SWEEP_POLLS) || lifeline->listener < 0)
+	if (nm_likely(++lifeline->nr_polls % SWEEP_POLLS))
 		return;
-	if (queue_is_half_full(lifeline->listener))
+	/* One that is never quiet looks here. */
+	nm_net_look(net, nm_clock_ns());
+	if (lifeline->listener >= 0 && queue_is_half_full(lifeline->listener))
 		sweep(lifeline);
 }
 
@@ -442,15 +477,33 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 	}
 }
 
+/* It has closed its lifeline in order. */
+static void lose_away(struct net *net, struct nm_net_peer *peer, uint64_t now)
+{
+	char words[128];
+
+	if (now - peer->away_ns < net->move_ns)
+		return;
+	snprintf(words, sizeof(words),
+		 "the network of its machine has been away for %llu ms (NEARMETAL_MOVE_MS)",
+		 (unsigned long long)(net->move_ns / NM_NS_PER_MS));
+	nm_net_lose(net, peer, -ECONNRESET, words);
+}
+
 void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 {
 	uint64_t now = nm_clock_ns(), waited = now - peer->watched_ns;
 	/* A closed peer matters only while it is owed a message, a refused one not at all. */
 	bool is_owed = (peer->bye_owed || peer->answer_owed) && !peer->is_refused;
-	bool matters = peer->state == NM_NET_UP || (peer->state == NM_NET_CLOSED && is_owed);
+	bool matters = peer->state == NM_NET_UP || (peer->state == NM_NET_CLOSED && is_owed) ||
+		       (peer->state == NM_NET_HELD && net->pause.place != NM_NET_AWAY);
 
 	if (!matters || waited < net->watch_ns)
 		return;
+	if (peer->is_away) {
+		lose_away(net, peer, now);
+		return;
+	}
 	/* A process that was stopped for a while has not waited in that time. */
 	if (waited > 4 * net->watch_ns)
 		waited = 4 * net->watch_ns;

@@ -29,6 +29,28 @@ int nm_net_register(const struct nm_net_inner *inner, void *bytes, size_t len, u
 	return err ? err : nm_net_enable(inner, *ret_mr);
 }
 
+void nm_net_pool_strip(struct nm_net_pool *pool)
+{
+	if (pool->mr)
+		fi_close(&pool->mr->fid);
+	pool->mr = NULL;
+	pool->unused = NULL;
+	pool->nr_unused = 0;
+}
+
+int nm_net_pool_furnish(struct nm_net_pool *pool, const struct nm_net_inner *inner)
+{
+	int err = nm_net_register(inner, pool->slab, pool->nr_buffers * pool->size, pool->key,
+				  &pool->mr);
+	uint32_t i;
+
+	for (i = pool->nr_buffers; !err && i-- > 0;) {
+		pool->buffers[i].desc = pool->mr ? fi_mr_desc(pool->mr) : NULL;
+		nm_net_buffer_give(&pool->buffers[i]);
+	}
+	return err;
+}
+
 int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,
 		     size_t size, uint64_t key)
 {
@@ -37,6 +59,7 @@ int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner,
 
 	memset(pool, 0, sizeof(*pool));
 	pool->nr_buffers = nr;
+	pool->key = key;
 	pool->size = (size + PAGE - 1) / PAGE * PAGE;
 	pool->buffers = calloc(nr, sizeof(*pool->buffers));
 	if (!pool->buffers)
@@ -49,17 +72,13 @@ int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner,
 		err = -ENOMEM;
 		goto err_fini;
 	}
-	err = nm_net_register(inner, pool->slab, pool->nr_buffers * pool->size, key, &pool->mr);
+	for (i = 0; i < nr; i++) {
+		pool->buffers[i].pool = pool;
+		pool->buffers[i].bytes = pool->slab + i * pool->size;
+	}
+	err = nm_net_pool_furnish(pool, inner);
 	if (err)
 		goto err_fini;
-	for (i = nr; i-- > 0;) {
-		struct nm_net_buffer *buffer = &pool->buffers[i];
-
-		buffer->pool = pool;
-		buffer->bytes = pool->slab + i * pool->size;
-		buffer->desc = pool->mr ? fi_mr_desc(pool->mr) : NULL;
-		nm_net_buffer_give(buffer);
-	}
 	return 0;
 
 err_fini:
@@ -69,8 +88,7 @@ err_fini:
 
 void nm_net_pool_fini(struct nm_net_pool *pool)
 {
-	if (pool->mr)
-		fi_close(&pool->mr->fid);
+	nm_net_pool_strip(pool);
 	if (pool->slab)
 		munmap(pool->slab, pool->nr_buffers * pool->size);
 	free(pool->buffers);

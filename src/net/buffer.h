@@ -28,6 +28,7 @@ struct nm_net_pool {
 	uint32_t nr_buffers, nr_unused;
 	size_t size; /* of each buffer */
 	uint8_t *slab;
+	uint64_t key;
 	struct fid_mr *mr; /* when the inner provider wants local memory registered */
 };
 
@@ -41,6 +42,10 @@ int nm_net_register(const struct nm_net_inner *inner, void *bytes, size_t len, u
 int nm_net_pool_init(struct nm_net_pool *pool, const struct nm_net_inner *inner, uint32_t nr,
 		     size_t size, uint64_t key);
 void nm_net_pool_fini(struct nm_net_pool *pool);
+/* The inner endpoint is closed, but not its domain: no buffer can be taken until furnish(). */
+void nm_net_pool_strip(struct nm_net_pool *pool);
+/* All buffers serve INNER, and none is in use. 0 or negative. */
+int nm_net_pool_furnish(struct nm_net_pool *pool, const struct nm_net_inner *inner);
 
 /* NULL: none left. */
 static inline struct nm_net_buffer *nm_net_buffer_take(struct nm_net_pool *pool)

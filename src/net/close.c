@@ -15,20 +15,14 @@
 /* Sources that the program does not know, and that may be any process, are waited for so long. */
 #define UNKNOWN_NS NM_NS_PER_S
 
-/* A peer without any message in either direction needs no goodbye. */
-static bool has_met(const struct nm_net_peer *peer)
-{
-	return peer->greeted || peer->is_source;
-}
-
 static bool is_open(const struct nm_net_peer *peer)
 {
-	if (peer->state == NM_NET_DEAD || !has_met(peer))
+	if (peer->state == NM_NET_DEAD || !nm_net_has_met(peer))
 		return false;
 	if (peer->bye_owed || peer->answer_owed || peer->in_flight)
 		return true;
 	/* A peer that said BYE and got its answer wants nothing more, and may have ended. */
-	return peer->state == NM_NET_UP && !(peer->bye_sent && peer->bye_seen);
+	return peer->state <= NM_NET_HELD && !(peer->bye_sent && peer->bye_seen);
 }
 
 static unsigned int count_open(struct net *net, bool with_unknown)
@@ -46,7 +40,7 @@ static void say_goodbyes(struct net *net)
 	struct nm_net_peer *peer;
 
 	for (peer = net->peers.all; peer; peer = peer->next)
-		if (has_met(peer) && peer->state == NM_NET_UP && !peer->bye_sent &&
+		if (nm_net_has_met(peer) && peer->state == NM_NET_UP && !peer->bye_sent &&
 		    !nm_net_say(net, peer, NM_NET_BYE))
 			peer->bye_sent = true;
 }
@@ -56,7 +50,8 @@ static void ask_who_lives(struct net *net)
 	struct nm_net_peer *peer;
 
 	for (peer = net->peers.all; peer; peer = peer->next)
-		if (is_open(peer) && peer->bye_sent && !peer->in_flight)
+		if (is_open(peer) && peer->state != NM_NET_HELD && peer->bye_sent &&
+		    !peer->in_flight)
 			nm_net_say(net, peer, NM_NET_PING);
 }
 

@@ -74,7 +74,9 @@ static bool usable(const struct fi_info *info, const char *name)
 /* Messages with tags find the memory into which they are received. */
 #define DEVICE_CAPS (FI_TAGGED | FI_DIRECTED_RECV | FI_HMEM)
 
-static struct fi_info *make_hints(const char *name, bool wants_devices)
+/* OLD: an endpoint whose address is wanted again; or NULL. */
+static struct fi_info *make_hints(const char *name, bool wants_devices,
+				  const struct nm_net_inner *old)
 {
 	struct fi_info *hints = nm_host.dupinfo(NULL);
 
@@ -94,17 +96,26 @@ static struct fi_info *make_hints(const char *name, bool wants_devices)
 				      FI_MR_PROV_KEY | FI_MR_ENDPOINT |
 				      (wants_devices ? FI_MR_HMEM : 0);
 	hints->fabric_attr->prov_name = strdup(name);
-	if (!hints->fabric_attr->prov_name) {
+	if (old) {
+		hints->addr_format = old->info->addr_format;
+		hints->src_addr = malloc(old->address_len);
+		hints->src_addrlen = old->address_len;
+	}
+	if (!hints->fabric_attr->prov_name || (old && !hints->src_addr)) {
 		nm_host.freeinfo(hints);
 		return NULL;
 	}
+	if (old)
+		memcpy(hints->src_addr, old->name, old->address_len);
 	return hints;
 }
 
-/* The best of what provider NAME offers, alone. */
-static int ask(const char *name, bool wants_devices, struct fi_info **ret_info)
+/* The best of what provider NAME offers, alone; at the address of OLD unless that is NULL. */
+static int ask(const char *name, bool wants_devices, const struct nm_net_inner *old,
+	       struct fi_info **ret_info)
 {
-	struct fi_info *hints = make_hints(name, wants_devices), *all = NULL, *info, *best = NULL;
+	struct fi_info *hints = make_hints(name, wants_devices, old), *all = NULL, *info,
+		       *best = NULL;
 	int err;
 
 	if (!hints)
@@ -187,6 +198,7 @@ static int open_objects(struct nm_net_inner *inner, size_t cq_size)
 	struct fi_av_attr av_attr = {.type = FI_AV_UNSPEC, .count = 64};
 	int err;
 
+	inner->cq_size = cq_size;
 	err = fi_domain(inner->fabric, inner->info, &inner->domain, NULL);
 	if (!err)
 		err = fi_cq_open(inner->domain, &cq_attr, &inner->cq, NULL);
@@ -203,7 +215,7 @@ static int open_objects(struct nm_net_inner *inner, size_t cq_size)
 	return err ? err : take_name(inner);
 }
 
-void nm_net_inner_close(struct nm_net_inner *inner)
+void nm_net_inner_shut(struct nm_net_inner *inner)
 {
 	if (inner->ep)
 		fi_close(&inner->ep->fid);
@@ -215,6 +227,42 @@ void nm_net_inner_close(struct nm_net_inner *inner)
 		fi_close(&inner->domain->fid);
 	if (inner->fabric)
 		fi_close(&inner->fabric->fid);
+	inner->ep = NULL;
+	inner->av = NULL;
+	inner->cq = NULL;
+	inner->domain = NULL;
+	inner->fabric = NULL;
+}
+
+int nm_net_inner_reopen(struct nm_net_inner *inner, struct nm_reason *ret_reason)
+{
+	const char *name = inner->info->fabric_attr->prov_name;
+	struct nm_net_inner new = {.has_devices = inner->has_devices};
+	int err = ask(name, inner->has_devices, inner, &new.info);
+
+	if (!err)
+		err = nm_host.fabric(new.info->fabric_attr, &new.fabric, NULL);
+	if (!err)
+		err = open_objects(&new, inner->cq_size);
+	if (!err && (new.address_len != inner->address_len || new.name_len != inner->name_len ||
+		     memcmp(new.name, inner->name, new.address_len) != 0))
+		err = -FI_EADDRNOTAVAIL;
+	if (err) {
+		nm_reason_set(ret_reason, "%s: %s", inner->text, nm_host.strerror(-err));
+		nm_net_inner_close(&new);
+		return err;
+	}
+	new.is_layered = inner->is_layered;
+	memcpy(new.name, inner->name, sizeof(new.name));
+	describe(&new);
+	nm_net_inner_close(inner);
+	*inner = new;
+	return 0;
+}
+
+void nm_net_inner_close(struct nm_net_inner *inner)
+{
+	nm_net_inner_shut(inner);
 	if (inner->info)
 		nm_host.freeinfo(inner->info);
 	memset(inner, 0, sizeof(*inner));
@@ -239,7 +287,7 @@ static int open_one(const char *name, size_t cq_size, bool wants_devices,
 	int err;
 
 	memset(inner, 0, sizeof(*inner));
-	err = ask(name, wants_devices, &inner->info);
+	err = ask(name, wants_devices, NULL, &inner->info);
 	if (err) {
 		nm_reason_set(ret_reason, "%s: %s", name,
 			      err == -FI_ENODATA ? "no usable device" : nm_host.strerror(-err));

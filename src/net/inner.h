@@ -29,6 +29,7 @@ struct nm_net_inner {
 	uint8_t name_len;
 	uint8_t address_len; /* of the address alone */
 	char text[96];	     /* "tcp on eth0 (192.0.2.1)", for reasons and logs */
+	size_t cq_size;
 	bool is_layered;  /* over ofi_rxm: large messages complete after small ones behind them */
 	bool has_devices; /* it sends from memory of devices, and receives into it */
 };
@@ -43,6 +44,15 @@ struct nm_net_inner {
  */
 int nm_net_inner_open(const char *list, size_t cq_size, bool wants_devices,
 		      struct nm_net_inner *ret_inner, struct nm_reason *ret_reason);
+/*
+ * The device of the network goes: close all but what is known of the endpoint. Its memory is not
+ * registered any more.
+ */
+void nm_net_inner_shut(struct nm_net_inner *inner);
+/*
+ * Open it again, at the same address. 0 or negative, with a reason: then it is as after shut().
+ */
+int nm_net_inner_reopen(struct nm_net_inner *inner, struct nm_reason *ret_reason);
 /* Half-open endpoints are allowed. */
 void nm_net_inner_close(struct nm_net_inner *inner);
 /* True if this endpoint can send to a peer's inner address; else *ret_reason is set. */

@@ -53,7 +53,7 @@ static struct nm_net_peer *peer_of(const struct nm_link *link)
 
 void nm_net_lose(struct net *net, struct nm_net_peer *peer, int err, const char *words)
 {
-	bool was_up = peer->state == NM_NET_UP;
+	bool was_up = peer->state <= NM_NET_HELD;
 
 	if (peer->state == NM_NET_DEAD)
 		return;
@@ -118,6 +118,9 @@ static void fill_header(struct net *net, const struct nm_net_peer *peer, enum nm
 static NM_COLD int send_failed(struct net *net, struct nm_net_peer *peer, ssize_t err)
 {
 	char words[128];
+
+	if (nm_net_may_fail(net, peer))
+		return -EAGAIN;
 
 	snprintf(words, sizeof(words), "network send to it failed: %s",
 		 nm_host.strerror((int)-err));
@@ -224,14 +227,15 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 		nm_reason_set(ret_reason, "another process has greeted in its name");
 		return -EHOSTUNREACH;
 	}
-	if (peer->state != NM_NET_UP) {
+	nm_net_hold_back(net, peer);
+	if (peer->state > NM_NET_HELD) {
 		nm_reason_set(ret_reason, "the peer is down: %s",
 			      peer->state == NM_NET_CLOSED ? "it closed" : peer->loss.text);
 		return -EHOSTUNREACH;
 	}
 	if (peer->inner == FI_ADDR_UNSPEC && !peer->is_source)
 		peer->address = *address;
-	if (nm_net_reach(net, peer)) {
+	if (net->pause.place != NM_NET_AWAY && nm_net_reach(net, peer)) {
 		nm_reason_set(ret_reason, "%s cannot use the peer's network address",
 			      net->inner.text);
 		return -EHOSTUNREACH;
@@ -244,6 +248,14 @@ static int net_connect(struct nm_transport *transport, const struct nm_address *
 	return 0;
 }
 
+/* PEER is not UP. */
+static NM_COLD int refuse(struct net *net, struct nm_net_peer *peer)
+{
+	if (peer->state == NM_NET_HELD)
+		nm_net_stuck(net, peer);
+	return peer->state == NM_NET_HELD ? -EAGAIN : -EPIPE;
+}
+
 static int net_send(struct nm_link *link, const struct nm_packet *pkt, const struct iovec *iov,
 		    unsigned int nr_iov)
 {
@@ -252,7 +264,7 @@ static int net_send(struct nm_link *link, const struct nm_packet *pkt, const str
 	int err;
 
 	if (nm_unlikely(peer->state != NM_NET_UP))
-		return -EPIPE;
+		return refuse(net, peer);
 	if (nm_unlikely(!peer->greeted)) {
 		err = greet(net, peer);
 		if (err)
@@ -263,7 +275,7 @@ static int net_send(struct nm_link *link, const struct nm_packet *pkt, const str
 
 static bool net_drained(struct nm_link *link)
 {
-	return !peer_of(link)->in_flight || peer_of(link)->state != NM_NET_UP;
+	return !peer_of(link)->in_flight || peer_of(link)->state > NM_NET_HELD;
 }
 
 static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
@@ -325,6 +337,9 @@ static void pay_all(struct net *net)
 	for (peer = net->peers.all; peer; peer = peer->next) {
 		pay(net, peer, NM_NET_BYE, &peer->bye_owed);
 		pay(net, peer, NM_NET_BYE_SEEN, &peer->answer_owed);
+		pay(net, peer, NM_NET_PAUSED, &peer->paused_owed);
+		if (peer->resumed_owed)
+			nm_net_pay_resumed(net, peer);
 	}
 	for (unsigned int i = 0; i < NM_NET_STRANGERS; i++)
 		pay(net, &net->strangers[i], NM_NET_BYE, &net->strangers[i].bye_owed);
@@ -376,8 +391,10 @@ static unsigned int net_progress(struct nm_transport *transport)
 	if (may_skip(net))
 		return 0;
 	net->skipped = 0;
-	if (net->quiet_polls >= QUIET_POLLS)
+	if (net->quiet_polls >= QUIET_POLLS) {
 		net->polled_ns = nm_clock_ns();
+		nm_net_look(net, net->polled_ns);
+	}
 	nm_net_lifeline_serve(net);
 	work = nm_net_poll(net);
 	net->quiet_polls = work ? 0 : net->quiet_polls + 1;
@@ -435,6 +452,8 @@ void nm_net_free(struct net *net)
 	if (net->inner.ep)
 		fi_close(&net->inner.ep->fid);
 	net->inner.ep = NULL;
+	if (net->pause.notice >= 0)
+		close(net->pause.notice);
 	nm_net_gpudirect_close(net);
 	nm_net_lifeline_close(net);
 	nm_net_pool_fini(&net->small);
@@ -458,6 +477,12 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 		nm_reason_set(ret_reason, "out of memory");
 		err = -ENOMEM;
 		goto err_log;
+	}
+	err = nm_net_heed(net, params->net_notice);
+	if (err) {
+		nm_reason_set(ret_reason, "%s: %s", params->net_notice,
+			      err == -EBUSY ? "this machine is being moved" : strerror(-err));
+		goto err_free;
 	}
 	if (getrandom(net->key, sizeof(net->key), 0) != sizeof(net->key)) {
 		nm_reason_set(ret_reason, "no random numbers: %s", strerror(errno));
@@ -491,6 +516,7 @@ static int net_create(const struct nm_sink *sink, struct nm_address *address,
 	net->ping_ns = net->watch_ns = params->keepalive_ms * NM_NS_PER_MS / 2;
 	net->timeout_ns = params->net_timeout_ms * NM_NS_PER_MS;
 	net->stuck_ns = params->keepalive_ms * NM_NS_PER_MS;
+	net->move_ns = params->move_ms * NM_NS_PER_MS;
 	memcpy(address->inner, net->inner.name, sizeof(address->inner));
 	address->inner_len = net->inner.name_len;
 	net->who = address->who;

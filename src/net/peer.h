@@ -10,6 +10,7 @@
 
 enum nm_net_state {
 	NM_NET_UP,
+	NM_NET_HELD,   /* as UP, but nothing is sent to it for now (resume.c) */
 	NM_NET_CLOSED, /* it sent BYE: no more messages come from it */
 	NM_NET_DEAD,   /* a send to it failed, or it broke the rules */
 };
@@ -32,9 +33,18 @@ struct nm_net_peer {
 	bool is_unknown; /* a source whose address the program has not given: may be another */
 	bool is_refused; /* its greeting was; only in places of strangers */
 	bool bye_sent, bye_seen;
-	bool bye_heard;	      /* its BYE was taken */
-	bool bye_owed;	      /* refused, and it was not informed yet */
-	bool answer_owed;     /* its BYE is not answered yet */
+	bool bye_heard;	  /* its BYE was taken */
+	bool bye_owed;	  /* refused, and it was not informed yet */
+	bool answer_owed; /* its BYE is not answered yet */
+	/* a pause (resume.c) */
+	bool pause_said;		     /* it has the own PAUSE, and is not resumed yet */
+	bool is_quiet;			     /* and it answered */
+	bool is_away;			     /* its PAUSE was taken, and no RESUME since */
+	bool paused_owed;		     /* its PAUSE is not answered yet */
+	bool resumed_owed;		     /* its RESUME is not answered yet */
+	uint32_t opening;		     /* the number in its last RESUME */
+	uint64_t away_ns;		     /* since when it is away */
+	uint64_t resume_ns, first_resume_ns; /* RESUME was said, last and first; 0: never */
 	bool is_deaf;	      /* an operation with it outlasted its cancellation (gpudirect.c) */
 	bool loss_unreported; /* dead, and the engine was not informed yet */
 	uint64_t pinged_ns;
@@ -71,6 +81,12 @@ struct nm_net_peers {
 	uint64_t nr_slots, nr;
 	struct nm_net_peer *all;
 };
+
+/* A peer without any message in either direction needs no goodbye, and no pause. */
+static inline bool nm_net_has_met(const struct nm_net_peer *peer)
+{
+	return peer->greeted || peer->is_source;
+}
 
 int nm_net_peers_init(struct nm_net_peers *peers);
 void nm_net_peers_fini(struct nm_net_peers *peers);

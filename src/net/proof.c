@@ -242,7 +242,7 @@ static bool has_room_for(const struct net *net, const struct nm_address *address
 	if (!has_room(net, UNKNOWN_SPARE))
 		return false;
 	for (peer = net->peers.all; peer; peer = peer->next)
-		nr += peer->is_unknown && peer->state == NM_NET_UP &&
+		nr += peer->is_unknown && peer->state <= NM_NET_HELD &&
 		      nm_net_same_name(&peer->address, address);
 	return nr < UNKNOWN_MAX_PER_NAME;
 }
@@ -312,7 +312,7 @@ void nm_net_refuse(struct net *net, const struct nm_net_hello *hello)
 
 void nm_net_end(struct net *net, struct nm_net_peer *peer, enum nm_net_state state)
 {
-	if (peer->is_unknown && peer->state == NM_NET_UP)
+	if (peer->is_unknown && peer->state <= NM_NET_HELD)
 		net->nr_unknown--;
 	peer->state = state;
 }
@@ -325,7 +325,7 @@ bool nm_net_learn(struct nm_transport *transport, const struct nm_address *addre
 	if (!peer || !peer->is_unknown)
 		return true;
 	if (nm_net_same_name(&peer->address, address)) {
-		net->nr_unknown -= peer->state == NM_NET_UP;
+		net->nr_unknown -= peer->state <= NM_NET_HELD;
 		net->nr_unknown_ever--;
 		peer->is_unknown = false;
 		return true;

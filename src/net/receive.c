@@ -29,8 +29,7 @@ void nm_net_drop(struct net *net, const char *why)
 	nm_log_once(NM_LOG_WARN, "network message dropped: %s", why);
 }
 
-/* PEER sent what no correct peer sends: none of its messages is accepted any more. */
-static NM_COLD void quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
+void nm_net_quarantine(struct net *net, struct nm_net_peer *peer, const char *why)
 {
 	nm_net_drop(net, why);
 	nm_net_lose(net, peer, -EBADMSG, why);
@@ -54,7 +53,7 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 		return;
 	}
 	peer = nm_net_admit(net, &hello.address, &why);
-	if (!peer || peer->heard || peer->state != NM_NET_UP || header->sequence) {
+	if (!peer || peer->heard || peer->state > NM_NET_HELD || header->sequence) {
 		nm_net_drop(net, peer ? "greeting at a wrong time" : why.text);
 		/* A repeated one is no news. */
 		if (!(peer && peer->heard) && !header->sequence && !net->closing)
@@ -71,6 +70,7 @@ static void take_hello(struct net *net, const struct nm_net_header *header, cons
 	if (net->closing)
 		return;
 	peer->is_source = true;
+	nm_net_hold_back(net, peer);
 	nm_net_meet_line(net, peer);
 	peer->source = net->base.sink.source_up(&net->base, &peer->who, &peer->label);
 	if (peer->source)
@@ -140,6 +140,16 @@ static NM_COLD struct nm_net_early *due_early(struct nm_net_peer *peer)
 	return early;
 }
 
+/* The pause is the own one, and PEER has not answered yet. */
+static NM_COLD void take_in_pause(struct net *net, struct nm_net_peer *peer,
+				  const struct nm_packet *pkt, const uint8_t *bytes)
+{
+	if (peer->is_away || peer->is_quiet)
+		nm_net_quarantine(net, peer, "a packet behind its pause");
+	else if (!net->closing)
+		net->base.sink.deliver(&net->base, peer->source, pkt, bytes);
+}
+
 static void take_due(struct net *net, struct nm_net_peer *peer, const struct nm_net_header *header,
 		     const uint8_t *bytes)
 {
@@ -156,10 +166,16 @@ static void take_due(struct net *net, struct nm_net_peer *peer, const struct nm_
 		/* One that has closed, here or on another channel, has nothing more to say. */
 		if (!net->closing && peer->state == NM_NET_UP)
 			net->base.sink.deliver(&net->base, peer->source, &pkt, bytes);
+		else if (peer->state == NM_NET_HELD)
+			take_in_pause(net, peer, &pkt, bytes);
 	} else if (header->kind == NM_NET_BYE) {
 		take_bye(net, peer, header->data == NM_NET_REFUSED);
 	} else if (header->kind == NM_NET_BYE_SEEN) {
 		peer->bye_seen = true;
+	} else if (header->kind == NM_NET_PAUSE) {
+		nm_net_take_pause(net, peer);
+	} else if (header->kind == NM_NET_PAUSED) {
+		nm_net_take_paused(net, peer);
 	}
 }
 
@@ -170,7 +186,7 @@ static void take_known(struct net *net, struct nm_net_peer *peer,
 
 	if (nm_unlikely(header->sequence != peer->rx_sequence)) {
 		if (!keep(net, peer, header, bytes))
-			quarantine(net, peer, "a message of its stream is missing");
+			nm_net_quarantine(net, peer, "a message of its stream is missing");
 		return;
 	}
 	take_due(net, peer, header, bytes);
@@ -187,8 +203,12 @@ static NM_COLD void take_introduction(struct net *net, const struct nm_net_heade
 		take_hello(net, header, bytes);
 	else if (header->kind == NM_NET_KNOCK)
 		nm_net_take_knock(net, header, bytes);
-	else
+	else if (header->kind == NM_NET_TOKEN)
 		nm_net_take_token(net, header);
+	else if (header->kind == NM_NET_RESUME)
+		nm_net_take_resume(net, header);
+	else
+		nm_net_take_resumed(net, header);
 }
 
 static void take_message(struct net *net, const struct nm_net_buffer *buffer, size_t len)
@@ -243,6 +263,8 @@ static NM_COLD void fail(struct net *net, struct nm_net_buffer *buffer, int err)
 	if (!(buffer->pool == &net->receive)) {
 		peer = buffer->peer;
 		finish_send(net, buffer);
+		if (nm_net_may_fail(net, peer))
+			return;
 		snprintf(words, sizeof(words), "its network connection failed: %s",
 			 nm_host.strerror(err));
 		nm_net_lose(net, peer, -ECONNRESET, words);

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 
+#include "base/clock.h"
 #include "base/fork.h"
 #include "net/buffer.h"
 #include "net/inner.h"
@@ -19,6 +20,8 @@
 #include "transport/transport.h"
 
 #define NM_NET_MAX_PAYLOAD 65536
+
+struct net;
 
 /* Shows peers if this process lives (alive.c). */
 struct nm_net_lifeline {
@@ -30,6 +33,24 @@ struct nm_net_lifeline {
 	int *held;	  /* connections taken out of the listener's queue */
 	unsigned int nr_held;
 	uint32_t nr_polls;
+};
+
+enum nm_net_place {
+	NM_NET_STAYS,
+	NM_NET_PAUSING, /* the peers have to answer PAUSE */
+	NM_NET_AWAY,	/* the inner endpoint is closed */
+	NM_NET_RETURNING,
+};
+
+/* The device of the network goes for a while (resume.c). */
+struct nm_net_pause {
+	enum nm_net_place place;
+	int notice;	  /* what the guest unit says, locked while the network is used; -1: none */
+	uint64_t look_ns; /* when to look at it next */
+	uint64_t limit_ns; /* RETURNING: until then the peers have to answer */
+	uint32_t opening;  /* number of the last return */
+	unsigned int nr_lines;
+	unsigned int (*take)(struct net *net); /* what `take` of the transport was */
 };
 
 /* Names that nothing vouches for and that are answered at a time. */
@@ -58,9 +79,10 @@ struct net {
 	uint32_t nr_unknown_ever; /* and all */
 	struct nm_net_peer
 		strangers[NM_NET_STRANGERS]; /* in no table; they knocked or were refused */
-	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns;
+	uint64_t ping_ns, stuck_ns, watch_ns, timeout_ns, move_ns;
 	uint64_t exhausted_ns; /* when the buffers ran out; 0: some are free */
 	struct nm_net_lifeline lifeline;
+	struct nm_net_pause pause;
 	struct nm_net_gpudirect *gpudirect;    /* NULL: the inner endpoint reaches no devices */
 	struct nm_reason no_gpudirect;	       /* why, if devices are used */
 	unsigned int (*take)(struct net *net); /* one of the two below */
@@ -119,6 +141,30 @@ void nm_net_watch(struct net *net, struct nm_net_peer *peer);
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
 /* No buffer is free: if that lasts, watch the peers that hold one. */
 void nm_net_exhausted(struct net *net);
+/* The lifeline goes with its address, and comes back there; open() was called. 0 or -errno. */
+void nm_net_lifeline_shut(struct net *net);
+int nm_net_lifeline_reopen(struct net *net);
+/* Nothing is known of PEER's lifeline any more. */
+void nm_net_forget_line(struct nm_net_peer *peer);
+
+/* Heed the notice in the file PATH from now on; without that file nothing is heeded. 0 or -errno. */
+int nm_net_heed(struct net *net, const char *path);
+/* Between two looks at the notice. */
+#define NM_NET_LOOK_NS (100 * NM_NS_PER_MS)
+void nm_net_look(struct net *net, uint64_t now_ns) NM_COLD;
+/* What a peer says of its own pause, or answers. */
+void nm_net_take_pause(struct net *net, struct nm_net_peer *peer) NM_COLD;
+void nm_net_take_paused(struct net *net, struct nm_net_peer *peer) NM_COLD;
+void nm_net_take_resume(struct net *net, const struct nm_net_header *header) NM_COLD;
+void nm_net_take_resumed(struct net *net, const struct nm_net_header *header) NM_COLD;
+/* Send the answer to RESUME, which is owed to PEER, if it can be sent now. */
+void nm_net_pay_resumed(struct net *net, struct nm_net_peer *peer);
+/* Nothing may be sent to PEER while this endpoint pauses. */
+void nm_net_hold_back(struct net *net, struct nm_net_peer *peer);
+/* True: it is no news if a message to PEER, which is not UP, cannot be sent. */
+bool nm_net_may_fail(const struct net *net, const struct nm_net_peer *peer);
+/* PEER sent what no correct peer sends: none of its messages is accepted any more. */
+void nm_net_quarantine(struct net *net, struct nm_net_peer *peer, const char *why) NM_COLD;
 /* destroy() of the transport contract. */
 void nm_net_destroy(struct nm_transport *transport);
 /* Free everything at once; half-open transports are allowed. */

@@ -28,7 +28,7 @@ int nm_net_header_parse(const void *bytes, size_t len, uint32_t max_payload,
 			      "message of another wire version; use one release of "
 			      "nearmetal everywhere",
 			      header.version);
-	if (header.kind < NM_NET_PACKET || header.kind > NM_NET_TOKEN)
+	if (header.kind < NM_NET_PACKET || header.kind > NM_NET_RESUMED)
 		return refuse(ret_reason, "message of unknown kind", header.kind);
 	if (header.len > max_payload || header.len != len - sizeof(header))
 		return refuse(ret_reason, "message length differs from its header", header.len);

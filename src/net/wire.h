@@ -12,7 +12,7 @@
 #include "connect/locality.h"
 
 #define NM_NET_MAGIC UINT32_C(0x6e746d6e) /* "nmtn" */
-#define NM_NET_VERSION 3		  /* 3: tokens */
+#define NM_NET_VERSION 4		  /* 3: tokens; 4: PAUSE to RESUMED */
 
 enum nm_net_kind {
 	/* numbered messages of a link */
@@ -20,11 +20,16 @@ enum nm_net_kind {
 	NM_NET_PING,	   /* nothing; a dead peer makes the send fail */
 	NM_NET_BYE,	   /* the sender closes normally and has sent everything */
 	NM_NET_BYE_SEEN,   /* answer to BYE: everything sent before it has been taken in */
+	NM_NET_PAUSE,	   /* the sender's network goes (resume.c): no packet follows for now */
+	NM_NET_PAUSED,	   /* answer to PAUSE: everything sent before it has been taken in */
 	NM_NET_HELLO,	   /* the first of them: struct nm_net_hello follows */
 	/* before a link (proof.h) */
 	NM_NET_KNOCK, /* asks for a token: tag: place of the receiver; data: a nonce; the sender's
 		       * struct nm_address follows */
 	NM_NET_TOKEN, /* the answer: tag: that nonce; data: the token */
+	/* after a pause; sequence: that of the sender's next message, data: that of the receiver's */
+	NM_NET_RESUME,	/* tag: number of the sender's opening */
+	NM_NET_RESUMED, /* the answer; tag: that number */
 };
 
 /* `data` of a BYE whose sender refused the greeting of its receiver, and takes nothing from it. */
@@ -52,7 +57,7 @@ struct nm_net_hello {
 	uint8_t token[8]; /* the sender's, for the receiver's messages to it */
 };
 
-/* The first kind that only strangers send, and the first that has no number. */
+/* What is no message of a link that stands: the first kind, and those that have no number. */
 static inline bool nm_net_introduces(uint8_t kind)
 {
 	return kind >= NM_NET_HELLO;

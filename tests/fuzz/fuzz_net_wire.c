@@ -91,7 +91,7 @@ void nm_fuzz_input(const uint8_t *bytes, size_t len)
 	} else {
 		expect(header.len <= MAX_PAYLOAD && header.len == len - 1 - sizeof(header));
 		expect(header.op < NM_PACKET_NR_OPS);
-		expect(header.kind >= NM_NET_PACKET && header.kind <= NM_NET_TOKEN);
+		expect(header.kind >= NM_NET_PACKET && header.kind <= NM_NET_RESUMED);
 		check_hello(message + sizeof(header), &header);
 		check_knock(message + sizeof(header), &header, &me);
 	}
