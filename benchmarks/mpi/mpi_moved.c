@@ -15,8 +15,8 @@
  * a lost, doubled, reordered or changed message ends the job. Rank 0 says how many rounds were
  * right, and the longest time between two rounds, which contains what a move has cost; then, as
  * one line of JSON, the wall time, the begin and end of its first computation, the longest time
- * between two messages of each pair (sender, receiver), and the bytes that all ranks received in
- * each interval of INTERVAL_MS, from the begin on.
+ * between two messages of each pair (sender, receiver), without the receiver's own computation, and
+ * the bytes that all ranks received in each interval of INTERVAL_MS, from the begin on.
  */
 #include <mpi.h>
 #include <stdbool.h>
@@ -180,6 +180,8 @@ static void compute(uint64_t millions, const char *marks)
 	result = value;
 	if (first)
 		computing[1] = MPI_Wtime() - start;
+	for (int i = 0; i < nr_ranks; i++)
+		last[i] = MPI_Wtime();
 }
 
 /* Rank 0 prints what all ranks noted. */

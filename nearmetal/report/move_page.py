@@ -84,7 +84,7 @@ def render_moves(story: MoveStory) -> str:
     return render(
         "moves.html",
         story=story,
-        sentence=_sentence(story.moves),
+        sentence=_sentence(story),
         figures=[panel for panel in panels if panel is not None],
         tables=[grid for grid in (_move_grid(story.moves), _gap_grid(story.jobs)) if grid.rows],
     )
@@ -99,7 +99,10 @@ def write_story(story: MoveStory, folder: Path) -> Path:
     return page
 
 
-def _sentence(moves: Sequence[PastMove]) -> str:
+def _sentence(story: MoveStory) -> str:
+    moves = story.moves
+    if not moves:
+        return f"{counted(len(story.jobs), 'job')} and no move recorded by a journal"
     moved = sum(move.moved is True for move in moves)
     stayed = sum(move.moved is False for move in moves)
     parts = [f"{counted(len(moves), 'move')}: {moved} reached the destination"]
@@ -148,7 +151,7 @@ def _gaps(jobs: Sequence[JobTrace]) -> Panel | None:
     return _bars(
         "Downtime as the job sees it",
         bars,
-        "The longest time between two messages of any pair. A phase of computation counts as well.",
+        "The longest time between two messages of any pair, without the receiver's own computation.",
     )
 
 
