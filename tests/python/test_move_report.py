@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from nearmetal.cli import move as move_verbs
 from nearmetal.cluster.move.engine import Mover
 from nearmetal.cluster.move.history import PastAction, PastMove, past_moves
 from nearmetal.cluster.move.phases import MoveAction
 from nearmetal.cluster.move.record import MoveRecords
+from nearmetal.core.errors import UsageError
 from nearmetal.core.journal import Journal, Record
 from nearmetal.report.move_page import JobTrace, MoveStory, render_moves, write_story
 from tests.python.test_move_engine import MOVE, Killed, World
@@ -186,3 +190,20 @@ def test_the_data_has_all_values(tmp_path: Path) -> None:
     assert data["jobs"][1]["downtime_s"] == 3.5
     assert data["jobs"][1]["move_s"] == 6.0
     assert data["moves"][1]["actions"][0]["failure"] == "<lost>"
+
+
+def test_the_command_writes_the_moves_of_the_journal(tmp_path: Path) -> None:
+    engine(tmp_path, world_in(tmp_path)).move(MOVE)
+    said: list[str] = []
+    cluster = SimpleNamespace(name="c", journal=Journal(tmp_path))
+    view = SimpleNamespace(note=said.append)
+    move_verbs._write_report(cast("Any", cluster), tmp_path / "out", cast("Any", view))
+    assert said == [f"report: {tmp_path}/out/report.html"]
+    (found,) = json.loads((tmp_path / "out" / "moves.json").read_text())["moves"]
+    assert (found["node"], found["moved"]) == ("n1", True)
+
+
+def test_a_report_of_a_plan_is_refused() -> None:
+    args = Namespace(node="n1", to="h2", spec="none.yaml", plan=True, report="out")
+    with pytest.raises(UsageError, match="--plan makes no move"):
+        move_verbs.on_migrate(args, cast("Any", None))
