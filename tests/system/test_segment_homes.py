@@ -23,6 +23,7 @@ from tests.system.test_segment_nodes import CHANNELS, CONFIG, TOOL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from subprocess import Popen
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(580)]
 
@@ -101,9 +102,10 @@ def by_pair(endpoints: list[dict[str, Any]], key: str) -> dict[tuple[str, str], 
     found = {}
     for endpoint in endpoints:
         for peer in endpoint["peers"]:
-            names = [re.search("n[123]", text) for text in (endpoint["host"], peer["label"])]
-            assert all(names), (endpoint["host"], peer["label"])
-            found[tuple(name[0] for name in names if name)] = peer[key]
+            ours, theirs = (re.search("n[123]", t) for t in (endpoint["host"], peer["label"]))
+            assert ours, endpoint["host"]
+            assert theirs, peer["label"]
+            found[ours[0], theirs[0]] = peer[key]
     return found
 
 
@@ -122,6 +124,22 @@ def are_near(cluster: Cluster, neighbour: str) -> bool:
     }
 
 
+def to_and_fro(cluster: Cluster, job: Popen[str]) -> None:
+    """Change NR_MOVES times; each channel follows before the next change."""
+    for number in range(NR_MOVES):
+        neighbour = ("n3", "n1")[number % 2]
+        cluster.site.ok("exec", cluster.spec, "n2", "--", "sh", "-c", CHANGE, "sh", neighbour)
+        within(job, lambda there=neighbour: are_near(cluster, there))  # type: ignore[misc]
+
+
+def check_switches(answer: dict[str, Any]) -> None:
+    """Each rank has changed the channel to n2, and n2 to each, with every change."""
+    switches = by_pair(answer["stats"], "moves")
+    assert len(switches) == 6, switches
+    for pair, nr in switches.items():
+        assert nr == (NR_MOVES if "n2" in pair else 0), switches
+
+
 @pytest.mark.parametrize("thread", ["off", "on"], ids=["PE", "MT"])
 def test_a_job_survives_every_change(
     homes: Cluster, thread: str, record_property: Callable[[str, object], None]
@@ -136,10 +154,7 @@ def test_a_job_survives_every_change(
     with place.start(*words) as job:
         try:
             within(job, lambda: are_near(homes, "n1"))
-            for number in range(NR_MOVES):
-                neighbour = ("n3", "n1")[number % 2]
-                place.ok("exec", homes.spec, "n2", "--", "sh", "-c", CHANGE, "sh", neighbour)
-                within(job, lambda there=neighbour: are_near(homes, there))  # type: ignore[misc]
+            to_and_fro(homes, job)
             end.touch()
             out, err = job.communicate(timeout=60)
         except BaseException:
@@ -148,6 +163,4 @@ def test_a_job_survives_every_change(
     assert job.returncode == 0, out + err
     assert "none wrong" in out + err, out + err
     record_property("seconds", round(time.monotonic() - began, 1))
-    switches = by_pair(json.loads(out)["stats"], "moves")
-    for pair, nr in switches.items():
-        assert nr == (NR_MOVES if "n2" in pair else 0), switches
+    check_switches(json.loads(out))
