@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import add_spec, add_yes, open_target, seconds
@@ -40,6 +41,11 @@ def _common_options(parser: VerbParser) -> None:
         "limit of each migration (default: 600)",
         type=lambda text: seconds(text, 1.0),
         default=600.0,
+    )
+    parser.option(
+        "--report DIR",
+        "write moves.json and report.html with all moves of the cluster so far to DIR",
+        type=Path,
     )
     add_yes(parser)
 
@@ -90,6 +96,8 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     from nearmetal.cluster.move.verbs import ChosenMoves, all_moved, carry_out, chosen
     from nearmetal.core.lock import locked
 
+    if args.report is not None and args.plan:
+        raise UsageError("--plan makes no move that --report could show", "leave one of them out")
     cluster, _ = open_target(args.spec)
     if not cluster.journal.path.parent.exists():
         raise StateError(f"cluster {cluster.name} is not up", f"run `nearmetal up {args.spec}`")
@@ -109,8 +117,18 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
             view.ask(f"move {names} of cluster {cluster.name}", lines, yes=args.yes)
             with view.steps(f"move {names}") as steps:
                 reports += carry_out(Mover(site, cluster.journal, steps), found)
+    if args.report is not None:
+        _write_report(cluster, args.report, view)
     _show(view, reports, _data(cluster.name, found, reports, notes))
     return ExitCode.DONE if all_moved(found, reports) else ExitCode.ERROR
+
+
+def _write_report(cluster: Cluster, folder: Path, view: View) -> None:
+    from nearmetal.cluster.move.history import past_moves
+    from nearmetal.report.move_page import MoveStory, write_story
+
+    story = MoveStory(cluster.name, past_moves(cluster.journal.read()))
+    view.note(f"report: {write_story(story, folder)}")
 
 
 def _complete(cluster: Cluster, site: MoveSite, view: View, *, only_show: bool) -> list[MoveReport]:

@@ -109,11 +109,13 @@ class Frame:
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     log_y: bool
+    even_x: bool = False
 
     def x(self, size: int) -> float:
         """Return the horizontal place of a size."""
         low, high = self.x_range
-        share = (scales.place_of(size) - low) / ((high - low) or 1)
+        place = size if self.even_x else scales.place_of(size)
+        share = (place - low) / ((high - low) or 1)
         return self.left + share * (self.right - self.left)
 
     def y(self, value: float) -> float:
@@ -153,7 +155,7 @@ def _grid(
     return "".join(parts)
 
 
-def _line(frame: Frame, series: Series) -> str:
+def _line(frame: Frame, series: Series, *, signs: bool) -> str:
     def places(*points: tuple[int, float]) -> str:
         return " ".join(f"{frame.x(size):.1f},{frame.y(value):.1f}" for size, value in points)
 
@@ -164,7 +166,10 @@ def _line(frame: Frame, series: Series) -> str:
         + tag(
             "polyline", class_=f"line {style}", points=places(*((m.size, m.value) for m in marks))
         )
-        + "".join(sign(style, frame.x(m.size), frame.y(m.value), m.text, m.href) for m in marks)
+        + "".join(
+            sign(style, frame.x(m.size), frame.y(m.value), m.text, m.href)
+            for m in (marks if signs else ())
+        )
     )
 
 
@@ -214,18 +219,20 @@ def line_chart(
     x_axis: Axis = Axis(),
     layout: ChartLayout = WIDE,
     ratio: bool = False,
+    trace: bool = False,
 ) -> str:
     """Return lines, both axes logarithmic, in an area of this height. Empty series are left out.
 
     `ratio` draws the line at 1, where both sides are equal, and near ratios on an even axis.
+    `trace` draws values over time, without signs: both axes are even and begin at 0.
     """
     drawn = [s for s in series if s.marks]
     if not drawn:
         return ""
     sizes = sorted({m.size for s in drawn for m in s.marks})
     values = [v for s in drawn for m in s.marks for v in (m.low, m.value, m.high)]
-    values += [1.0] if ratio else []
-    log = not (ratio and max(values) <= NEAR * min(values))
+    values += [1.0] if ratio else [0.0] if trace else []
+    log = not trace and not (ratio and max(values) <= NEAR * min(values))
     y_range = scales.decades(values) if log else scales.even(values)
     marks = [(t, numbers.tick(y_text(t))) for t in scales.ticks(*y_range, log=log)]
 
@@ -242,16 +249,23 @@ def line_chart(
         right=layout.width - (layout.right if at_ends else _SIDE),
         top=top,
         bottom=top + height,
-        x_range=(scales.place_of(sizes[0]), scales.place_of(sizes[-1])),
+        x_range=(0, sizes[-1])
+        if trace
+        else (scales.place_of(sizes[0]), scales.place_of(sizes[-1])),
         y_range=y_range,
         log_y=log,
+        even_x=trace,
     )
-    shown = scales.named(sizes, layout.crowded, layout.step)
+    shown = (
+        [round(t) for t in scales.ticks(0, sizes[-1] or 1, log=False)]
+        if trace
+        else scales.named(sizes, layout.crowded, layout.step)
+    )
     body = names + lines_of_text(heading, "axis", 0, TOP + tall)
     body += _grid(frame, _notes(frame, shown, x_axis), marks, x_axis.name)
     if ratio:
         body += rule("one", frame.left, frame.right, frame.y(1), frame.y(1))
-    body += "".join(_line(frame, s) for s in drawn)
+    body += "".join(_line(frame, s, signs=not trace) for s in drawn)
     body += _end_labels(frame, drawn) if at_ends else ""
     described = ", ".join(s.label for s in drawn)
     return _svg(frame.bottom + BOTTOM, title, described, body, layout.width)

@@ -488,7 +488,7 @@ def test_the_journal_has_the_end_of_the_action_after_which_a_host_is_silent(
         Mover(world, journal).move(MOVE.at(MovePhase.DETACHED))
     lines = [(line.step, line.event, line.detail) for line in journal.read()]
     assert lines == [
-        ("node n1: migrate", "begin", ""),
+        ("node n1: migrate", "begin", "from h1 to h2"),
         ("node n1: migrate", "failed", "migrate is not possible"),
     ]
 

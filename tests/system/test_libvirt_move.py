@@ -34,7 +34,7 @@ pytestmark = [
 hypervisors.need()
 libvirt = pytest.importorskip("libvirt")
 
-SOURCE = ROOT / "tests" / "system" / "programs" / "mpi_moved.c"
+SOURCE = ROOT / "benchmarks" / "mpi" / "mpi_moved.c"
 CLUSTER = "mv"
 ADDRESSES = ("10.86.0.1", "10.86.0.2")
 OVER_NETWORK = ("--env", "NEARMETAL_CHANNELS=self,shm,net")

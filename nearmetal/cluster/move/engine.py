@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from nearmetal.cluster.move.history import VERB, step_text, way_text
 from nearmetal.cluster.move.phases import (
     ACTIONS,
     ENDS,
@@ -91,9 +92,9 @@ class Mover:
 
     def _next(self, move: Move, report: MoveReport) -> Move:
         action, began = ACTIONS[move.phase], self.clock()
-        step = f"node {move.node}: {action.value}"
+        step = step_text(move.node, action)
         self.progress.step(step)
-        self._write(step, Event.BEGIN)
+        self._write(step, Event.BEGIN, way_text(move))
         try:
             note = self.site.act(action, move)
             outcome = MoveOutcome.DONE
@@ -114,7 +115,7 @@ class Mover:
 
     def _write(self, step: str, event: Event, detail: str = "") -> None:
         if self.journal is not None:
-            self.journal.write("migrate", step, event, detail)
+            self.journal.write(VERB, step, event, detail)
 
     def _failed(self, move: Move, error: NearmetalError, report: MoveReport) -> Move:
         if move.phase in (MovePhase.ARRIVED, MovePhase.STAYED):
