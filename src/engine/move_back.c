@@ -18,17 +18,22 @@ void nm_move_resume(struct nm_peer *peer)
 		from->move->suspend(from, &peer->who, false);
 }
 
-void nm_move_end_back(struct nm_peer *peer)
+void nm_move_unmeet(struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;
 
-	nm_move_resume(peer);
 	move->memory = NULL;
 	if (move->met) {
 		move->met->transport->move->hold(move->met);
 		move->met->transport->move->leave(move->met);
 	}
 	move->met = NULL;
+}
+
+void nm_move_end_back(struct nm_peer *peer)
+{
+	nm_move_resume(peer);
+	nm_move_unmeet(peer);
 }
 
 /*
@@ -62,7 +67,8 @@ static int meet(struct nm_peer *peer)
 	int err;
 
 	/* A move from memory ends first. */
-	if (peer->state == NM_PEER_MOVING || move->is_home_due || now < move->again_ns)
+	if (peer->state == NM_PEER_MOVING || move->is_home_due || move->absent ||
+	    now < move->again_ns)
 		return -EAGAIN;
 	move->again_ns = now + AGAIN_NS;
 	if (peer->state != NM_PEER_CONNECTED)

@@ -25,6 +25,10 @@ struct nm_move {
 	bool has_warned;       /* that its messages stay in memory: a machine may ask at any rate */
 	bool is_answer_due;
 	bool has_reported; /* session in_number has ended in order */
+	/* The peer stood still in this memory, and a direction is left there; NULL: none is. */
+	struct nm_transport *absent;
+	uint64_t absent_ns; /* until then it has to leave */
+	bool is_sought;	    /* MOVE that wants nothing was sent to it since */
 	/* back (move_back.c) */
 	struct nm_transport *memory; /* to come back to; NULL: none is */
 	struct nm_link *met;	     /* way JOINING: in memory */
@@ -53,6 +57,12 @@ static inline bool nm_move_is_transient(int err)
 	return err == -EAGAIN || err == -EPIPE;
 }
 
+/* Nothing enters the memory of PEER, which is CONNECTED there, from now on. */
+void nm_move_hold(struct nm_engine *engine, struct nm_peer *peer);
+/* move_absent.c: PEER may have stood still in the memory of FROM. False: it can only be lost. */
+bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_transport *from);
+/* move->absent: go on to leave it. Returns the number of packets sent. */
+unsigned int nm_move_leave_absent(struct nm_engine *engine, struct nm_peer *peer);
 /* move_home.c: the own home is due. Returns the number of packets sent. */
 unsigned int nm_move_say_home(struct nm_engine *engine, struct nm_peer *peer);
 /* move_back.c: MOVE with NM_MOVE_TO_MEMORY came, on the network or in memory. */
@@ -63,6 +73,8 @@ void nm_move_want_back(struct nm_engine *engine, struct nm_peer *peer, struct nm
 unsigned int nm_move_push_back(struct nm_engine *engine, struct nm_peer *peer);
 /* The source that waits goes on. */
 void nm_move_resume(struct nm_peer *peer);
+/* This endpoint does not come back to memory after all. */
+void nm_move_unmeet(struct nm_peer *peer);
 /* Nothing is on its way back any more. */
 void nm_move_end_back(struct nm_peer *peer);
 
