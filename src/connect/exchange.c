@@ -218,9 +218,20 @@ void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange,
 void nm_exchange_miss(struct nm_sessions *sessions, struct nm_exchange *exchange, bool with_hangup,
 		      const char *why)
 {
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+
 	if (exchange->handshake)
 		exchange->handshake->is_absent = true;
 	nm_exchange_end(sessions, exchange, with_hangup, why);
+	if (!with_hangup)
+		return;
+	/* The peer has to hear of it in each direction: in the other one it may not be late. */
+	for (struct nm_exchange *other = wire->exchanges; other; other = other->next)
+		if (other->handshake && other->handshake->state == NM_HANDSHAKE_UP &&
+		    nm_vmseg_address_equal(&other->peer.address, &exchange->peer.address)) {
+			other->handshake->is_absent = true;
+			nm_exchange_end(sessions, other, true, why);
+		}
 }
 
 /* The peer took queue[0]. */

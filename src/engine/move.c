@@ -354,6 +354,7 @@ static void left_by(struct nm_engine *engine, struct nm_peer *peer, const struct
 	peer->source_channels &= ~(1U << from->kind->channel);
 	nm_peer_receives_on(peer, nm_network(engine)->kind->channel);
 	peer->move->is_pending = false;
+	peer->move->is_source_absent = false;
 	peer->move->has_reported = true;
 	peer->move->is_answer_due = true;
 	peer->move->answer_number = peer->move->in_number;

@@ -28,6 +28,7 @@ bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_tran
 	peer->move->absent = from;
 	peer->move->absent_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
 	peer->move->is_sought = false;
+	peer->move->is_source_absent = peer->source_channels >> from->kind->channel & 1;
 	nm_peer_activate(engine, peer);
 	return true;
 }
@@ -37,13 +38,16 @@ static bool sends_there(const struct nm_peer *peer, const struct nm_transport *m
 	return peer->way == NM_WAY_MEMORY && peer->link && peer->link->transport == memory;
 }
 
-/* Both directions have left MEMORY. */
+/*
+ * Both directions have left MEMORY, or the peer has come back there already. A writer in JOINING
+ * completes that first: its reader knows the session.
+ */
 static bool is_over(const struct nm_peer *peer, const struct nm_transport *memory)
 {
 	const struct nm_link *left = peer->move->left;
 
 	return !(left && left->transport == memory) && !sends_there(peer, memory) &&
-	       !(peer->source_channels >> memory->kind->channel & 1);
+	       peer->way != NM_WAY_JOINING && !peer->move->is_source_absent;
 }
 
 /* The link on the network shows whether the peer lives. Returns true once it takes packets. */
@@ -66,11 +70,6 @@ unsigned int nm_move_leave_absent(struct nm_engine *engine, struct nm_peer *peer
 	struct nm_move *move = peer->move;
 	const struct nm_transport *memory = move->absent;
 
-	/* Nothing was sent there yet, so its reader waits for nothing. */
-	if (peer->way == NM_WAY_JOINING) {
-		nm_move_unmeet(peer);
-		nm_peer_on_way(peer, NM_WAY_QUIESCED);
-	}
 	if (is_over(peer, memory)) {
 		move->absent = NULL;
 		return 0;

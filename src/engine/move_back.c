@@ -18,22 +18,17 @@ void nm_move_resume(struct nm_peer *peer)
 		from->move->suspend(from, &peer->who, false);
 }
 
-void nm_move_unmeet(struct nm_peer *peer)
+void nm_move_end_back(struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;
 
+	nm_move_resume(peer);
 	move->memory = NULL;
 	if (move->met) {
 		move->met->transport->move->hold(move->met);
 		move->met->transport->move->leave(move->met);
 	}
 	move->met = NULL;
-}
-
-void nm_move_end_back(struct nm_peer *peer)
-{
-	nm_move_resume(peer);
-	nm_move_unmeet(peer);
 }
 
 /*

@@ -27,8 +27,9 @@ struct nm_move {
 	bool has_reported; /* session in_number has ended in order */
 	/* The peer stood still in this memory, and a direction is left there; NULL: none is. */
 	struct nm_transport *absent;
-	uint64_t absent_ns; /* until then it has to leave */
-	bool is_sought;	    /* MOVE that wants nothing was sent to it since */
+	uint64_t absent_ns;    /* until then it has to leave */
+	bool is_source_absent; /* its direction was there then, and it has not left yet */
+	bool is_sought;	       /* MOVE that wants nothing was sent to it since */
 	/* back (move_back.c) */
 	struct nm_transport *memory; /* to come back to; NULL: none is */
 	struct nm_link *met;	     /* way JOINING: in memory */
@@ -73,8 +74,6 @@ void nm_move_want_back(struct nm_engine *engine, struct nm_peer *peer, struct nm
 unsigned int nm_move_push_back(struct nm_engine *engine, struct nm_peer *peer);
 /* The source that waits goes on. */
 void nm_move_resume(struct nm_peer *peer);
-/* This endpoint does not come back to memory after all. */
-void nm_move_unmeet(struct nm_peer *peer);
 /* Nothing is on its way back any more. */
 void nm_move_end_back(struct nm_peer *peer);
 

@@ -15,7 +15,6 @@
 #include "moving.h"
 #include "transport/shm/shm_private.h"
 
-#define LEASE_MS 500
 #define PATIENCE_MS 20000
 
 static struct nm_transport *memory_of(unsigned int i)
@@ -51,6 +50,13 @@ static void step_one(unsigned int i, unsigned int nr)
 		nm_engine_progress(moving_node(i)->engine);
 		nm_test_sleep_ms(1);
 	}
+}
+
+/* Until the lease of OF has ended. */
+static void step_until_missed(unsigned int at, unsigned int of)
+{
+	while (!peer_of(at, of)->move || !peer_of(at, of)->move->absent)
+		step_one(at, 1);
 }
 
 static void step_both(unsigned int nr)
@@ -90,18 +96,15 @@ static bool is_settled(unsigned int a, unsigned int b)
 	return !peer_of(a, b)->move || !peer_of(a, b)->move->absent;
 }
 
-/* Each in turn stands still, amid traffic of all kinds. */
-NM_TEST_WITHIN(who_stood_still_goes_on, 240)
+/* Amid traffic of all kinds. */
+static void stand_still(unsigned int still)
 {
 	start(2);
 	moving_talk(20, NULL);
-	for (unsigned int round = 0; round < 6; round++) {
-		unsigned int still = round % 2, other = !still;
-
+	for (unsigned int round = 0; round < 3; round++) {
 		stop(still);
-		/* It sends what its ring takes, and then only waits. */
-		step_one(other, 2 * LEASE_MS);
-		NM_CHECK(peer_of(other, still)->move && peer_of(other, still)->move->absent);
+		/* The other one sends what its ring takes, and then only waits. */
+		step_until_missed(!still, still);
 		let_go(still);
 		moving_talk_until_on(0, 1, NM_CHANNEL_NET);
 		moving_talk(5, NULL);
@@ -113,13 +116,23 @@ NM_TEST_WITHIN(who_stood_still_goes_on, 240)
 	moving_destroy();
 }
 
+NM_TEST_WITHIN(who_stood_still_goes_on, 120)
+{
+	stand_still(1);
+}
+
+NM_TEST_WITHIN(whoever_stood_still_goes_on, 120)
+{
+	stand_still(0);
+}
+
 /* The third one has nothing to do with it. */
 NM_TEST_WITHIN(others_stay_in_memory, 120)
 {
 	start(3);
 	moving_talk(20, NULL);
 	stop(2);
-	step_one(0, 2 * LEASE_MS);
+	step_until_missed(0, 2);
 	let_go(2);
 	moving_talk_until_on(0, 2, NM_CHANNEL_NET);
 	NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_VMSEG));
@@ -176,7 +189,7 @@ NM_TEST_WITHIN(one_direction, 120)
 		start(2);
 		one_message(from, !from, "first");
 		stop(1);
-		step_one(0, 2 * LEASE_MS);
+		step_until_missed(0, 1);
 		let_go(1);
 		while (moving_channel(from, !from) != NM_CHANNEL_NET)
 			step_both(1);
@@ -201,7 +214,7 @@ NM_TEST_WITHIN(a_machine_that_is_asked, 120)
 		if (is_before)
 			NM_CHECK_EQ(machine_ask(1, NM_VMSEG_QUIESCE), 0);
 		stop(1);
-		step_one(0, 2 * LEASE_MS);
+		step_until_missed(0, 1);
 		let_go(1);
 		if (!is_before)
 			NM_CHECK_EQ(machine_ask(1, NM_VMSEG_QUIESCE), 0);
@@ -252,8 +265,7 @@ static void die(void (*how)(void), const char *words, int err)
 	one_message(1, 0, "first");
 	NM_CHECK_EQ(near_recv(moving_node(0), moving_node(1), got, sizeof(got), 3, "in"), 0);
 	stop(1);
-	while (!peer_of(0, 1)->move || !peer_of(0, 1)->move->absent)
-		step_one(0, 1);
+	step_until_missed(0, 1);
 	how();
 	while (!near_facts(moving_node(0), moving_node(1)).down)
 		step_one(0, 1);
@@ -307,6 +319,65 @@ NM_TEST_WITHIN(whose_slot_ends_is_missed, 60)
 NM_TEST_WITHIN(who_closes_meanwhile_is_no_loss, 60)
 {
 	die(by_close, "closed its endpoint", 0);
+}
+
+/* The peer comes back while this endpoint has not heard yet how much was taken. */
+NM_TEST_WITHIN(who_comes_back_early, 60)
+{
+	struct nm_peer *peer;
+
+	start(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	peer = peer_of(0, 1);
+	say_absent(1, 0);
+	while (peer->source_channels >> NM_CHANNEL_VMSEG & 1)
+		step_both(1);
+	say_absent(0, 1);
+	near_hold_net(moving_node(0), true);
+	while (peer->way != NM_WAY_COUNTING)
+		nm_engine_progress(moving_node(0)->engine);
+	/* MOVED waits in the network, and the next session of the other direction is made. */
+	while (!(peer->source_channels >> NM_CHANNEL_VMSEG & 1))
+		step_both(1);
+	NM_CHECK(peer->way == NM_WAY_COUNTING && peer->move->absent);
+	near_hold_net(moving_node(0), false);
+	while (!is_settled(0, 1) || !moving_is_on(0, 1, NM_CHANNEL_VMSEG))
+		step_both(1);
+	one_message(0, 1, "near");
+	one_message(1, 0, "near");
+	check_sound(2);
+	moving_destroy();
+}
+
+/* It was about to come back: this ends first, and then it leaves. */
+NM_TEST_WITHIN(who_is_joining, 60)
+{
+	for (unsigned int who = 0; who < 2; who++) {
+		start(2);
+		one_message(0, 1, "first");
+		one_message(1, 0, "first");
+		say_absent(0, 1);
+		say_absent(1, 0);
+		while (!moving_is_on(0, 1, NM_CHANNEL_NET))
+			step_both(1);
+		near_set_net(moving_node(0), NEAR_NET_UNMET);
+		while (peer_of(0, 1)->way != NM_WAY_JOINING)
+			step_both(1);
+		say_absent(who, !who);
+		step_both(50);
+		NM_CHECK_EQ(peer_of(0, 1)->way, NM_WAY_JOINING);
+		say_absent(!who, who);
+		step_both(50);
+		near_set_net(moving_node(0), NEAR_NET_GOOD);
+		while (!is_settled(0, 1) || !is_settled(1, 0) ||
+		       !moving_is_on(0, 1, NM_CHANNEL_VMSEG))
+			step_both(1);
+		one_message(0, 1, "near");
+		one_message(1, 0, "near");
+		check_sound(2);
+		moving_destroy();
+	}
 }
 
 /* The network takes nothing yet: memory is used meanwhile, in both directions. */
