@@ -26,7 +26,7 @@
 	  "endpoints that must fit into the part of this machine; limits the size of windows; "    \
 	  "0: as segment.conf says, 8 at least")                                                   \
 	X(segment_lease_ms, UINT, "NEARMETAL_SEGMENT_LEASE_MS", 5000, 500, 600000, "ms",           \
-	  "time without a heartbeat after which a neighbour in the segment counts as dead")        \
+	  "time without a heartbeat after which a neighbour in the segment is left or lost")       \
 	X(move_ms, UINT, "NEARMETAL_MOVE_MS", 600000, 1000, 86400000, "ms",                        \
 	  "longest silence of a neighbour while its machine or this one is moved")                 \
 	X(move_thread, TEXT, "NEARMETAL_MOVE_THREAD", "off", 0, 0, "word",                         \

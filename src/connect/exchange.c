@@ -215,6 +215,25 @@ void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		exchange->is_over = true;
 }
 
+void nm_exchange_miss(struct nm_sessions *sessions, struct nm_exchange *exchange, bool with_hangup,
+		      const char *why)
+{
+	const struct nm_vmseg_wire *wire = nm_vmseg_wire_of(sessions);
+
+	if (exchange->handshake)
+		exchange->handshake->is_absent = true;
+	nm_exchange_end(sessions, exchange, with_hangup, why);
+	if (!with_hangup)
+		return;
+	/* The peer has to hear of it in each direction: in the other one it may not be late. */
+	for (struct nm_exchange *other = wire->exchanges; other; other = other->next)
+		if (other->handshake && other->handshake->state == NM_HANDSHAKE_UP &&
+		    nm_vmseg_address_equal(&other->peer.address, &exchange->peer.address)) {
+			other->handshake->is_absent = true;
+			nm_exchange_end(sessions, other, true, why);
+		}
+}
+
 /* The peer took queue[0]. */
 static void was_taken(struct nm_vmseg_wire *wire, struct nm_exchange *exchange, uint64_t now_ns)
 {
@@ -252,8 +271,8 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->asked_ns = 0;
 	exchange->probe_ns = now_ns + wire->lease_ns;
 	if (head->flags & NM_LETTER_RESET) {
-		nm_exchange_end(sessions, exchange, false,
-				"it gave up this connection (did this machine stand still?)");
+		nm_exchange_miss(sessions, exchange, false,
+				 "it gave up this connection (did this machine stand still?)");
 		return;
 	}
 	if (exchange->is_said && head->taken == exchange->said)
@@ -274,7 +293,7 @@ void nm_exchange_hear(struct nm_sessions *sessions, struct nm_exchange *exchange
 	exchange->heard++;
 	exchange->answer_ns = now_ns + ANSWER_NS;
 	if (head->flags & NM_LETTER_HANGUP) {
-		nm_exchange_end(sessions, exchange, false, "it hung up without a goodbye");
+		nm_exchange_miss(sessions, exchange, false, "it hung up without a goodbye");
 		/* No process listens there: only the acknowledgement is sent. */
 		exchange->is_over = false;
 		exchange->closing_ns = exchange->answer_ns = now_ns;

@@ -105,6 +105,12 @@ bool nm_exchange_turn(struct nm_sessions *sessions, struct nm_exchange *exchange
  */
 void nm_exchange_end(struct nm_sessions *sessions, struct nm_exchange *exchange, bool with_hangup,
 		     const char *why);
+/*
+ * Likewise: the other side stood still, and may use its window later. WITH_HANGUP: the end of all
+ * directions to and from it; without, it says so of this side.
+ */
+void nm_exchange_miss(struct nm_sessions *sessions, struct nm_exchange *exchange, bool with_hangup,
+		      const char *why);
 /* Reply to FROM that its letter belongs to no exchange. */
 void nm_exchange_reset(struct nm_vmseg_wire *wire, const struct nm_vmseg_address *from,
 		       const struct nm_letter_head *head, uint64_t now_ns);

@@ -272,6 +272,8 @@ void nm_handshake_lost(struct nm_sessions *sessions, struct nm_handshake *handsh
 		handshake->err = -ECONNRESET;
 		nm_reason_set(&handshake->why, "%s died: %s", label, how.text);
 	}
+	handshake->is_absent &= handshake->err && !handshake->bye.header.kind &&
+				!(nm_handshake_step(sessions, handshake) & NM_LANE_ENDED);
 	nm_session_push_event(sessions, handshake->session, NM_SESSION_LOST);
 }
 

@@ -127,6 +127,47 @@ static bool is_ended(const struct nm_sessions *sessions, const struct nm_exchang
 	       nm_handshake_step(sessions, exchange->handshake) & NM_LANE_ENDED;
 }
 
+/* What became of the absent peer of HANDSHAKE: RET_WHY, and 0 or -errno; -EAGAIN: it may live. */
+static int outcome_of(const struct nm_sessions *sessions, struct nm_handshake *handshake,
+		      const char **ret_why)
+{
+	const struct nm_session *session = handshake->session;
+
+	*ret_why = "is lost: the segment's file was truncated";
+	if (nm_vmseg_is_lost(nm_vmseg_wire_of(sessions)->segment))
+		return -ECONNRESET;
+	*ret_why = "died: its process ended, or its machine rebooted";
+	if (!nm_vmseg_is_tied(&session->tie))
+		return -ECONNRESET;
+	*ret_why = "closed its endpoint";
+	if (nm_foreign_state(&session->window) == NM_WINDOW_GONE)
+		return 0;
+	*ret_why = "died: its process ended, its machine reports";
+	if (nm_vmseg_is_gone(&session->tie))
+		return -ECONNRESET;
+	*ret_why = "ended the connection";
+	return nm_handshake_step(sessions, handshake) & NM_LANE_ENDED ? -ECONNRESET : -EAGAIN;
+}
+
+void nm_leave_look_at_absent(struct nm_sessions *sessions)
+{
+	const char *why;
+
+	for (struct nm_handshake *handshake = sessions->handshakes; handshake;
+	     handshake = handshake->next) {
+		int err = handshake->state == NM_HANDSHAKE_LOST && handshake->is_absent ?
+				  outcome_of(sessions, handshake, &why) :
+				  -EAGAIN;
+
+		if (err == -EAGAIN)
+			continue;
+		handshake->is_absent = false;
+		handshake->err = err;
+		nm_reason_set(&handshake->why, "%s %s", handshake->session->label.text, why);
+		nm_session_push_event(sessions, handshake->session, NM_SESSION_LOST);
+	}
+}
+
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		   enum nm_vmseg_state state, uint64_t now_ns)
 {

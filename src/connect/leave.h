@@ -39,4 +39,10 @@ void nm_leave_return(struct nm_sessions *sessions, uint64_t now_ns);
 bool nm_leave_look(struct nm_sessions *sessions, struct nm_exchange *exchange,
 		   enum nm_vmseg_state state, uint64_t now_ns);
 
+/*
+ * Lost peers that may live: find those that have ended since, as the segment shows, and report LOST
+ * for them.
+ */
+void nm_leave_look_at_absent(struct nm_sessions *sessions);
+
 #endif

@@ -493,6 +493,11 @@ struct nm_session *nm_sessions_next_event(struct nm_sessions *sessions,
 		} else if (*ret_event == NM_SESSION_BACK) {
 			session = first->state <= NM_SESSION_UP && !first->out.handshake ? first :
 											   NULL;
+		} else if (first->state == NM_SESSION_UP && lost && lost->is_absent) {
+			session = first;
+			session->err = lost->err;
+			session->why = lost->why;
+			*ret_event = NM_SESSION_ABSENT;
 		} else if (first->state == NM_SESSION_UP && lost) {
 			session = first;
 			nm_session_begin_end(session, NM_SESSION_CLOSING, lost->err, &lost->why);
@@ -542,6 +547,9 @@ void nm_session_await(struct nm_sessions *sessions, struct nm_session *session, 
 void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session)
 {
 	pthread_mutex_lock(&sessions->lock);
-	nm_session_push_event(sessions, session, NM_SESSION_ASKED);
+	nm_session_push_event(sessions, session,
+			      atomic_load_explicit(&session->is_asked, memory_order_relaxed) ?
+				      NM_SESSION_ASKED :
+				      NM_SESSION_LOST);
 	pthread_mutex_unlock(&sessions->lock);
 }

@@ -92,6 +92,8 @@ enum nm_session_event {
 	/* `is_asked` changed, at least once, or is still true; the session is UP */
 	NM_SESSION_ASKED = 4,
 	NM_SESSION_BACK = 8, /* `out`, which a machine that was to leave prevented, may begin */
+	/* LOST, but the peer may live, and use its side: the session is UP, with `err` and `why` */
+	NM_SESSION_ABSENT = 16,
 };
 
 /* Constant from UP on, except the directions, the state and the end. */
@@ -214,7 +216,7 @@ bool nm_sessions_pause(struct nm_sessions *sessions);
  */
 int nm_sessions_resume(struct nm_sessions *sessions, const struct nm_sessions_config *config,
 		       struct nm_reason *ret_reason);
-/* Report ASKED again. */
+/* Report again why the endpoint is to leave SESSION: ASKED, or else LOST or ABSENT. */
 void nm_sessions_remind(struct nm_sessions *sessions, struct nm_session *session);
 /* Close only `in`, after the event SOURCE, and report the refusal to the peer. */
 void nm_sessions_refuse_source(struct nm_sessions *sessions, struct nm_session *session);

@@ -79,6 +79,8 @@ struct nm_handshake {
 	uint32_t part;
 	struct nm_reason ended_why;
 	bool ended_in_order;
+	/* Likewise: the peer stood still, or took this endpoint for one that does; it may live. */
+	bool is_absent;
 	/* LOST: how the peer ended it; FAILED: why there is no direction */
 	int err;
 	struct nm_reason why;

@@ -444,7 +444,10 @@ static void look_at(struct nm_sessions *sessions, struct nm_exchange *exchange, 
 	} else if (exchange->fd >= 0 &&
 		   !is_in_time(wire, exchange, state, heartbeat, now_ns, &why)) {
 		/* If it comes back, it has to learn that it was given up. */
-		nm_exchange_end(sessions, exchange, true, why.text);
+		if (state == NM_VMSEG_FROZEN)
+			nm_exchange_end(sessions, exchange, true, why.text);
+		else
+			nm_exchange_miss(sessions, exchange, true, why.text);
 	} else if (nm_leave_look(sessions, exchange, state, now_ns)) {
 		return;
 	} else if (before && heartbeat - before > wire->lease_ns / LOOK_NS / 2) {
@@ -470,6 +473,7 @@ static void look_at_neighbours(struct nm_sessions *sessions, uint64_t now_ns)
 		if (!exchange->is_over)
 			look_at(sessions, exchange, now_ns);
 	}
+	nm_leave_look_at_absent(sessions);
 }
 
 static void free_over(struct nm_sessions *sessions)

@@ -63,7 +63,9 @@ void nm_move_first_session(struct nm_peer *peer)
 
 struct nm_link *nm_move_link(const struct nm_peer *peer)
 {
-	return peer->move && peer->move->left ? peer->move->net : peer->link;
+	const struct nm_move *move = peer->move;
+
+	return move && (move->left || (move->absent && move->net)) ? move->net : peer->link;
 }
 
 struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_transport *net)
@@ -107,6 +109,7 @@ void nm_move_end(struct nm_peer *peer, enum nm_way_event event)
 		return;
 	nm_move_end_back(peer);
 	move->is_asked = move->is_pending = move->is_answer_due = move->is_home_due = false;
+	move->absent = NULL;
 	move->await_ns = 0;
 	if (move->left)
 		move->left->transport->move->leave(move->left);
@@ -127,7 +130,7 @@ bool nm_move_is_due(const struct nm_peer *peer)
 		return move;
 	/* What waits for the way keeps a closing engine busy by itself. */
 	return !peer->engine->closing && (move->is_asked || move->is_pending || move->left ||
-					  move->memory || move->is_home_due);
+					  move->memory || move->is_home_due || move->absent);
 }
 
 /* Words that a thread has left on the network are on their way only while it polls. */
@@ -159,7 +162,7 @@ static bool is_overdue(const struct nm_peer *peer, const struct nm_transport *fr
 	       nm_clock_ns() > move->await_ns;
 }
 
-bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked)
+bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, enum nm_asked what)
 {
 	struct nm_engine *engine = from->sink.engine;
 
@@ -168,7 +171,9 @@ bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_aske
 	if (!from->move)
 		return true;
 	engine->asked_ns = nm_clock_ns();
-	if (!is_asked) {
+	if (what == NM_ABSENT)
+		return nm_move_miss(engine, peer, from);
+	if (what == NM_STAYS) {
 		if (peer->move) {
 			peer->move->is_asked = false;
 			peer->move->await_ns = 0;
@@ -214,8 +219,8 @@ bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int
 	if (move->net && move->net != peer->link)
 		move->net = NULL;
 	/* Nothing of it is there, and nothing of this endpoint: memory is all that counts. */
-	if (!err || move->left || peer->way != NM_WAY_MEMORY || move->is_answer_due ||
-	    (peer->source_channels & bit && !is_back(move)))
+	if (!err || move->left || move->absent || peer->way != NM_WAY_MEMORY ||
+	    move->is_answer_due || (peer->source_channels & bit && !is_back(move)))
 		return false;
 	peer->source_channels &= ~bit;
 	stay(peer, why);
@@ -249,7 +254,7 @@ int nm_move_say(struct nm_engine *engine, struct nm_peer *peer, enum nm_op op, u
 	return err ? err : net->transport->ops->send(net, &packet, NULL, 0);
 }
 
-static void hold(struct nm_engine *engine, struct nm_peer *peer)
+void nm_move_hold(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;
 
@@ -281,7 +286,7 @@ static unsigned int begin(struct nm_engine *engine, struct nm_peer *peer)
 	NM_FAULT("move-begin");
 	err = nm_move_say(engine, peer, NM_OP_MOVE, 0, 0, &why);
 	if (err == 0) {
-		hold(engine, peer);
+		nm_move_hold(engine, peer);
 		nm_peer_on_way(peer, NM_WAY_QUIESCED);
 	} else if (!nm_move_is_transient(err)) {
 		stay(peer, why.text);
@@ -349,6 +354,7 @@ static void left_by(struct nm_engine *engine, struct nm_peer *peer, const struct
 	peer->source_channels &= ~(1U << from->kind->channel);
 	nm_peer_receives_on(peer, nm_network(engine)->kind->channel);
 	peer->move->is_pending = false;
+	peer->move->is_source_absent = false;
 	peer->move->has_reported = true;
 	peer->move->is_answer_due = true;
 	peer->move->answer_number = peer->move->in_number;
@@ -421,6 +427,8 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer)
 		nr += nm_move_say_home(engine, peer);
 	if (move->memory)
 		nr += nm_move_push_back(engine, peer);
+	if (move->absent)
+		nr += nm_move_leave_absent(engine, peer);
 	if (move->is_asked)
 		nr += begin(engine, peer);
 	if (peer->way == NM_WAY_LEAVING)
@@ -500,7 +508,7 @@ void nm_move_on_moved(const struct nm_incoming *in)
 	if (!nm_move_of(in->engine, peer))
 		return;
 	if (!peer->move->left && peer->state == NM_PEER_CONNECTED)
-		hold(in->engine, peer);
+		nm_move_hold(in->engine, peer);
 	if (!peer->move->left)
 		return;
 	if (in->pkt->tag > peer->move->sent) {

@@ -16,7 +16,8 @@
  *	                            once it has both
  *
  * The way of packets to a peer is a state of its own, with one table; the packets that wait stay in
- * the peer's private queue. Only a machine that is asked to leave its segment moves ways today.
+ * the peer's private queue. A machine that is asked to leave its segment moves ways, and one that
+ * stood still there for longer than its lease: the memory is sound, and its owner may live.
  */
 #ifndef NM_ENGINE_MOVE_H
 #define NM_ENGINE_MOVE_H
@@ -25,7 +26,7 @@
 #include <stdint.h>
 
 #include "base/compiler.h"
-#include "connect/address.h"
+#include "transport/transport.h"
 
 enum nm_way {
 	NM_WAY_NETWORK,
@@ -107,7 +108,7 @@ void nm_move_first_session(struct nm_peer *peer);
 bool nm_move_net_ended(struct nm_peer *peer, const struct nm_transport *net, int err,
 		       const char *why);
 /* The sink's function. */
-bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
+bool nm_sink_asked(struct nm_transport *from, struct nm_peer *peer, enum nm_asked what);
 void nm_move_on_move(const struct nm_incoming *in);
 void nm_move_on_moved(const struct nm_incoming *in);
 /* move_home.c: the sink's function, and HOME. */
@@ -121,7 +122,10 @@ unsigned int nm_move_push(struct nm_engine *engine, struct nm_peer *peer) NM_COL
 bool nm_move_is_due(const struct nm_peer *peer);
 /* True while a way changes, or a machine is asked to leave: there is something to poll for. */
 bool nm_moves_are_due(const struct nm_engine *engine, uint64_t now_ns);
-/* The link to the peer that the next packets use: on the network once memory is held. */
+/*
+ * The link to the peer that shows if it lives: on the network once memory is held, or shows that no
+ * more.
+ */
 struct nm_link *nm_move_link(const struct nm_peer *peer);
 /* The link to PEER on the transport NET if one was made beside the link in memory; else NULL. */
 struct nm_link *nm_move_beside(const struct nm_peer *peer, const struct nm_transport *net);

@@ -62,7 +62,8 @@ static int meet(struct nm_peer *peer)
 	int err;
 
 	/* A move from memory ends first. */
-	if (peer->state == NM_PEER_MOVING || move->is_home_due || now < move->again_ns)
+	if (peer->state == NM_PEER_MOVING || move->is_home_due || move->absent ||
+	    now < move->again_ns)
 		return -EAGAIN;
 	move->again_ns = now + AGAIN_NS;
 	if (peer->state != NM_PEER_CONNECTED)

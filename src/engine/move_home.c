@@ -97,7 +97,7 @@ static void look_for(struct nm_engine *engine, struct nm_peer *peer)
 		if (!peer->move->memory)
 			return;
 		peer->move->again_ns = peer->move->home_ns;
-		peer->move->home_ns = nm_max_u64(now_ns, peer->move->home_ns) + HOME_NS;
+		peer->move->home_ns = now_ns + HOME_NS;
 		return;
 	}
 }

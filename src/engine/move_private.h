@@ -25,6 +25,11 @@ struct nm_move {
 	bool has_warned;       /* that its messages stay in memory: a machine may ask at any rate */
 	bool is_answer_due;
 	bool has_reported; /* session in_number has ended in order */
+	/* The peer stood still in this memory, and a direction is left there; NULL: none is. */
+	struct nm_transport *absent;
+	uint64_t absent_ns;    /* until then it has to leave */
+	bool is_source_absent; /* its direction was there then, and it has not left yet */
+	bool is_sought;	       /* MOVE that wants nothing was sent to it since */
 	/* back (move_back.c) */
 	struct nm_transport *memory; /* to come back to; NULL: none is */
 	struct nm_link *met;	     /* way JOINING: in memory */
@@ -53,6 +58,12 @@ static inline bool nm_move_is_transient(int err)
 	return err == -EAGAIN || err == -EPIPE;
 }
 
+/* Nothing enters the memory of PEER, which is CONNECTED there, from now on. */
+void nm_move_hold(struct nm_engine *engine, struct nm_peer *peer);
+/* move_absent.c: PEER may have stood still in the memory of FROM. False: it can only be lost. */
+bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_transport *from);
+/* move->absent: go on to leave it. Returns the number of packets sent. */
+unsigned int nm_move_leave_absent(struct nm_engine *engine, struct nm_peer *peer);
 /* move_home.c: the own home is due. Returns the number of packets sent. */
 unsigned int nm_move_say_home(struct nm_engine *engine, struct nm_peer *peer);
 /* move_back.c: MOVE with NM_MOVE_TO_MEMORY came, on the network or in memory. */

@@ -99,6 +99,8 @@ struct nm_stream_ends {
 	uint64_t taken; /* peer -> this endpoint: all delivered, but for the packet of cast_out() */
 };
 
+enum nm_asked { NM_STAYS, NM_LEAVES, NM_ABSENT };
+
 /*
  * The engine's functions. FROM is always the transport that calls. A transport calls them only from
  * within its progress(), quarantine->finish() and move->take_rest(), and never while one of its own
@@ -164,13 +166,14 @@ struct nm_sink {
 	 */
 	void (*let_go)(struct nm_transport *from, struct nm_peer *peer, bool waits);
 	/*
-	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM, or
-	 * (IS_ASKED false) no more. A transport with nm_move_ops reports each change, true again
-	 * for a link that was made later and about once a second, and false also for a peer without
-	 * a link that a connect() may reach now. Returns false if the engine has no use for PEER
-	 * any more: the transport then ends link and source.
+	 * The machine of this endpoint or that of PEER is asked to leave the memory of FROM
+	 * (LEAVES), or no more (STAYS). A transport with nm_move_ops reports each change, LEAVES
+	 * again for a link that was made later and about once a second, and STAYS also for a peer
+	 * without a link that a connect() may reach now. ABSENT: one of the two stood still for
+	 * longer than its lease, and may live; link and source work as before. Returns false if the
+	 * engine has no use for PEER, or no other way to it: the transport then ends both.
 	 */
-	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, bool is_asked);
+	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, enum nm_asked what);
 	/*
 	 * What expect() or send() of nm_gpudirect_ops began for REQUEST of this peer is over:
 	 * nothing touches its memory any more. ERR 0: all bytes were sent or have come. May be NULL
@@ -481,10 +484,7 @@ struct nm_move_ops {
 	 */
 	void (*suspend)(struct nm_transport *transport, const struct nm_identity *who,
 			bool is_suspended);
-	/*
-	 * Nothing enters LINK from now on: the engine calls no send() on it any more. Returns the
-	 * position after the last packet.
-	 */
+	/* No send() on LINK follows. Returns the position after its last packet. */
 	uint64_t (*hold)(struct nm_link *link);
 	/*
 	 * WHO said that its last packet here ends at POSITION. Delivers what is left up to there,

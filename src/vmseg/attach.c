@@ -212,7 +212,8 @@ static int try_out(struct nm_vmseg *segment, struct nm_reason *ret_reason)
 	struct nm_vmseg_record record;
 	int err;
 
-	err = nm_vmseg_lock_take(&segment->lock, ATTACH_WAIT_MS, ret_reason);
+	err = nm_vmseg_lock_take(&segment->lock, nm_vmseg_patience(segment, ATTACH_WAIT_MS),
+				 ret_reason);
 	if (err)
 		return err;
 	err = nm_vmseg_record_read(&segment->lock, &record, ret_reason);

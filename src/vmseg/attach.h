@@ -45,6 +45,12 @@ enum nm_vmseg_promise {
 	NM_VMSEG_CONVENTION,
 };
 
+/* What a caller that never waits remembers from one try to the next. All zero at first. */
+struct nm_vmseg_tries {
+	uint64_t heartbeats; /* of slots that processes without this lock file may own */
+	uint64_t since_ns;   /* when they were read first; 0: never */
+};
+
 struct nm_vmseg_config {
 	enum nm_vmseg_device device;
 	enum nm_vmseg_promise integrity;
@@ -57,6 +63,8 @@ struct nm_vmseg_config {
 	uint32_t endpoints;	 /* that must fit into the part; 0: unknown */
 	/* from vcpu_numa to each NUMA node of the host, from its firmware; 0: unknown */
 	uint8_t distances[NM_VMSEG_MAX_NUMA];
+	/* Not NULL: where attach and claim would wait, they fail with -EBUSY: try again. */
+	struct nm_vmseg_tries *tries;
 };
 
 /*
@@ -239,6 +247,12 @@ static inline bool nm_vmseg_is_tied(const struct nm_vmseg_tie *tie)
 			tie->expected_part &&
 		atomic_load_explicit(tie->control, memory_order_acquire) >> NM_VMSEG_STATE_BITS ==
 			tie->expected_slot);
+}
+/* True if a tied endpoint has ended. Not for a tie that is all zero. */
+static inline bool nm_vmseg_is_gone(const struct nm_vmseg_tie *tie)
+{
+	return (atomic_load_explicit(tie->control, memory_order_acquire) &
+		((1u << NM_VMSEG_STATE_BITS) - 1)) == NM_VMSEG_GONE;
 }
 /* View PEER's window like nm_window_attach(). nm_window_detach() it before the segment. */
 int nm_vmseg_view(struct nm_vmseg *segment, const struct nm_vmseg_peer *peer,

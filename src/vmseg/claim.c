@@ -57,20 +57,28 @@ static int check_strangers(struct nm_vmseg *segment, const struct nm_vmseg_shape
 			   struct nm_reason *ret_reason)
 {
 	const struct timespec pause = {.tv_nsec = ROOM_PAUSE_NS};
-	uint64_t sum = sum_heartbeats(segment, shape), start = nm_clock_ns();
+	struct nm_vmseg_tries own, *tries = segment->config.tries ? segment->config.tries : &own;
+	uint64_t sum = sum_heartbeats(segment, shape);
 
-	while (sum && nm_clock_ns() - start < STRANGER_WAIT_MS * NM_NS_PER_MS) {
+	if (tries == &own || !tries->since_ns)
+		*tries = (struct nm_vmseg_tries){.heartbeats = sum, .since_ns = nm_clock_ns()};
+	while (sum && nm_clock_ns() - tries->since_ns < STRANGER_WAIT_MS * NM_NS_PER_MS &&
+	       sum == tries->heartbeats) {
+		if (tries != &own) {
+			nm_reason_set(ret_reason, "the part may have other users: looked at again");
+			return -EBUSY;
+		}
 		nanosleep(&pause, NULL);
-		if (sum_heartbeats(segment, shape) == sum)
-			continue;
-		nm_reason_set(
-			ret_reason,
-			"other processes use this part but do not lock %s: bind the directory of "
-			"the lock file into every container of this machine",
-			segment->config.lock);
-		return -EBUSY;
+		sum = sum_heartbeats(segment, shape);
 	}
-	return 0;
+	tries->since_ns = 0;
+	if (!sum || sum == tries->heartbeats)
+		return 0;
+	nm_reason_set(ret_reason,
+		      "other processes use this part but do not lock %s: bind the directory of the "
+		      "lock file into every container of this machine",
+		      segment->config.lock);
+	return -EBUSY;
 }
 
 static void prepare_part(struct nm_vmseg *segment, struct nm_vmseg_shape *ret_shape,
@@ -321,11 +329,15 @@ static int allocate_in_time(struct nm_vmseg_claim *claim, struct nm_reason *ret_
 	int err;
 
 	for (;;) {
-		err = nm_vmseg_lock_take(&claim->segment->lock, LOCK_WAIT_MS, ret_reason);
+		err = nm_vmseg_lock_take(&claim->segment->lock,
+					 nm_vmseg_patience(claim->segment, LOCK_WAIT_MS),
+					 ret_reason);
 		if (err)
 			return err;
 		err = allocate(claim, ret_reason);
 		nm_vmseg_lock_give(&claim->segment->lock);
+		if (err == -EAGAIN && claim->segment->config.tries)
+			return -EBUSY;
 		if (err != -EAGAIN)
 			return err;
 		if (nm_clock_ns() - start > ROOM_WAIT_MS * NM_NS_PER_MS)

@@ -88,8 +88,10 @@ int nm_vmseg_lock_take(struct nm_vmseg_lock *lock, unsigned int wait_ms,
 		return -EBADF;
 	if (wait_ms)
 		pthread_mutex_lock(&lock->mutex);
-	else if (pthread_mutex_trylock(&lock->mutex))
+	else if (pthread_mutex_trylock(&lock->mutex)) {
+		nm_reason_set(ret_reason, "another thread uses the lock file of the segment");
 		return -EBUSY;
+	}
 	while ((err = set_lock(lock->fd, TABLE_BYTE, F_WRLCK)) == -EBUSY && wait_ms &&
 	       nm_clock_ns() < deadline)
 		nanosleep(&pause, NULL);
@@ -97,8 +99,9 @@ int nm_vmseg_lock_take(struct nm_vmseg_lock *lock, unsigned int wait_ms,
 		return 0;
 	pthread_mutex_unlock(&lock->mutex);
 	nm_reason_set(ret_reason, "the lock file of the segment: %s",
-		      err == -EBUSY ? "a process has held it for seconds (is one stopped?)" :
-				      strerror(-err));
+		      err != -EBUSY ? strerror(-err) :
+		      wait_ms	    ? "a process has held it for seconds (is one stopped?)" :
+				      "a process holds it");
 	return err;
 }
 

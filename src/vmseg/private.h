@@ -49,6 +49,12 @@ struct nm_vmseg_claim {
 	bool *cell_used;
 };
 
+/* How long attach and claim may wait for what takes WAIT_MS at most. */
+static inline unsigned int nm_vmseg_patience(const struct nm_vmseg *segment, unsigned int wait_ms)
+{
+	return segment->config.tries ? 0 : wait_ms;
+}
+
 static inline struct nm_vmseg_part *nm_vmseg_own_part(const struct nm_vmseg *segment)
 {
 	return segment->own.base;

@@ -269,7 +269,8 @@ static void act(struct script *s)
 		world->ways[0].nr_enters = next(s) % 4;
 		if (world->source && !world->ways[0].gone)
 			nm_engine_sink(world->engine)
-				->asked(world->ways[0].transport, world->source, next(s) % 2);
+				->asked(world->ways[0].transport, world->source,
+					(enum nm_asked)(next(s) % 3));
 		break;
 	case 13:
 		source_again();

@@ -255,7 +255,7 @@ static unsigned int fake_progress(struct nm_transport *transport)
 			->deliver(transport, world->source, &way->packet, way->payload);
 	way->speaks = false;
 	if (way->is_forgotten && world->source)
-		nm_engine_sink(world->engine)->asked(transport, world->source, true);
+		nm_engine_sink(world->engine)->asked(transport, world->source, NM_LEAVES);
 	way->is_forgotten = false;
 	if (way->ends)
 		quarantine(way);

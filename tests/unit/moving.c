@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/atomic.h"
 #include "engine/internal.h"
 
 /* In a slot, over slots, in a chunk, in many chunks. */
 static const size_t sizes[] = {8, 100, 3000, 12000, 300000, 40};
 enum { NR_SIZES = 6, BIG = 300000, SLOTS = 4, KEY = 5, AREA = 100000, QUIET = 20000 };
+#define PATIENCE_MS 20000
 
 struct slot {
 	bool used;
@@ -323,6 +325,21 @@ uint64_t moving_sent(unsigned int from, unsigned int to, enum nm_channel channel
 enum nm_channel moving_channel(unsigned int from, unsigned int to)
 {
 	return near_facts(movers[from].node, movers[to].node).link.channel;
+}
+
+bool moving_is_on(unsigned int a, unsigned int b, enum nm_channel channel)
+{
+	return moving_channel(a, b) == channel && moving_channel(b, a) == channel;
+}
+
+void moving_talk_until_on(unsigned int a, unsigned int b, enum nm_channel channel)
+{
+	uint64_t end = nm_clock_ns() + PATIENCE_MS * NM_NS_PER_MS;
+
+	while (!moving_is_on(a, b, channel)) {
+		moving_talk(1, NULL);
+		NM_CHECK(nm_clock_ns() < end);
+	}
 }
 
 void moving_forge(unsigned int at, unsigned int from, enum nm_channel channel,

@@ -24,6 +24,10 @@ void moving_talk(uint32_t nr, void (*meanwhile)(unsigned int round));
 uint64_t moving_sent(unsigned int from, unsigned int to, enum nm_channel channel);
 /* The channel on which FROM sends to TO. */
 enum nm_channel moving_channel(unsigned int from, unsigned int to);
+/* A and B send to each other on CHANNEL. */
+bool moving_is_on(unsigned int a, unsigned int b, enum nm_channel channel);
+/* All talk until then; the case fails if that takes long. */
+void moving_talk_until_on(unsigned int a, unsigned int b, enum nm_channel channel);
 /* The network of AT reports the end of FROM, because of a test. */
 void moving_end_net(unsigned int at, unsigned int from, int err);
 /* Deliver a packet to AT as if FROM had sent it on CHANNEL. */

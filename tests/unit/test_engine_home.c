@@ -14,107 +14,10 @@
 #include "engine/internal.h"
 #include "engine/move_private.h"
 #include "engine/protocol.h"
-#include "moving.h"
+#include "homes.h"
 #include "transport/vmseg/home.h"
 
 #define PATIENCE_MS 20000
-
-/* The machine of each endpoint: its segment, its part there, and how far its move is. */
-static struct machine {
-	unsigned int segment, part;
-	enum { STAYS, ASKED, AWAY } place;
-} machines[MOVING_MAX];
-
-static void start(unsigned int nr)
-{
-	moving_create(nr);
-	for (unsigned int i = 0; i < nr; i++)
-		machines[i] = (struct machine){.part = i};
-	segment_use(1);
-	segment_file(MACHINES, MACHINE_SIZE);
-	segment_use(0);
-}
-
-static struct shm_transport *shm_of(unsigned int i)
-{
-	return nm_shm_of(moving_node(i)->engine->transports[NM_CHANNEL_VMSEG]);
-}
-
-static int ask(unsigned int i, enum nm_vmseg_state state)
-{
-	int err;
-
-	segment_use(machines[i].segment);
-	err = machine_ask(machines[i].part, state);
-	segment_use(0);
-	return err;
-}
-
-/* Mappings of the segments in this process. */
-static unsigned int count_mapped(unsigned int segment)
-{
-	char line[512], name[128];
-	unsigned int nr = 0;
-	FILE *maps = fopen("/proc/self/maps", "re");
-
-	snprintf(name, sizeof(name), segment ? "%s/segment-%u\n" : "%s/segment\n", nm_test_dir(),
-		 segment);
-	NM_CHECK(maps != NULL);
-	while (fgets(line, sizeof(line), maps))
-		nr += strstr(line, name) != NULL;
-	fclose(maps);
-	return nr;
-}
-
-static void begin_to_leave(unsigned int i)
-{
-	NM_CHECK_EQ(ask(i, NM_VMSEG_QUIESCE), 0);
-	machines[i].place = ASKED;
-}
-
-/* As the guest unit: the description goes once the part is FROZEN. */
-static bool is_gone(unsigned int i)
-{
-	int err = machines[i].place == ASKED ? ask(i, NM_VMSEG_FROZEN) : 0;
-
-	NM_CHECK(!err || err == -EBUSY);
-	if (err)
-		return false;
-	if (machines[i].place == ASKED)
-		near_hide_description(moving_node(i));
-	machines[i].place = AWAY;
-	return !shm_of(i)->segment;
-}
-
-static void arrive(unsigned int i, unsigned int segment, unsigned int part)
-{
-	struct nm_vmseg *guest_unit;
-	struct nm_reason why;
-
-	machines[i] = (struct machine){.segment = segment, .part = part};
-	segment_use(segment);
-	near_describe(moving_node(i), part);
-	/* Another machine had the part before, or none. */
-	guest_unit = segment_attach(part);
-	NM_CHECK_EQ(nm_vmseg_ask(guest_unit, NM_VMSEG_RUN, &why), 0);
-	nm_vmseg_detach(guest_unit);
-	segment_use(0);
-}
-
-static bool is_on(unsigned int a, unsigned int b, enum nm_channel channel)
-{
-	return moving_channel(a, b) == channel && moving_channel(b, a) == channel;
-}
-
-static void talk_until_on(unsigned int a, unsigned int b, enum nm_channel channel)
-{
-	uint64_t end = nm_clock_ns() + PATIENCE_MS * NM_NS_PER_MS;
-
-	while (!is_on(a, b, channel)) {
-		moving_talk(1, NULL);
-		NM_CHECK(nm_clock_ns() < end);
-	}
-}
 
 static void talk_until_gone(unsigned int i)
 {
@@ -124,14 +27,6 @@ static void talk_until_gone(unsigned int i)
 		moving_talk(1, NULL);
 		NM_CHECK(nm_clock_ns() < end);
 	}
-}
-
-static void check_sound(unsigned int a, unsigned int b)
-{
-	struct nm_peer_facts facts = near_facts(moving_node(a), moving_node(b));
-
-	NM_CHECK_EQ(facts.nr_quarantines, 0);
-	NM_CHECK(!facts.down);
 }
 
 /* Near, far, near: to another segment and back, into the same part and into another one. */
@@ -145,48 +40,23 @@ NM_TEST_WITHIN(to_another_segment_and_back, 240)
 
 		begin_to_leave(1);
 		talk_until_gone(1);
-		NM_CHECK(is_on(0, 1, NM_CHANNEL_NET));
+		NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_NET));
 		/* Of the endpoint that stays: the whole and its part. */
 		NM_CHECK_EQ(count_mapped(0), 2);
 		NM_CHECK_EQ(count_mapped(1), 0);
 		moving_talk(5, NULL);
 		arrive(1, is_far, is_far ? round % MACHINES : 1 + round / 2 % 2);
 		if (!is_far)
-			talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+			moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
 		while (!shm_of(1)->segment)
 			moving_talk(1, NULL);
 		moving_talk(10, NULL);
 		if (is_far)
-			NM_CHECK(is_on(0, 1, NM_CHANNEL_NET));
+			NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_NET));
 	}
 	check_sound(0, 1);
 	check_sound(1, 0);
 	moving_destroy();
-}
-
-static void step(unsigned int nr)
-{
-	for (unsigned int i = 0; i < nr; i++)
-		nm_engine_progress(moving_node(i)->engine);
-	nm_test_sleep_ms(1);
-}
-
-static void one_message(unsigned int from, unsigned int to, const char *text)
-{
-	char in[16] = "";
-
-	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
-	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
-		step(2);
-	NM_CHECK_EQ(near_wait(moving_node(to), moving_node(from), NULL).err, 0);
-	NM_CHECK_STR(in, text);
-}
-
-static void leave_at_once(unsigned int i, unsigned int nr)
-{
-	begin_to_leave(i);
-	while (!is_gone(i))
-		step(nr);
 }
 
 /* Far from its old neighbour, near to another one that moved before, and the reverse. */
@@ -198,13 +68,13 @@ NM_TEST_WITHIN(other_neighbours, 240)
 		begin_to_leave(2);
 		talk_until_gone(2);
 		moving_talk(5, NULL);
-		NM_CHECK(is_on(0, 1, NM_CHANNEL_VMSEG));
+		NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_VMSEG));
 		arrive(2, 1, 0);
 		begin_to_leave(1);
 		talk_until_gone(1);
 		arrive(1, 1, 2);
-		talk_until_on(1, 2, NM_CHANNEL_VMSEG);
-		NM_CHECK(is_on(0, 1, NM_CHANNEL_NET) && is_on(0, 2, NM_CHANNEL_NET));
+		moving_talk_until_on(1, 2, NM_CHANNEL_VMSEG);
+		NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_NET) && moving_is_on(0, 2, NM_CHANNEL_NET));
 		/* Both at once, and into the parts of each other. */
 		begin_to_leave(1);
 		begin_to_leave(2);
@@ -213,9 +83,9 @@ NM_TEST_WITHIN(other_neighbours, 240)
 		NM_CHECK_EQ(count_mapped(1), 0);
 		arrive(1, 0, 2);
 		arrive(2, 0, 1);
-		talk_until_on(0, 1, NM_CHANNEL_VMSEG);
-		talk_until_on(0, 2, NM_CHANNEL_VMSEG);
-		talk_until_on(1, 2, NM_CHANNEL_VMSEG);
+		moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+		moving_talk_until_on(0, 2, NM_CHANNEL_VMSEG);
+		moving_talk_until_on(1, 2, NM_CHANNEL_VMSEG);
 		moving_talk(10, NULL);
 	}
 	for (unsigned int i = 0; i < 3; i++)
@@ -234,7 +104,7 @@ NM_TEST_WITHIN(who_meets_after_the_move, 120)
 			step(2);
 		one_message(first, !first, "by network");
 		one_message(!first, first, "answer");
-		while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+		while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 			step(2);
 		one_message(0, 1, "near");
 		moving_destroy();
@@ -296,7 +166,7 @@ NM_TEST_WITHIN(a_segment_that_is_not_there_yet, 60)
 	one_message(0, 1, "by network");
 	nm_log_set_sink(NULL);
 	arrive(1, 0, 1);
-	while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step(2);
 	one_message(0, 1, "near");
 	moving_destroy();
@@ -315,7 +185,7 @@ NM_TEST_WITHIN(counts_outlive_the_segment, 60)
 	}
 	leave_at_once(1, 2);
 	arrive(1, 0, 2);
-	while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step(2);
 	one_message(0, 1, "near");
 	one_message(1, 0, "near");
@@ -335,15 +205,8 @@ NM_TEST_WITHIN(counts_outlive_the_segment, 60)
 		step(2);
 	for (int i = 0; i < 1500; i++)
 		step(2);
-	NM_CHECK(is_on(0, 1, NM_CHANNEL_NET));
+	NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_NET));
 	moving_destroy();
-}
-
-static void say_home(uint64_t home, uint64_t opening)
-{
-	const struct nm_packet packet = {.op = NM_OP_HOME, .tag = home, .data = opening};
-
-	moving_forge(0, 1, NM_CHANNEL_NET, &packet, NULL);
 }
 
 static void refused(enum nm_channel channel, uint32_t len, uint64_t home, uint64_t opening)
@@ -397,6 +260,7 @@ NM_TEST_WITHIN(a_flood_of_homes, 60)
 	say_home(6, 1999);
 	NM_CHECK_EQ(peer->move->opening, 1999);
 	NM_CHECK(peer->move->again_ns > nm_clock_ns());
+	NM_CHECK(peer->move->again_ns <= nm_clock_ns() + NM_NS_PER_S);
 	one_message(0, 1, "far");
 	one_message(1, 0, "far");
 	/* Its own word is older than that, so it is not believed, and both stay on the network. */

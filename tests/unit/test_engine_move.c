@@ -270,7 +270,7 @@ NM_TEST_WITHIN(without_a_network_memory_stays, 60)
 	NM_CHECK_EQ(near_facts(a, b).link.channel, NM_CHANNEL_VMSEG);
 	/* A machine that asks over and over fills no log. */
 	for (int i = 0; i < 10; i++) {
-		NM_CHECK(t->sink.asked(t, near_peer(a, b), true));
+		NM_CHECK(t->sink.asked(t, near_peer(a, b), NM_LEAVES));
 		near_step(a, b, NULL);
 	}
 	NM_CHECK_EQ(nr_warnings, 1);
@@ -366,8 +366,8 @@ NM_TEST(a_request_that_is_taken_back_moves_nothing)
 	moving_create(2);
 	one_message(0, 1, "first");
 	t = moving_node(0)->engine->transports[NM_CHANNEL_VMSEG];
-	NM_CHECK(t->sink.asked(t, peer_of(0, 1), true));
-	NM_CHECK(t->sink.asked(t, peer_of(0, 1), false));
+	NM_CHECK(t->sink.asked(t, peer_of(0, 1), NM_LEAVES));
+	NM_CHECK(t->sink.asked(t, peer_of(0, 1), NM_STAYS));
 	one_message(0, 1, "second");
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
 	NM_CHECK_EQ(peer_of(0, 1)->way, NM_WAY_MEMORY);

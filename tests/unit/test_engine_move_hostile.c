@@ -375,7 +375,7 @@ NM_TEST_WITHIN(a_quarantine_amid_a_move, 60)
 	NM_CHECK_EQ(near_wait(moving_node(1), moving_node(0), NULL).err, 0);
 	near_hold_net(moving_node(1), true);
 	segment = moving_node(0)->engine->transports[NM_CHANNEL_VMSEG];
-	NM_CHECK(segment->sink.asked(segment, peer_of(0, 1), true));
+	NM_CHECK(segment->sink.asked(segment, peer_of(0, 1), NM_LEAVES));
 	while (peer_of(0, 1)->way != NM_WAY_COUNTING)
 		step(1);
 	segment->quarantine->cast_out(segment, &moving_node(1)->address.who, "a test");

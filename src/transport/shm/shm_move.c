@@ -32,8 +32,18 @@ NM_COLD void nm_shm_report_asked(struct shm_transport *shm, struct shm_session *
 
 	log_asked(s, is_asked);
 	/* Without a record of the engine there is neither a source nor a link. */
-	if (sink->asked && s->cookie && !sink->asked(&shm->base, s->cookie, is_asked))
+	if (sink->asked && s->cookie &&
+	    !sink->asked(&shm->base, s->cookie, is_asked ? NM_LEAVES : NM_STAYS))
 		nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, 0, &why);
+}
+
+NM_COLD void nm_shm_report_absent(struct shm_transport *shm, struct shm_session *s)
+{
+	const struct nm_sink *sink = &shm->base.sink;
+	struct nm_reason why = s->base.why;
+
+	if (!sink->asked || !s->cookie || !sink->asked(&shm->base, s->cookie, NM_ABSENT))
+		nm_shm_begin_end(shm, s, NM_SESSION_CLOSING, s->base.err, &why);
 }
 
 NM_COLD void nm_shm_report_back(struct shm_transport *shm, struct shm_session *s)
@@ -42,7 +52,7 @@ NM_COLD void nm_shm_report_back(struct shm_transport *shm, struct shm_session *s
 
 	/* A peer that the engine has no use for stays where it is. */
 	if (sink->asked && s->cookie)
-		(void)sink->asked(&shm->base, s->cookie, false);
+		(void)sink->asked(&shm->base, s->cookie, NM_STAYS);
 }
 
 static NM_COLD int enter(struct nm_transport *transport, const struct nm_address *address,
@@ -207,8 +217,7 @@ static NM_COLD void forget(struct nm_transport *transport, const struct nm_ident
 	struct shm_transport *shm = nm_shm_of(transport);
 	struct nm_session *session = nm_sessions_find(shm->sessions, who);
 
-	if (session && session->state == NM_SESSION_UP &&
-	    atomic_load_explicit(&session->is_asked, memory_order_relaxed))
+	if (session && session->state == NM_SESSION_UP)
 		nm_sessions_remind(shm->sessions, session);
 }
 

@@ -226,6 +226,8 @@ bool nm_shm_is_unread(const struct shm_transport *shm, const struct shm_session 
 void nm_shm_end(struct shm_transport *shm, struct shm_session *s);
 /* shm_move.c: the engine may begin to leave S, or stops to. */
 void nm_shm_report_asked(struct shm_transport *shm, struct shm_session *s);
+/* The peer of S stood still, or took this endpoint for one that does. */
+void nm_shm_report_absent(struct shm_transport *shm, struct shm_session *s);
 /* The engine may come back to S, which has no link. */
 void nm_shm_report_back(struct shm_transport *shm, struct shm_session *s);
 /* Read the source S again. */

@@ -117,6 +117,9 @@ NM_COLD void nm_shm_take_events(struct shm_transport *shm)
 		case NM_SESSION_ASKED:
 			nm_shm_report_asked(shm, nm_shm_from(session));
 			break;
+		case NM_SESSION_ABSENT:
+			nm_shm_report_absent(shm, nm_shm_from(session));
+			break;
 		case NM_SESSION_BACK:
 			nm_shm_report_back(shm, nm_shm_from(session));
 			break;

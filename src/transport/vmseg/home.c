@@ -149,8 +149,12 @@ void nm_home_look(struct shm_transport *shm)
 		return;
 	shm->home->look_ns = now_ns + LOOK_NS;
 	err = nm_vmseg_config_load(shm->home->path, &config, NULL);
-	if (shm->segment && (err == -ENOENT || (!err && !is_same(&config, &shm->home->config))))
+	if (shm->segment && (err == -ENOENT || (!err && !is_same(&config, &shm->home->config)))) {
 		leave_home(shm);
-	else if (!shm->segment && !err)
-		find_home(shm, &config, now_ns);
+		return;
+	}
+	if (shm->segment || err)
+		return;
+	config.tries = &shm->home->tries;
+	find_home(shm, &config, now_ns);
 }

@@ -13,6 +13,7 @@ struct shm_home {
 	char path[NM_VMSEG_PATH_MAX];  /* the guest unit's description */
 	uint64_t look_ns;	       /* when to look at it next */
 	unsigned int nr_lines;	       /* in the log, about failures to attach */
+	struct nm_vmseg_tries tries;   /* progress never waits */
 };
 
 /* Attach and show a window: segment, claim and window of SHM. After an error none of them stays. */
