@@ -424,8 +424,8 @@ def test_over_ucx_a_container_gets_ucx_and_the_transport(engine: str) -> None:
     assert f"{variable}=UCX_PLUGIN_PATH={plugin}" in words
     assert f"{variable}=OMPI_MCA_pml=ucx" in words
     assert not any("FI_PROVIDER" in word or "libnearmetal-fi" in word for word in words)
+    bad = Ucx(Path("/opt/my ucx"), ucx.plugin)
     with pytest.raises(LaunchError, match="a shell splits other paths"):
-        bad = Ucx(Path("/opt/my ucx"), ucx.plugin)
         container_words(engine, "openmpi4", None, LocalRunner(), bad)
 
 
