@@ -189,6 +189,7 @@ def container_options(parser: VerbParser) -> None:
         "MPI in the image: openmpi5, openmpi4 or mpich5 (default: openmpi5)",
         default="openmpi5",
     )
+    _add_fabric(parser)
     parser.option(
         "directory DIR",
         "directory below /dev/shm where the containers of one job meet; made if it is missing",
@@ -199,7 +200,10 @@ def container_options(parser: VerbParser) -> None:
 def on_container(args: argparse.Namespace, view: View) -> int:
     """Print the options of the engine, one per line."""
     from nearmetal.job.site.container import container_words
+    from nearmetal.job.ucx import find_ucx
 
-    words = container_words(args.engine, args.mpi, args.directory, LocalRunner())
+    runner = LocalRunner()
+    ucx = find_ucx(runner) if args.fabric == "ucx" else None
+    words = container_words(args.engine, args.mpi, args.directory, runner, ucx)
     view.result({"engine": args.engine, "options": words}, words)
     return ExitCode.DONE

@@ -27,6 +27,8 @@
  * without this it would use that even for the smallest messages, which are faster in the ring.
  */
 #define GATHER_S 100e-9
+/* Any number works. But callers make arrays of this length on their stack. */
+#define MAX_IOV 16
 
 /* ---- Addresses ---- */
 
@@ -135,7 +137,7 @@ static ucs_status_t iface_query(uct_iface_h base, uct_iface_attr_t *attr)
 	attr->cap.am.max_hdr = iface->max_bcopy;
 	attr->cap.am.opt_zcopy_align = 1;
 	attr->cap.am.align_mtu = 1;
-	attr->cap.am.max_iov = SIZE_MAX;
+	attr->cap.am.max_iov = MAX_IOV;
 	attr->latency = ucs_linear_func_make(LATENCY_S, 0);
 	attr->overhead = OVERHEAD_S;
 	attr->bandwidth.dedicated = bytes_per_second();

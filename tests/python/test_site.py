@@ -19,7 +19,7 @@ from nearmetal.cli.main import main
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import LocalRunner
 from nearmetal.core.resources import share
-from nearmetal.job.mpi import Installation, Mpi
+from nearmetal.job.mpi import Installation, Mpi, Ucx
 from nearmetal.job.site import diagnoses as say
 from nearmetal.job.site.container import ENGINES, container_words
 from nearmetal.job.site.diagnoses import Rating
@@ -406,6 +406,27 @@ def test_every_engine_gets_provider_variables_and_meeting_place(
     # Engines that hide /dev need it as a mount; no shell may split a word of the answer.
     assert (f"--volume={meeting}:{meeting}" in words) == (engine in ("podman", "docker"))
     assert words == " ".join(words).split()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_over_ucx_a_container_gets_ucx_and_the_transport(engine: str) -> None:
+    ucx = Ucx(Path("/opt/ucx/lib"), Path("/opt/transport"))
+    words = container_words(engine, "openmpi4", None, LocalRunner(), ucx)
+    variable, place, rights = "--env", "--volume", ":ro"
+    libraries, plugin = "/usr/lib/nearmetal/libucx", "/usr/lib/nearmetal/ucx"
+    if engine == "apptainer":
+        place = "--bind"
+    elif engine == "charliecloud":
+        variable, place, rights, libraries, plugin = "--set-env", "--bind", "", "/srv", "/mnt"
+    assert f"{place}=/opt/ucx/lib:{libraries}{rights}" in words
+    assert f"{place}=/opt/transport:{plugin}{rights}" in words
+    assert f"{variable}=LD_LIBRARY_PATH={libraries}" in words
+    assert f"{variable}=UCX_PLUGIN_PATH={plugin}" in words
+    assert f"{variable}=OMPI_MCA_pml=ucx" in words
+    assert not any("FI_PROVIDER" in word or "libnearmetal-fi" in word for word in words)
+    bad = Ucx(Path("/opt/my ucx"), ucx.plugin)
+    with pytest.raises(LaunchError, match="a shell splits other paths"):
+        container_words(engine, "openmpi4", None, LocalRunner(), bad)
 
 
 def test_the_mpi_of_the_image_decides_about_the_variables(provider: Path) -> None:

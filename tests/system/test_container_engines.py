@@ -30,7 +30,7 @@ from nearmetal.job.site import hello
 from nearmetal.job.stats import read_stats
 from tests.system.local import ROOT, UID
 from tests.system.mpi_jobs import INSTALLED
-from tests.system.need import lacking, need_build, need_mpi
+from tests.system.need import lacking, need_build, need_mpi, need_ucx
 from tests.system.small_image import PYTHON, make_image
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.root, pytest.mark.timeout(600)]
@@ -39,7 +39,8 @@ need_mpi(Mpi.OPENMPI5)
 
 IMAGE = "localhost/nearmetal-mpi"
 EXAMPLES = share("examples", "containers")
-BUILD = (ROOT / "build").resolve()
+BUILD = (ROOT / "build/mpi").resolve().parent
+UCX = BUILD / "ucx/libucx"
 SHOWN = (str(ROOT), str(BUILD))
 AS_ROOT = {
     f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")
@@ -77,6 +78,7 @@ class Place:
         (self.directory / "run").chmod(0o700)
         prefix = INSTALLED[Mpi.OPENMPI5].prefix
         files = [*prefix.glob("lib/**/*.so*"), prefix / "bin/prted", provider_library()]
+        files += UCX.glob("lib/*.so.0")
         make_image(self.directory / "image", SHOWN, files)
         command = self.directory / "bin/nearmetal"
         start = shlex.join([sys.executable, "-m", "nearmetal.cli.main"])
@@ -205,6 +207,27 @@ def test_two_containers_of_podman(directory: Path, uid: int) -> None:
         place.run("podman", "rm", "--all", "--force")
     hosts = {one["host"] for one in went_by_memory(place.stats, "host")}
     assert {host.partition("-")[0] for host in hosts} == {"near1", "near2"}
+
+
+def over_ucx(place: Place) -> None:
+    endpoints = went_by_memory(place.stats, "host")
+    assert {one["interface"] for one in endpoints} == {"ucx"}
+
+
+def test_two_containers_of_podman_over_ucx(directory: Path) -> None:
+    need_ucx()
+    place = podman(directory)
+    place.run("podman", "import", "-", IMAGE, stdin=place.archive())
+    try:
+        place.run(
+            str(EXAMPLES / "two-containers.sh"),
+            *("podman", IMAGE, launcher(), *program()),
+            ENGINE_OPTIONS=engine_options(place),
+            CONTAINER_OPTIONS="--fabric=ucx",
+        )
+    finally:
+        place.run("podman", "rm", "--all", "--force")
+    over_ucx(place)
 
 
 @pytest.fixture

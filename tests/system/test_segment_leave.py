@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.system.mpi_jobs import program
+from tests.system.need import need_ucx
 from tests.system.test_segment_nodes import (
     CHANNELS,
     CONFIG,
     MPI,
     SEGMENT,
     TOOL,
+    WHERE,
     cluster,  # noqa: F401  # a fixture
 )
 
@@ -35,6 +37,7 @@ TRAFFIC = ("-n", "150000", "-s", "5", "-b", "5G")
 LONG_TRAFFIC = ("-n", "500000", "-s", "6", "-b", "16G")
 # A fast machine ends the traffic first, and a busy one has time for it after the moves.
 MOVES, MOVES_MIN, MOVES_S = 10, 3, 60.0
+UCX_TRAFFIC, STAYS_S = ("-n", "300000", "-s", "5", "-b", "6G"), 2.0
 
 
 def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
@@ -100,10 +103,15 @@ def within(job: Popen[str], what: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def traffic(cluster: Cluster, limit_s: int, *words: str) -> Iterator[Popen[str]]:  # noqa: F811
+def traffic(
+    cluster: Cluster,  # noqa: F811
+    limit_s: int,
+    *words: str,
+    options: tuple[str, ...] = CHANNELS,
+) -> Iterator[Popen[str]]:
     """A job that uses the segment; it checks bytes, order and number of all messages itself."""
     argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", str(limit_s)]
-    argv += [*CHANNELS, "--", str(program(MPI, "mpi_traffic")), *words]
+    argv += [*options, "--", str(program(MPI, "mpi_traffic")), *words]
     with cluster.site.start(*argv) as job:
         try:
             within(job, lambda: seen(cluster, "segment") > 0)
@@ -131,6 +139,22 @@ def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # 
         within(job, lambda: seen(cluster, "net") > 0)
         found = found_by(job, 420)
     assert {tuple(sorted(peer["channels"])) for peer in found} == {("net", "segment")}
+
+
+def test_a_machine_with_peers_over_ucx_stays(cluster: Cluster) -> None:  # noqa: F811
+    """UCX has no way to move a lane: the tool says which slot stays, and the job goes on."""
+    need_ucx()
+    freeze = ("exec", cluster.spec, "n2", "--", str(TOOL), "freeze", CONFIG)
+    options = ("--fabric", "ucx", "--channels", "self,segment", *WHERE)
+    with traffic(cluster, 420, *UCX_TRAFFIC, options=options) as job:
+        assert ask(cluster, "quiesce") == 0
+        time.sleep(STAYS_S)
+        done = cluster.site.run(*freeze)
+        assert job.poll() is None, "the job ended too early"
+        assert done.returncode == 4, done.stdout + done.stderr
+        assert re.search(r"slot \d+", done.stdout + done.stderr), done.stdout + done.stderr
+        found = found_by(job, 420)
+    assert {tuple(peer["channels"]) for peer in found} == {("segment",)}
 
 
 def test_a_machine_leaves_and_comes_back_over_and_over(cluster: Cluster) -> None:  # noqa: F811

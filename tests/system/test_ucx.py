@@ -150,6 +150,20 @@ def test_settings_for_all_transports_hold_for_these(tmp_path: Path) -> None:
         assert re.search(r"max eps: 9$", said[name], re.MULTILINE), said[name]
 
 
+def test_pieces_of_a_message_have_a_number_that_fits_on_a_stack() -> None:
+    """UCX's own tests make an array of that length."""
+    output = subprocess.run(
+        [UCX / "bin/ucx_info", "-d"],
+        env=os.environ | variables("/nonexistent"),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    said = re.findall(r"am_zcopy: .* up to (\d+) iov$", output, re.MULTILINE)
+    assert said, output
+    assert max(map(int, said)) <= 1024
+
+
 # ---- Two processes of one kernel ----
 
 

@@ -6,6 +6,7 @@
 # usage: two-containers.sh podman|docker IMAGE MPIRUN PROGRAM [ARGS...]
 # MPIRUN is Open MPI's mpirun of this machine; the image holds the same version at the same path,
 # and PROGRAM. ENGINE_OPTIONS: further options for `run`, for example --volume=/home:/home.
+# CONTAINER_OPTIONS: options for `nearmetal container`, for example --fabric=ucx.
 set -eu
 
 engine=$1 image=$2 mpirun=$3
@@ -22,7 +23,7 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 # The provider, the variables of the MPI, and the directory where both containers meet.
-options=$(nearmetal container --engine "$engine" "$meeting")
+options=$(nearmetal container --engine "$engine" ${CONTAINER_OPTIONS-} "$meeting")
 
 for name in "$first" "$second"; do
 	"$engine" run --detach --name "$name" --hostname "$name" $options ${ENGINE_OPTIONS-} \

@@ -5,6 +5,7 @@
 # `nearmetal-guest container` in a virtual machine and `nearmetal container` on a host print them.
 # The caller sets the facts of its machine:
 #   provider      the file of the provider
+#   directories   for an MPI over UCX, in place of it: SOURCE:DESTINATION, one per line
 #   tools         programs for the container, separated by spaces
 #   values        the variables, one NAME=VALUE per line, with the provider in $container_home
 #   run           the directory of segment.conf and its lock, if the machine has a segment
@@ -30,7 +31,7 @@ container_options() {
 	podman | docker) container_isolated "${1-}" ;;
 	# These engines leave users, network, /dev and /sys as they are.
 	apptainer)
-		container_place "$provider" "$container_home/${provider##*/}" :ro
+		container_library
 		container_variables "$container_home"
 		;;
 	charliecloud) container_by_directory ;;
@@ -41,6 +42,11 @@ container_options() {
 # container_by_directory: for Charliecloud, which mounts only over what an image has. In a package the
 # provider is a link to another directory, which would lead nowhere in the container.
 container_by_directory() {
+	if [ -n "${directories-}" ]; then
+		container_directories ''
+		container_variables "$container_home"
+		return
+	fi
 	file=$(readlink -f "$provider") || file=
 	[ -f "$file" ] || fail_options "$provider: no such file"
 	[ "${file##*/}" = "${provider##*/}" ] || fail_options "$provider: a link to another name, $file"
@@ -48,10 +54,27 @@ container_by_directory() {
 	container_variables /mnt
 }
 
+container_library() {
+	if [ -n "${directories-}" ]; then
+		container_directories :ro
+	else
+		container_place "$provider" "$container_home/${provider##*/}" :ro
+	fi
+}
+
+# container_directories RIGHTS
+container_directories() {
+	while IFS=: read -r source destination; do
+		container_place "$source" "$destination" "$1"
+	done <<-DIRECTORIES
+		$directories
+	DIRECTORIES
+}
+
 # container_isolated DIRECTORY: for engines that share nothing with the machine by themselves.
 container_isolated() {
 	printf '%s\n' --network=host ${user:+"--user=$user"} ${group:+"--group-add=$group"}
-	container_place "$provider" "$container_home/${provider##*/}" :ro
+	container_library
 	for tool in $tools; do
 		container_place "$tool" "/usr/bin/${tool##*/}" :ro
 	done
