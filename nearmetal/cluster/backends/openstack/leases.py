@@ -122,8 +122,9 @@ class Leases:
             address = str(sdk.config.get_session_endpoint(_SERVICE)).rstrip("/")
             # Some catalogues have the version in the address.
             version = "" if address.endswith("/v1") else "/v1"
-            client = sdk.reservation
-            answer = getattr(client, method)(f"{version}/leases{path}", **body)
+            # With a path alone, openstacksdk asks version 2, which Blazar lists as well.
+            url = f"{address}{version}/leases{path}"
+            answer = getattr(sdk.reservation, method)(url, **body)
             if reason := _refusal(answer):
                 # openstacksdk does not look where Blazar gives the reason.
                 answer.reason = reason
