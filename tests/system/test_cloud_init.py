@@ -67,7 +67,7 @@ def test_a_server_of_a_cluster_is_what_its_config_drive_says(node: CloudGuest, k
     assert node.tell("hostname") == NAME
     assert f"{ADDRESS}/24" in node.tell("ip -brief address show eth0")
     # Without the command that says which user to log in as.
-    assert node.tell("cat /root/.ssh/authorized_keys") == key.public
+    assert node.tell("cat ~root/.ssh/authorized_keys") == key.public
     assert FirstSeed.model_validate_json(node.tell(f"cat {FIRST_PATH}")).name == NAME
     assert node.tell(f"stat -c '%a %U' {FIRST_PATH}") == "644 root"
     assert "passwordauthentication no" in node.tell("sshd -T").splitlines()
@@ -138,4 +138,4 @@ def test_a_machine_of_a_stack_knows_the_others_and_greets(machine: CloudGuest, k
     assert "This stack has 2 machines" in machine.tell("cat /etc/motd.d/nearmetal")
     assert machine.tell("bash -lc 'echo $HYDRA_HOST_FILE'") == "/etc/nearmetal/hosts"
     # The key pair is for the user of the image.
-    assert machine.tell("cat /home/debian/.ssh/authorized_keys") == key.public
+    assert machine.tell("cat ~debian/.ssh/authorized_keys") == key.public
