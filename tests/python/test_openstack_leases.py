@@ -135,18 +135,22 @@ def test_a_lease_of_an_interrupted_demo_is_used_again_for_the_whole_time(states:
 
 
 @pytest.mark.parametrize(
-    ("together", "reason", "hint"),
+    ("together", "code", "reason", "hint"),
     [
-        (True, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
-        (True, "Not enough hosts available", "try later"),
-        (False, "affinity", "try later"),
+        (True, 400, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
+        (True, 400, "Not enough hosts available", "try later"),
+        (True, 500, "Not enough hosts available", "the hypervisors for leases may be full"),
+        (False, 400, "affinity", "try later"),
     ],
 )
-def test_a_refused_lease_has_a_remedy_that_fits(*, together: bool, reason: str, hint: str) -> None:
-    service = Service(listed(), answer(400, {"error_code": 400, "error_message": reason}))
+def test_a_refused_lease_has_a_remedy_that_fits(
+    *, together: bool, code: int, reason: str, hint: str
+) -> None:
+    service = Service(listed(), answer(code, {"error_code": code, "error_message": reason}))
     with pytest.raises(BackendError, match="making a lease") as caught:
         leases(service).take(NAME, replace(ROOM, together=together), 120, CLOCK)
     assert hint in caught.value.hint
+    assert type(caught.value) is BackendError
 
 
 @pytest.mark.parametrize("status", ["TERMINATED", "ERROR"])
