@@ -47,6 +47,7 @@ APIS = {
     "neutron": "neutron.wsgi.api",
     "nova": "nova.wsgi.osapi_compute",
     "heat": "heat.wsgi.api",
+    "blazar": "blazar.wsgi.api",
 }
 
 _START_S = 240
@@ -69,7 +70,8 @@ class Cloud:
         for name in without:
             self.sockets.pop(name).close()
         users = (*USERS, "admin", "member", "broker", "stacks")
-        self.place = Place(STATE, ports, {name: secrets.token_hex(16) for name in users}, bridge)
+        passwords = {name: secrets.token_hex(16) for name in users}
+        self.place = Place(STATE, ports, passwords, bridge, "blazar" in self.apis)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.logs = STATE / "log"
         self.logs.mkdir(parents=True)
@@ -80,7 +82,7 @@ class Cloud:
         state = str(STATE)
         config = {
             f"OS_{name.upper()}_CONFIG_DIR": f"{state}/{name}"
-            for name in ("keystone", "placement", "glance", "nova", "neutron")
+            for name in ("keystone", "placement", "glance", "nova", "neutron", "blazar")
         }
         return {
             "PATH": f"{BIN}:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -241,11 +243,10 @@ class Cloud:
             program = str(BIN / "nova-compute" if self.place.bridge else HERE / "fake_compute.py")
             self.start(f"nova-compute-{host}", [sys.executable, program, "--config-file", config])
 
-    def begin_heat(self) -> None:
-        """Begin the engine behind Heat's API."""
-        config = str(STATE / "heat" / "heat.conf")
-        program = str(BIN / "heat-engine")
-        self.start("heat-engine", [sys.executable, program, "--config-file", config])
+    def begin_behind(self, api: str, name: str) -> None:
+        """Begin the one program behind an API."""
+        config = str(STATE / api / f"{api}.conf")
+        self.start(name, [sys.executable, str(BIN / name), "--config-file", config])
 
     # All of it
 
@@ -278,6 +279,8 @@ class Cloud:
         self.run("neutron-db", *neutron, "upgrade", "heads")
         heat = str(STATE / "heat" / "heat.conf")
         self.run("heat-db", "heat-manage", "--config-file", heat, "db_sync")
+        blazar = str(STATE / "blazar" / "blazar.conf")
+        self.run("blazar-db", "blazar-db-manage", "--config-file", blazar, "upgrade", "head")
         nova = ("nova-manage", "--config-file", config["nova"])
         self.run("nova-api-db", *nova, "api_db", "sync")
         # Cells are told apart by templates: their secrets come from the settings of each start.
@@ -316,8 +319,9 @@ class Cloud:
             self.begin_hypervisor()
             hypervisor.keep_bridged(STATE, self.place.bridge)
         self.begin_nova()
-        if "heat" in self.apis:
-            self.begin_heat()
+        for api, name in (("heat", "heat-engine"), ("blazar", "blazar-manager")):
+            if api in self.apis:
+                self.begin_behind(api, name)
         for name in self.apis:
             self.wait_for_api(name)
         seed.content(self.place, self.check, _START_S)
@@ -364,6 +368,7 @@ def main() -> None:
     parser.add_argument("--broker", type=Path)
     parser.add_argument("--logs", type=Path, help="where the logs go if something fails")
     parser.add_argument("--heat", action="store_true", help="also serve stacks")
+    parser.add_argument("--leases", action="store_true", help="also serve leases of hypervisors")
     parser.add_argument("--bridge", default="", help="real guests, with their ports on this bridge")
     parser.add_argument("--make", action="store_true")
     given = parser.parse_args()
@@ -373,7 +378,8 @@ def main() -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2g,mode=0755", "tmpfs", "/run"], check=True)
     begin = time.monotonic()
     try:
-        cloud = Cloud(without=() if given.heat else ("heat",), bridge=given.bridge)
+        asked = {"heat": given.heat, "blazar": given.leases}
+        cloud = Cloud([name for name, wanted in asked.items() if not wanted], given.bridge)
         if given.make:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)

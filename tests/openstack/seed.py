@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import openstack
+from openstack.exceptions import SDKException
 
 from tests.openstack.settings import OUTSIDE, PHYSICAL, REGION, USERS, Place
 
@@ -17,6 +18,7 @@ _SERVICES = {
     "nova": "compute",
     "neutron": "network",
     "heat": "orchestration",
+    "blazar": "reservation",
 }
 
 
@@ -42,6 +44,15 @@ def _connected(place: Place) -> Any:
     return openstack.connect(**_auth(place, "admin"), region_name=REGION)
 
 
+def _list(identity: Any, place: Place, name: str) -> None:
+    """Put a service into the catalogue."""
+    kind = identity.create_service(name=name, type=_SERVICES[name])
+    for interface in ("public", "internal"):
+        identity.create_endpoint(
+            service_id=kind.id, interface=interface, url=place.url(name), region_id=REGION
+        )
+
+
 def users(place: Place) -> None:
     """Make the users of the services, and an ordinary user in a project."""
     identity = _connected(place).identity
@@ -53,16 +64,23 @@ def users(place: Place) -> None:
         user = identity.create_user(name=name, password=place.passwords[name], domain_id="default")
         for role in ("admin", "service"):
             identity.assign_project_role_to_user(service, user, roles[role])
-        kind = identity.create_service(name=name, type=_SERVICES[name])
-        for interface in ("public", "internal"):
-            identity.create_endpoint(
-                service_id=kind.id, interface=interface, url=place.url(name), region_id=REGION
-            )
+        if name != "blazar":
+            _list(identity, place, name)
     project = identity.create_project(name="hpc", domain_id="default")
     member = identity.create_user(
         name="member", password=place.passwords["member"], domain_id="default"
     )
     identity.assign_project_role_to_user(project, member, roles["member"])
+
+
+def _lease_out(cloud: Any, place: Place) -> None:
+    """Give all hypervisors to Blazar, and put it into the catalogue, where most clouds have none."""
+    _list(cloud.identity, place, "blazar")
+    cloud.compute.create_aggregate(name="freepool")
+    for host in place.hosts:
+        answer = cloud.session.post(f"{place.url('blazar')}/os-hosts", json={"name": host})
+        if answer.status_code != 201:
+            raise SDKException(f"Blazar does not take hypervisor {host}: {answer.text}")
 
 
 def content(place: Place, check: Callable[[], None], timeout_s: float) -> None:
@@ -74,6 +92,8 @@ def content(place: Place, check: Callable[[], None], timeout_s: float) -> None:
         if time.monotonic() > end:
             raise TimeoutError("Nova does not list its hypervisors")
         time.sleep(0.5)
+    if place.leases:
+        _lease_out(cloud, place)
     cloud.image.create_image(
         "hpc",
         data=b"no guest boots",

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tests.openstack.hypervisor import socket_of
 
@@ -30,7 +31,7 @@ PHYSICAL = "physnet1"
 OUTSIDE = "outside"
 """The physical network of floating addresses."""
 
-USERS = ("placement", "glance", "nova", "neutron", "heat")
+USERS = ("placement", "glance", "nova", "neutron", "heat", "blazar")
 """The services that log in at Keystone."""
 
 DATABASES = (
@@ -42,6 +43,7 @@ DATABASES = (
     "nova_cell0",
     "neutron",
     "heat",
+    "blazar",
 )
 
 MKISOFS = "mkisofs"
@@ -60,6 +62,8 @@ class Place:
     passwords: Mapping[str, str]
     bridge: str = ""
     """The bridge of real guests; "": the hypervisors are fakes."""
+    leases: bool = False
+    """Whether Blazar serves leases: servers without one then stay off its hypervisors."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -79,7 +83,7 @@ class Place:
         return f"rabbit://nearmetal:{self.passwords['broker']}@127.0.0.1:{self.ports['broker']}/"
 
     def url(self, service: str) -> str:
-        paths = {"keystone": "/v3", "nova": "/v2.1", "heat": "/v1/$(project_id)s"}
+        paths = {"keystone": "/v3", "nova": "/v2.1", "heat": "/v1/$(project_id)s", "blazar": "/v1"}
         path = paths.get(service, "")
         return f"http://127.0.0.1:{self.ports[service]}{path}"
 
@@ -156,7 +160,7 @@ class Place:
             "report_interval": 10,
         }
         address = {"domain": "0000", "bus": "01", "slot": "00", "function": ".*"}
-        filters = (
+        filters = [
             "ComputeFilter",
             "ComputeCapabilitiesFilter",
             "ImagePropertiesFilter",
@@ -164,7 +168,12 @@ class Place:
             "ServerGroupAffinityFilter",
             "PciPassthroughFilter",
             "NUMATopologyFilter",
-        )
+        ]
+        known = ["nova.scheduler.filters.all_filters"]
+        if self.leases:
+            filters += ["AggregateInstanceExtraSpecsFilter", "AggregateMultiTenancyIsolation"]
+            filters.append("BlazarFilter")
+            known.append("blazarnova.scheduler.filters.blazar_filter.BlazarFilter")
         return {
             **sections,
             **(self._guests(sections["DEFAULT"], host) if self.bridge else {}),
@@ -173,7 +182,10 @@ class Place:
             "database": {"connection": self.database("nova")},
             "conductor": {"workers": 1},
             "scheduler": {"workers": 1, "discover_hosts_in_cells_interval": 5},
-            "filter_scheduler": {"enabled_filters": ",".join(filters)},
+            "filter_scheduler": {
+                "enabled_filters": ",".join(filters),
+                "available_filters": known,
+            },
             "pci": {
                 "device_spec": json.dumps({"address": address, "physical_network": PHYSICAL}),
             },
@@ -253,12 +265,33 @@ class Place:
             "paste_deploy": {"api_paste_config": self.state / "heat" / "api-paste.ini"},
         }
 
+    def blazar(self) -> Sections:
+        sections = self._common("blazar")
+        address = urlsplit(self.url("keystone"))
+        sections["DEFAULT"] = {
+            **sections["DEFAULT"],
+            "host": "127.0.0.1",
+            "os_auth_host": address.hostname,
+            "os_auth_port": address.port,
+            "os_admin_username": "blazar",
+            "os_admin_password": self.passwords["blazar"],
+            "os_admin_project_name": "service",
+            "os_region_name": REGION,
+        }
+        return {
+            **sections,
+            "database": {"connection": self.database("blazar")},
+            "manager": {"plugins": "physical.host.plugin,virtual.instance.plugin"},
+        }
+
 
 def _write(path: Path, sections: Sections) -> None:
     lines: list[str] = []
     for name, values in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {value}".replace("%", "%%") for key, value in values.items()]
+        for key, value in values.items():
+            every = value if isinstance(value, list) else [value]
+            lines += [f"{key} = {one}".replace("%", "%%") for one in every]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -271,6 +304,7 @@ def write_settings(place: Place) -> None:
         "nova/nova.conf": place.nova(),
         "neutron/neutron.conf": place.neutron(),
         "heat/heat.conf": place.heat(),
+        "blazar/blazar.conf": place.blazar(),
         **{f"nova/{host}.conf": place.nova(host) for host in place.hosts},
     }
     for name, sections in every.items():

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,11 @@ import pytest
 import requests
 
 pytest.importorskip("openstack")
+
+from keystoneauth1 import access
+from keystoneauth1.identity.access import AccessInfoPlugin
+from keystoneauth1.session import Session
+from openstack.connection import Connection
 
 from nearmetal.cluster.backends.openstack.leases import Lease, LeasedRoom, Leases, read_lease
 from nearmetal.cluster.backends.openstack.session import CloudSession, accepted
@@ -56,8 +64,8 @@ class Service:
         self.answers, self.requests = [*answers], list[tuple[str, str, Any]]()
 
     def __getattr__(self, method: str) -> Any:
-        def ask(path: str, json: Any = None) -> requests.Response:
-            self.requests.append((method, path, json))
+        def ask(url: str, json: Any = None) -> requests.Response:
+            self.requests.append((method, url, json))
             return self.answers.pop(0)
 
         return ask
@@ -81,21 +89,21 @@ def test_a_cloud_without_the_service_offers_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "path"),
+    ("address", "url"),
     [
-        ("http://b/v1", "/leases"),
-        ("http://b/v1/", "/leases"),
-        ("http://b/reservation", "/v1/leases"),
+        ("http://b/v1", "http://b/v1/leases"),
+        ("http://b/v1/", "http://b/v1/leases"),
+        ("http://b/reservation", "http://b/reservation/v1/leases"),
     ],
 )
-def test_a_lease_is_asked_for_in_the_form_of_the_api(address: str, path: str) -> None:
+def test_version_1_is_asked_for_a_lease_in_its_form(address: str, url: str) -> None:
     service = Service(listed(), answer(201, {"lease": lease("PENDING")}), listed(lease()))
     found = leases(service, address).take(NAME, ROOM, 120, CLOCK)
     assert found == Lease(ID, "ACTIVE", FLAVOR)
     assert [request[:2] for request in service.requests] == [
-        ("get", path),
-        ("post", path),
-        ("get", path),
+        ("get", url),
+        ("post", url),
+        ("get", url),
     ]
     assert service.requests[1][2] == {
         "name": NAME,
@@ -123,29 +131,33 @@ def test_a_lease_of_an_interrupted_demo_is_used_again_for_the_whole_time(states:
     assert leases(service).take(NAME, ROOM, 120, CLOCK).status == "ACTIVE"
     *seen, last = service.requests
     assert {method for method, *_ in seen} == {"get"}
-    assert last == ("put", f"/leases/{ID}", {"end_date": "2026-01-03 01:30"})
+    assert last == ("put", f"http://blazar/v1/leases/{ID}", {"end_date": "2026-01-03 01:30"})
 
 
 @pytest.mark.parametrize(
-    ("together", "reason", "hint"),
+    ("together", "code", "reason", "hint"),
     [
-        (True, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
-        (True, "Not enough hosts available", "try later"),
-        (False, "affinity", "try later"),
+        (True, 400, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
+        (True, 400, "Not enough hosts available", "try later"),
+        (True, 500, "Not enough hosts available", "the hypervisors for leases may be full"),
+        (False, 400, "affinity", "try later"),
     ],
 )
-def test_a_refused_lease_has_a_remedy_that_fits(*, together: bool, reason: str, hint: str) -> None:
-    service = Service(listed(), answer(400, {"error_code": 400, "error_message": reason}))
+def test_a_refused_lease_has_a_remedy_that_fits(
+    *, together: bool, code: int, reason: str, hint: str
+) -> None:
+    service = Service(listed(), answer(code, {"error_code": code, "error_message": reason}))
     with pytest.raises(BackendError, match="making a lease") as caught:
         leases(service).take(NAME, replace(ROOM, together=together), 120, CLOCK)
     assert hint in caught.value.hint
+    assert type(caught.value) is BackendError
 
 
 @pytest.mark.parametrize("status", ["TERMINATED", "ERROR"])
 def test_a_lease_that_has_ended_is_replaced(status: str) -> None:
     service = Service(listed(lease(status)), answer(204), answer(201, {"lease": lease()}))
     leases(service).take(NAME, ROOM, 120, CLOCK)
-    assert service.requests[1][:2] == ("delete", f"/leases/{ID}")
+    assert service.requests[1][:2] == ("delete", f"http://blazar/v1/leases/{ID}")
     assert service.requests[2][0] == "post"
 
 
@@ -174,7 +186,7 @@ def test_a_lease_that_does_not_start_is_named(answers: list[requests.Response], 
 def test_only_leases_of_the_name_are_removed_and_a_lost_one_is_no_error() -> None:
     service = Service(listed(lease()), answer(404, {}))
     assert leases(service).remove(NAME) == 1
-    assert service.requests[1] == ("delete", f"/leases/{ID}", None)
+    assert service.requests[1] == ("delete", f"http://blazar/v1/leases/{ID}", None)
 
 
 @pytest.mark.parametrize(
@@ -206,3 +218,47 @@ def test_a_network_without_addresses_is_not_called_a_conflict() -> None:
     ):
         accepted(answer(409, document))
     assert caught.value.hint.startswith("the network has no free address")
+
+
+class Blazar(BaseHTTPRequestHandler):
+    """A service without leases. It lists its versions as Blazar 18 does."""
+
+    def do_GET(self) -> None:
+        host = f"http://{self.headers['Host']}"
+        states = {"v1": "CURRENT", "v2": "DEPRECATED"}
+        versions = [
+            {"id": f"{v}.0", "status": state, "links": [{"rel": "self", "href": f"{host}/{v}"}]}
+            for v, state in states.items()
+        ]
+        answers: dict[str, Any] = {"/v1/leases": {"leases": []}, "/v2/leases": []}
+        data = json.dumps(answers.get(self.path, {"versions": versions})).encode()
+        self.send_response(200 if self.path in answers else 300)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def blazar() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Blazar) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["", "/v1"])
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning", "ignore::DeprecationWarning")
+def test_version_1_is_asked_where_openstacksdk_would_ask_version_2(blazar: str, path: str) -> None:
+    endpoint = {"id": "e", "interface": "public", "region_id": "R", "url": blazar + path}
+    catalog = [{"id": "s", "type": "reservation", "name": "blazar", "endpoints": [endpoint]}]
+    body = {"token": {"methods": [], "expires_at": "2999-01-01T00:00:00Z", "catalog": catalog}}
+    auth = AccessInfoPlugin(access.create(body=body, auth_token="t"))
+    session = CloudSession("lab")
+    session.__dict__["sdk"] = Connection(session=Session(auth=auth), region_name="R")
+    assert Leases(session).find(NAME) == []

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import struct
@@ -19,7 +20,6 @@ from tests.system.need import lacking
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOLDER = CACHE / "cloud-image"
 PACKAGES = (
     "cloud-init",
     "grub-pc-bin",
@@ -35,7 +35,7 @@ PACKAGES = (
 SETUP = (
     'rm -f "$1"/etc/ssh/ssh_host_*; : >"$1/etc/machine-id"; '
     'chroot "$1" systemctl enable systemd-networkd; '
-    """echo 'datasource_list: [NoCloud, None]' >"$1/etc/cloud/cloud.cfg.d/90_ds.cfg\""""
+    """echo 'datasource_list: [NoCloud, ConfigDrive, None]' >"$1/etc/cloud/cloud.cfg.d/90_ds.cfg\""""
 )
 
 # A boot loader without a device to install it on: its image lies behind the first sector, which
@@ -49,6 +49,8 @@ linux /boot/vmlinuz root=/dev/vda1 rw console=ttyS0 net.ifnames=0
 initrd /boot/initrd.img
 boot
 """
+_CONTENT = "\n".join((*PACKAGES, SETUP, LOADER, MENU)).encode()
+FOLDER = CACHE / f"cloud-image-{hashlib.sha256(_CONTENT).hexdigest()[:12]}"
 SECTOR, BEGIN, SIZE = 512, 1 << 20, 2 << 30
 CODE = 440
 """Bytes of the first sector that are the boot loader's; the table of partitions follows."""

@@ -28,6 +28,7 @@ _STARTS = ("CREATING", "PENDING", "STARTING", "UPDATING")
 """States that become ACTIVE by themselves."""
 
 _LOOK_S, _START_S = 2.0, 300.0
+_FULL = "Not enough hosts available"
 _DATE = "%Y-%m-%d %H:%M"
 _LIST = "openstack reservation lease list"
 
@@ -122,8 +123,9 @@ class Leases:
             address = str(sdk.config.get_session_endpoint(_SERVICE)).rstrip("/")
             # Some catalogues have the version in the address.
             version = "" if address.endswith("/v1") else "/v1"
-            client = sdk.reservation
-            answer = getattr(client, method)(f"{version}/leases{path}", **body)
+            # With a path alone, openstacksdk asks version 2, which Blazar lists as well.
+            url = f"{address}{version}/leases{path}"
+            answer = getattr(sdk.reservation, method)(url, **body)
             if reason := _refusal(answer):
                 # openstacksdk does not look where Blazar gives the reason.
                 answer.reason = reason
@@ -159,7 +161,11 @@ class Leases:
         try:
             made = self._ask("making a lease", "post", json=body)
         except BackendError as error:
-            raise type(error)(error.message, error.hint or _remedy(error.message, room)) from error
+            remedy = _remedy(error.message, room)
+            if _FULL in error.message:
+                # Blazar answers as if it had failed (500).
+                raise BackendError(error.message, remedy) from error
+            raise type(error)(error.message, error.hint or remedy) from error
         with self._session.asking("reading a lease"):
             lease = read_lease(made["lease"])
         return self._started(name, lease)
