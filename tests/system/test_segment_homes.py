@@ -140,7 +140,9 @@ def check_switches(answer: dict[str, Any]) -> None:
         assert nr == (NR_MOVES if "n2" in pair else 0), switches
 
 
-@pytest.mark.parametrize("thread", ["off", "on"], ids=["PE", "MT"])
+@pytest.mark.parametrize(
+    "thread", ["off", pytest.param("on", marks=pytest.mark.full)], ids=["PE", "MT"]
+)
 def test_a_job_survives_every_change(
     homes: Cluster, thread: str, record_property: Callable[[str, object], None]
 ) -> None:

@@ -37,7 +37,7 @@ TRAFFIC = ("-n", "150000", "-s", "5", "-b", "5G")
 LONG_TRAFFIC = ("-n", "500000", "-s", "6", "-b", "16G")
 # A fast machine ends the traffic first, and a busy one has time for it after the moves.
 MOVES, MOVES_MIN, MOVES_S = 10, 3, 60.0
-UCX_TRAFFIC, STAYS_S = ("-n", "300000", "-s", "5", "-b", "6G"), 2.0
+UCX_TRAFFIC, STAYS_S = ("-n", "120000", "-s", "5", "-b", "3G"), 2.0
 
 
 def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
