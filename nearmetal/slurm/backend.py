@@ -155,6 +155,9 @@ def reclaim_ended(
                     ended.append(leak.job)
             except NearmetalError as fault:
                 stay.append((leak, fault))
+            except Exception as fault:  # noqa: BLE001 - no leak may hide those after it
+                words = f"job {leak.job}: {type(fault).__name__}: {fault}"
+                stay.append((leak, SlurmError(words, "run it again, and report this if it stays")))
     if drains:
         _drain(runner, stay)
     _raise([*(why for _, why in stay), *faults])

@@ -214,8 +214,9 @@ class ServerStore:
         try:
             with _at_most(self.most_s):
                 self._remove(one)
-        except (NearmetalError, OSError) as error:
-            fault = printable(" ".join(str(error).split()))[:_MAX_FAULT]
+        except Exception as error:  # noqa: BLE001 - a cloud may answer anything
+            kind = "" if isinstance(error, NearmetalError) else f"{type(error).__name__}: "
+            fault = printable(" ".join(f"{kind}{error}".split()))[:_MAX_FAULT]
             # A cloud that fails may hold a request, and answer it when it works again.
             self.keep(replace(one, fault=fault, ended=time.time()))
             return fault

@@ -394,7 +394,7 @@ static int go_into_machine(spank_t sp)
 	struct nm_spank_guest_task task = {.machine = machine,
 					   .cwd = directory,
 					   .extra = &environment,
-					   .boot_s = in_cloud ? 0 : NM_SPANK_BOOT_S,
+					   .in_cloud = in_cloud,
 					   .say = say_in_terminal};
 	int argc;
 

@@ -310,6 +310,19 @@ static void __attribute__((noreturn)) die_of(int signum)
 	_exit(128 + signum);
 }
 
+static const char *kind_of(const struct nm_spank_guest_task *task)
+{
+	return task->in_cloud ? "server" : "virtual machine";
+}
+
+/* Why there is no process of a machine any more; that of a server only stands for it. */
+static const char *why_dead(const struct nm_spank_guest_task *task, enum nm_spank_boot boot)
+{
+	if (task->in_cloud)
+		return "its keeper on this node was killed";
+	return boot == NM_SPANK_READY ? "it has ended" : "it ended during the boot";
+}
+
 static void wait_for_machine(const struct nm_spank_guest_task *task, const sigset_t *all)
 {
 	static const struct timespec pause = {.tv_nsec = LOOK_NS};
@@ -327,16 +340,13 @@ static void wait_for_machine(const struct nm_spank_guest_task *task, const sigse
 			return;
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		if (!alive)
-			nm_reason_set(&reason, "%s%s",
-				      boot == NM_SPANK_READY ? "it has ended" :
-							       "it ended during the boot",
-				      for_its_memory());
-		else if (boot == NM_SPANK_BOOTS && task->boot_s &&
-			 now.tv_sec - began.tv_sec > task->boot_s)
-			nm_reason_set(&reason, "not ready after %d s", task->boot_s);
+			nm_reason_set(&reason, "%s%s", why_dead(task, boot), for_its_memory());
+		else if (boot == NM_SPANK_BOOTS && !task->in_cloud &&
+			 now.tv_sec - began.tv_sec > NM_SPANK_BOOT_S)
+			nm_reason_set(&reason, "not ready after %d s", NM_SPANK_BOOT_S);
 		else if (boot != NM_SPANK_FAILED)
 			goto again;
-		say(task, "virtual machine %s does not run: %s", task->machine, reason.text);
+		say(task, "%s %s does not run: %s", kind_of(task), task->machine, reason.text);
 		say_tail(task, text, read_console(task->machine, text));
 		_exit(1);
 again:
@@ -516,14 +526,14 @@ void nm_spank_guest_run(const struct nm_spank_guest_task *task)
 	wait_for_machine(task, &all);
 	err = start_sessions(task, id, &script, &sessions);
 	if (err) {
-		say(task, "virtual machine %s does not accept the task: %s", task->machine,
+		say(task, "%s %s does not accept the task: %s", kind_of(task), task->machine,
 		    strerror(-err));
 		_exit(1);
 	}
 	status = stand_for_task(task->machine, &sessions, &all);
 	end_control(&sessions);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == SSH_FAILED && !is_alive(task->machine))
-		say(task, "virtual machine %s ended while the task ran%s", task->machine,
-		    for_its_memory());
+		say(task, "%s %s %s while the task ran%s", kind_of(task), task->machine,
+		    task->in_cloud ? "lost its keeper on this node" : "ended", for_its_memory());
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }

@@ -36,7 +36,7 @@ struct nm_spank_guest_task {
 	const char *cwd;
 	char **argv, **envp;
 	const struct nm_spank_environment *extra;
-	int boot_s;		       /* how long to wait for it; 0: until its launcher gives up */
+	bool in_cloud;		       /* it is a server; what makes it says when it gives up */
 	void (*say)(const char *line); /* where the user sees it */
 };
 

@@ -6,8 +6,9 @@
 It is process 1 of namespaces of its own, and all files are in a tmpfs there, so its end is the end
 of everything. It ends when its input ends, so not even SIGKILL of its parent leaves anything. The
 first line of its output is JSON: how to log in, or {"error": REASON}. A line `off` or `on` of its
-input switches a hypervisor of libvirt; a line of output follows. With --make, it makes DIR: the
-database with all tables and without secrets, from which later starts begin.
+input switches a hypervisor of libvirt, `kill NAME` or `start NAME` the API of a service; a line of
+output follows. With --make, it makes DIR: the database with all tables and without secrets, from
+which later starts begin.
 """
 
 from __future__ import annotations
@@ -208,6 +209,11 @@ class Cloud:
             else:
                 return
 
+    def kill_api(self, name: str) -> None:
+        """Kill an API amid its requests; later ones wait in its socket."""
+        with self.running.pop(name) as process:
+            process.kill()
+
     def begin_hypervisor(self) -> None:
         """Begin libvirtd, and wait until it listens."""
         self.start("libvirtd", hypervisor.daemon(STATE))
@@ -346,9 +352,13 @@ def _obey(cloud: Cloud, words: queue.Queue[str]) -> NoReturn:
     while True:
         cloud.check()
         with contextlib.suppress(queue.Empty):
-            word = words.get(timeout=1)
-            {"off": cloud.power_off, "on": cloud.power_on}[word]()
-            _say(done=word)
+            line = words.get(timeout=1)
+            word, _, name = line.partition(" ")
+            if name:
+                {"kill": cloud.kill_api, "start": cloud.begin_api}[word](name)
+            else:
+                {"off": cloud.power_off, "on": cloud.power_on}[word]()
+            _say(done=line)
 
 
 def _say(**words: object) -> None:

@@ -14,15 +14,16 @@ import pytest
 
 pytest.importorskip("openstack")
 
+from nearmetal.cluster.apply import Cluster
 from nearmetal.cluster.store import Store
 from nearmetal.core.errors import SlurmError
 from nearmetal.core.files import MAX_STATE
 from nearmetal.core.process import Command, Completed
 from nearmetal.slurm import cloud
-from nearmetal.slurm.backend import ThisNode, reclaim_ended
+from nearmetal.slurm.backend import OfJob, ThisNode, reclaim_ended
 from nearmetal.slurm.records import containers
-from nearmetal.slurm.servers import AGAIN_S, ServerStore
-from tests.python.test_slurm import Slurm, record
+from nearmetal.slurm.servers import AGAIN_S, JobServers, ServerStore
+from tests.python.test_slurm import Slurm, no_vfs, record
 from tests.python.test_slurm_servers import Site
 
 
@@ -143,6 +144,44 @@ def test_a_node_that_slurm_does_not_know_stops_nothing_else(site: Site) -> None:
         reclaim_ended(Renamed({}), site.node, drains=True)
     assert [left.job for left in site.store.every()] == [8]
     assert one.name not in "".join(site.files())
+
+
+def test_an_error_that_nobody_foresaw_stops_nothing_else(site: Site) -> None:
+    one, other = site.prepared(7, 1), site.prepared(8, 1)
+    for each in (one, other):
+        site.make(each)
+    shutil.rmtree(site.folder / "state")
+
+    def odd(asked: JobServers, root: Path) -> Cluster:
+        if asked.job == 7:
+            raise KeyError("addresses\x1b")
+        return site.opened(asked, root)
+
+    node = replace(site.node, store=ServerStore(site.root, odd))
+    with pytest.raises(SlurmError, match="stay in the cloud: KeyError: 'addresses"):
+        reclaim_ended(Slurm({}), node, drains=True)
+    (left,) = site.store.every()
+    assert (left.job, left.fault) == (7, r"KeyError: 'addresses\x1b'")
+    # The record says what it needs, and is no damaged one.
+    assert reclaim_ended(Slurm({}), site.node, drains=True) == (7,)
+    assert site.cloud.names() == []
+
+
+def test_an_error_of_one_container_stops_no_other_and_drains_its_node(tmp_path: Path) -> None:
+    class Odd(ThisNode):
+        def reclaim(self, job: int, *, only: OfJob | None = None) -> bool:
+            if job == 7:
+                raise ValueError("not a number")
+            return super().reclaim(job, only=only)
+
+    for job in (7, 8):
+        record(tmp_path, job, about='{"uid": 1000, "node": "n1"}')
+    slurm = Slurm({})
+    with pytest.raises(SlurmError, match=r"^job 7: ValueError: not a number$"):
+        reclaim_ended(slurm, Odd(tmp_path, no_vfs(tmp_path)), drains=True)
+    assert [one.job for one in containers(tmp_path)] == [7]
+    (drained,) = [words for words in slurm.asked if words[:2] == ("scontrol", "update")]
+    assert "Reason=nearmetal: job 7: ValueError: not a number" in drained
 
 
 def test_all_that_does_not_end_is_named(site: Site) -> None:

@@ -59,6 +59,19 @@ class RealCloud:
 
     def power(self, word: str) -> None:
         """Switch the hypervisor of real guests `off` or `on`."""
+        self._order(word)
+
+    @contextmanager
+    def without(self, name: str) -> Iterator[None]:
+        """Kill the API of a service, and start it again at the end of the block."""
+        self._order(f"kill {name}")
+        try:
+            yield
+        finally:
+            self._order(f"start {name}")
+
+    def _order(self, word: str) -> None:
+        """Have the process of the services do what a line of its input says."""
         process = self.process
         assert process is not None
         assert process.stdin is not None

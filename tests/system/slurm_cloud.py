@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
+import pytest
 import yaml
 
 from nearmetal.slurm import holder
@@ -45,6 +47,11 @@ def settle(site: SlurmSite, image: str, **words: object) -> None:
     path.write_text(SETTINGS.format(clouds=clouds, image=image, **words))
     plugin = etc / "nearmetal.toml"
     plugin.write_text(plugin.read_text().replace("[limits]\n", '[limits]\nservers = "8"\n', 1))
+    slurm = etc / "slurm.conf"
+    text = slurm.read_text()
+    # Epilogs remove servers.
+    slurm.write_text(text.replace("PrologEpilogTimeout=60", "PrologEpilogTimeout=300"))
+    site.ok("root", "scontrol", "reconfigure")
 
 
 @contextlib.contextmanager
@@ -134,6 +141,54 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             target.sendall(piece)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
+
+
+def holders(site: SlurmSite) -> list[int]:
+    """Processes 1 of containers, by their records; the site's own numbers."""
+    found = []
+    for path in [p for node in NODES for p in site.state(node).glob("job-*/holder")]:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found.append(int(path.read_text().split()[0]))
+    return found
+
+
+def keepers(site: SlurmSite) -> list[int]:
+    """Children of processes 1 that make servers, or stand for them."""
+    found = []
+    for pid in holders(site):
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{site.pid}/root/proc/{pid}/task/{pid}/children")
+            found += [int(one) for one in children.read_text().split()]
+    return found
+
+
+def reclaim(site: SlurmSite, node: str) -> None:
+    """Run the watchdog of a node until it succeeds; an API that has just started may fail it."""
+    for _ in range(3):
+        said = watchdog(site, node)
+        if not said:
+            return
+    pytest.fail(said)
+
+
+def watchdog(site: SlurmSite, node: str) -> str:
+    """Run the watchdog of a node once; returns why servers stay, or "". Nothing else may stay."""
+    words = ("env", f"SLURMD_NODENAME={node}", site.launcher, "slurm", "reclaim", "--ended")
+    # Some servers, and for each as long as the cloud may take.
+    done = site.on_node(node, *words, "--drain", within_s=600)
+    assert done.returncode == 0 or "stay in the cloud" in done.stderr, done.stderr
+    return done.stderr if done.returncode else ""
+
+
+def last_look(site: SlurmSite) -> None:
+    """Have the watchdogs look for what keepers asked for when they died, as if it were later."""
+    for path in on_record(site):
+        about = json.loads(path.read_text())
+        assert about["ended"], about
+        path.write_text(json.dumps(about | {"ended": about["ended"] - 1000}))
+    for node in NODES:
+        reclaim(site, node)
+    assert on_record(site) == []
 
 
 def on_record(site: SlurmSite) -> list[Path]:

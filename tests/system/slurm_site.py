@@ -211,7 +211,9 @@ class SlurmSite:
         """The last lines of every daemon."""
         return _logs(self.directory)
 
-    def on_node(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    def on_node(
+        self, node: str, *argv: str, within_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command as root in the namespaces of a node."""
         enter = ["nsenter", "-t", str(self.pids[node]), "-m", "-n", "-u", "-i", "-p", "--wdns=/"]
         return subprocess.run(
@@ -220,7 +222,7 @@ class SlurmSite:
             capture_output=True,
             text=True,
             env=self.environment("root"),
-            timeout=120,
+            timeout=within_s,
         )
 
     def state(self, node: str) -> Path:
