@@ -66,6 +66,20 @@ def test_a_vf_that_a_node_has_is_offered_again_and_no_other_adapter(tree: Tree) 
     assert other.pf == "0000:02:00.0"
 
 
+def test_a_held_vf_is_offered_whatever_became_of_its_link_and_to_nobody_else(tree: Tree) -> None:
+    """As `allocate` answers: a cable that was pulled takes no VF away, and `drain` is asked then."""
+    tree.pf("0000:02:00.0", "ens2", total=2)
+    for node in "ab":
+        host(tree).allocate(VfRequest(pf="ens1"), owner(node))
+    wishes = [Wish(owner(node), VfRequest()) for node in "cab"]
+    assert [offer.pf[5:7] for offer in host(tree).offers(wishes)] == ["02", "01", "01"]
+    state = tree.load()
+    state["links"]["ens1"]["cable"] = False
+    tree.save(state)
+    assert [offer.pf[5:7] for offer in host(tree).offers(wishes)] == ["02", "01", "01"]
+    assert host(tree).survey(wishes[1:2])[0].reasons == ("the owner already has it",)
+
+
 def test_the_fabric_is_the_link_and_on_infiniband_the_subnet(tmp_path: Path) -> None:
     tree = Tree(tmp_path / "root").make()
     tree.pf(name="ib0", kind=INFINIBAND, driver="mlx5_core", rdma="mlx5_0")
