@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
-from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits, Room
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, hostdev_xml, read_hostdevs
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
@@ -128,6 +128,35 @@ def test_a_move_whose_host_is_not_in_the_spec_is_named() -> None:
     spec, links = spec_of("hosts: [{name: h1, nodes: [{name: a}]}]"), SimpleNamespace(link=str)
     with pytest.raises(BackendError, match="host h2 is not in the spec"):
         site(spec, Observed(), hosts=links).settle(MOVE)
+
+
+def test_two_names_of_one_machine_are_no_two_hosts(link: Hypervisor) -> None:
+    """With two, a failed migration would end with the advice to end one of two equal copies."""
+    spec = hosts("{name: n1}", "")
+
+    def claim(*_: object) -> None:
+        raise BackendError("moves on")
+
+    links = SimpleNamespace(link=lambda _: link)
+    moves = site(spec, there(spec), hosts=links, claim=claim)
+    link.start(NAME, DOMAIN % (NAMESPACE, "x", "yes"))
+    both = SETTLEMENTS[link.presence(NAME), link.presence(NAME)]
+    assert both.at_source
+    assert both.at_destination
+    one, other = Room("", frozenset(), frozenset(), 0, {}, "4c4c"), spec.hosts[1].uri
+    moves.__dict__["_rooms"] = {host.uri: one for host in spec.hosts}
+    with pytest.raises(BackendError, match=rf"h1 and h2 are one machine: .*{re.escape(other)} has UUID 4c4c"):
+        moves.check([MOVE])
+    moves.__dict__["_rooms"][other] = replace(one, host="4c4d")
+    with pytest.raises(BackendError, match="moves on"):
+        moves.check([MOVE])
+
+
+def test_a_hypervisor_says_which_computer_it_is_on() -> None:
+    text = "<capabilities><host><uuid>4c4c</uuid></host></capabilities>"
+    memory = {"free": 1, "buffers": 1, "cached": 2}
+    api = SimpleNamespace(getCapabilities=lambda: text, getMemoryStats=lambda _: memory)
+    assert hypervisor("test:///x", api).room() == Room("", frozenset(), frozenset(), 4096, {}, "4c4c")
 
 
 @pytest.mark.parametrize("segment", ["{}", "{device: ivshmem}", "{parts: 4}"])

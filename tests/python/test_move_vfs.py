@@ -32,10 +32,11 @@ from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind, Observed, Resource
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vf import GrantedVf, Ledger, Owner, VfHost
+from nearmetal.host.vf.distant import DistantVfHost
 from nearmetal.host.vf.model import INFINIBAND
 from nearmetal.host.vf.request import VfRequest
 from nearmetal.image.seed import SeedInterface
-from tests.python.distant import another
+from tests.python.distant import another, completed
 from tests.python.seeds import seed_data
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.python.test_libvirt_machine import spec_of
@@ -455,6 +456,24 @@ def test_a_host_whose_vfs_are_in_use_is_refused_with_their_users(
     assert "host h2: it has no VF for the machine: host h2: " not in reason
     assert "its 2 VFs are in use" in reason
     assert "node n3 of cluster c" in reason
+
+
+def test_a_host_that_cannot_be_asked_about_vfs_refuses_only_machines_that_need_one_there(
+    fresh: Callable[[], World],
+) -> None:
+    """A machine that has none, or that goes elsewhere, is moved all the same."""
+    world = fresh()
+    silent = DistantVfHost("h2", lambda argv, _: completed(argv, 127))
+    real = world.vfs
+    world.vfs = lambda name, uri="": (  # type: ignore[method-assign]
+        NodeVfs("c", "/state", silent) if name == "h2" else real(name, uri)
+    )
+    (reason,) = why(world)
+    assert reason.startswith("host h2: it has no VF for the machine: host h2: its VFs are given out")
+    world.vfs = lambda name, uri="": (  # type: ignore[method-assign]
+        NodeVfs("c", "/state", silent) if name == "h1" else real(name, uri)
+    )
+    assert "the machine has a VF of which nothing is known: host h2: its VFs" in why(world)[0]
 
 
 def test_another_fabric_is_refused(fresh: Callable[[], World]) -> None:

@@ -96,13 +96,17 @@ class About:
 
 @dataclass(frozen=True)
 class Room:
-    """What a hypervisor has for another machine. Sizes in bytes; `hugepages`: free ones by size."""
+    """What a hypervisor has for another machine. Sizes in bytes; `hugepages`: free ones by size.
+
+    `host`: libvirt's UUID of the computer; "" if it has none.
+    """
 
     cpu: str
     features: frozenset[str]
     machine_types: frozenset[str]
     memory: int
     hugepages: dict[int, int]
+    host: str = ""
 
 
 def read_cpu(capabilities: ET.Element) -> tuple[str, frozenset[str]]:
@@ -369,7 +373,8 @@ class Hypervisor:
             cells = self._link.getFreePages(sizes, 0, nr_cells) if sizes else {}
         free = sum(memory.get(word, 0) for word in ("free", "buffers", "cached"))
         huge = {size << 10: sum(cell.get(size, 0) for cell in cells.values()) for size in sizes}
-        return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, huge)
+        types, uuid = read_machine_types(capabilities), capabilities.findtext("host/uuid") or ""
+        return Room(*read_cpu(capabilities), types, free << 10, huge, uuid)
 
     def presence(self, name: str) -> Presence:
         """Return the state of a domain. One that a user or a fault has paused counts as running."""

@@ -118,7 +118,7 @@ class LibvirtMoves:
         return self.parts.vfs(host, self._host(host).uri)
 
     @cached_property
-    def _needs(self) -> Mapping[str, FabricNeed]:
+    def _needs(self) -> tuple[Mapping[str, FabricNeed], Mapping[str, str]]:
         return fabric_needs(self._vfs, self._running())
 
     def _domain(self, node: str) -> str:
@@ -171,9 +171,9 @@ class LibvirtMoves:
             device=node.device if near else "",
             part=(self._segment(node.host).part_size or 0) if near else 0,
             segment=self._segment_size(node.host) if near else 0,
-            vf=self._needs.get(name),
+            vf=self._needs[0].get(name),
             networks=frozenset({self._network_name}),
-            pinned_to_host=tuple(self._pinned(node)),
+            pinned_to_host=tuple(self._pinned(name, node)),
             group=node.host if near else "",
         )
 
@@ -184,7 +184,9 @@ class LibvirtMoves:
     def _network_name(self) -> str:
         return f"{self.parts.spec.network.bridge} with {self.parts.spec.network.subnet}"
 
-    def _pinned(self, node: VirtualNode) -> Iterator[str]:
+    def _pinned(self, name: str, node: VirtualNode) -> Iterator[str]:
+        if name in self._needs[1]:
+            yield f"a VF of which nothing is known: {self._needs[1][name]}"
         if node.files == "9p":
             yield (
                 "a directory of its host by 9p (with `directory:` in the spec of its host, nodes "
@@ -256,6 +258,15 @@ class LibvirtMoves:
                 raise BackendError(
                     f"hosts {source.name} and {target.name} have one hypervisor: {source.uri}",
                     "a machine moves between two hypervisors",
+                )
+            same = self._rooms[source.uri].host
+            if same and same == self._rooms[target.uri].host:
+                # Both would say that the machine runs there, and libvirt refuses such a migration.
+                raise BackendError(
+                    f"hosts {source.name} and {target.name} are one machine: libvirt at "
+                    f"{source.uri} and at {target.uri} has UUID {same}",
+                    "a machine moves between two hypervisors; if these are two that have one UUID, "
+                    "set host_uuid in their libvirtd.conf",
                 )
             self._uri(target)
             self.parts.claim(self._link(target.uri), self._domain(move.node))

@@ -136,18 +136,27 @@ def _fabric_need(request: VfRequest, offer: VfOffer) -> FabricNeed:
     return FabricNeed(offer.fabric, int(request.pkey, 16) if request.pkey else 0)
 
 
+def _asked(there: NodeVfs, wishes: Mapping[str, VfRequest]) -> dict[str, VfOffer]:
+    """Return the offers; a host that cannot be asked has its error as each problem."""
+    try:
+        return there.offers(wishes)
+    except NearmetalError as error:
+        return dict.fromkeys(wishes, VfOffer(problem=error.message, hint=error.hint))
+
+
 def fabric_needs(
     vfs_at: Callable[[str], NodeVfs], nodes: Mapping[str, VirtualNode]
-) -> dict[str, FabricNeed]:
-    """Return what the VF of each running node is connected to; nothing for nodes without one."""
-    found = {}
+) -> tuple[dict[str, FabricNeed], dict[str, str]]:
+    """Return what the VF of each running node that has one is connected to, or why none knows."""
+    found, unknown = {}, {}
     for host in sorted({node.host for node in nodes.values() if node.vf is not None}):
         held = {name: n.vf for name, n in nodes.items() if n.vf is not None and n.host == host}
-        for name, offer in vfs_at(host).offers(held).items():
+        for name, offer in _asked(vfs_at(host), held).items():
             if offer.problem:
-                raise BackendError(f"node {name}: {offer.problem}", offer.hint)
-            found[name] = _fabric_need(held[name], offer)
-    return found
+                unknown[name] = offer.problem
+            else:
+                found[name] = _fabric_need(held[name], offer)
+    return found, unknown
 
 
 def vfs_for(
@@ -163,7 +172,7 @@ def vfs_for(
             # The owner in the ledger would be the same.
             refused[name] = f"it is on the machine of host {nodes[name].host}"
             del asked[name]
-    offers = there.offers(asked)
+    offers = _asked(there, asked)
     refused |= {name: offer.problem for name, offer in offers.items() if offer.problem}
     free = (_fabric_need(asked[n], offer) for n, offer in offers.items() if not offer.problem)
     return tuple(free), refused
