@@ -179,9 +179,19 @@ def vfs_for(
 
 
 def seed_interface(vf: GrantedVf) -> SeedInterface | None:
-    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself."""
+    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself.
+
+    Raises BackendError for facts that no seed can name: another machine may have sent them.
+    """
     settings = vf.settings
     if settings.mac is None:
         return None
-    seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
-    return SeedInterface(mac=settings.mac, vf=seed)
+    try:
+        seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
+        return SeedInterface(mac=settings.mac, vf=seed)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg'].partition('|')[0]}"
+        raise BackendError(
+            f"VF {vf.address} of adapter {vf.pf} cannot be told to a guest: {what}"
+        ) from error
