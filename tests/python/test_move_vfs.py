@@ -464,15 +464,17 @@ def test_a_host_that_cannot_be_asked_about_vfs_refuses_only_machines_that_need_o
     """A machine that has none, or that goes elsewhere, is moved all the same."""
     world = fresh()
     silent = DistantVfHost("h2", lambda argv, _: completed(argv, 127))
-    real = world.vfs
-    world.vfs = lambda name, uri="": (  # type: ignore[method-assign]
-        NodeVfs("c", "/state", silent) if name == "h2" else real(name, uri)
-    )
+    real, mute = world.vfs, "h2"
+
+    def vfs(name: str, _: str = "") -> NodeVfs:
+        return NodeVfs("c", "/state", silent) if name == mute else real(name)
+
+    world.vfs = vfs  # type: ignore[method-assign]
     (reason,) = why(world)
-    assert reason.startswith("host h2: it has no VF for the machine: host h2: its VFs are given out")
-    world.vfs = lambda name, uri="": (  # type: ignore[method-assign]
-        NodeVfs("c", "/state", silent) if name == "h1" else real(name, uri)
+    assert reason.startswith(
+        "host h2: it has no VF for the machine: host h2: its VFs are given out"
     )
+    mute = "h1"
     assert "the machine has a VF of which nothing is known: host h2: its VFs" in why(world)[0]
 
 

@@ -401,7 +401,9 @@ class LibvirtMoves:
         self.parts.boot(shell)
 
     def _quiesce(self, move: Move) -> None:
-        if self._source_item(move).of(VirtualNode).device != NONE:
+        node = self._source_item(move).of(VirtualNode)
+        # The guest also remembers the addresses of its VF.
+        if node.device != NONE or node.vf is not None:
             limit = round(self.options.leave_s)
             what = "its processes do not leave the segment"
             argv = ["nearmetal-guest", "leave", str(limit)]
