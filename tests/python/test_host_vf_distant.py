@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,12 @@ def test_a_machine_without_nearmetal_and_one_that_fails_are_named() -> None:
         says(b"", 127, b"sh: nearmetal: not found").release(owner("a"))
     with pytest.raises(HostError, match=r"fails: ssh: no route$"):
         says(b"", 255, b"ssh: no route").release(owner("a"))
+
+
+def test_a_machine_that_does_not_answer_in_time_is_named_with_the_time() -> None:
+    late = replace(completed(["ssh"], -15), timed_out=True, seconds=420.1)
+    with pytest.raises(HostError, match=r"host h2: no answer of `nearmetal .*` in 420 s$"):
+        DistantVfHost("h2", lambda *_: late).release(owner("a"))
 
 
 def test_a_question_of_another_release_is_answered_with_an_error(tree: Tree) -> None:

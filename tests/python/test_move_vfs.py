@@ -118,6 +118,9 @@ class Link:
     presence_now: Presence
     devices: set[str]
     mark: OwnerMark | None = None
+    late: bool = False
+    """The guest lets devices go only after the time for that."""
+    broken: bool = False
 
     def presence(self, _: str) -> Presence:
         return self.presence_now
@@ -125,8 +128,9 @@ class Link:
     def mark_of(self, _: str) -> OwnerMark | None:
         return self.mark
 
-    def plug(self, _: str, views: Sequence[object]) -> None:
+    def plug(self, _: str, views: Sequence[object]) -> bool:
         assert not views
+        return False
 
     def unplug(self, _: str, views: Sequence[object]) -> None:
         assert not views
@@ -135,13 +139,19 @@ class Link:
         self.step()
         assert self.presence_now is RUNNING
 
-    def attach(self, _: str, address: str) -> None:
+    def attach(self, _: str, address: str) -> bool:
         self._alive()
+        if self.broken:
+            raise BackendError("no slot for it")
+        missing = address not in self.devices
         self.devices.add(address)
         self.step()
+        return missing
 
     def detach(self, _: str, address: str) -> None:
         self._alive()
+        if self.late:
+            raise BackendError(f"the guest does not let {address} go in 30 s")
         self.devices.discard(address)
         self.step()
 
@@ -188,6 +198,10 @@ class World:
     seeds: list[SeedInterface | None] = field(default_factory=list)
     step: Steps = field(default_factory=Steps)
     stuck: MoveAction | None = None
+    gone: bool = False
+    """A guest that lets its VF go says, when it is to return, that it has none."""
+    no_slot: bool = False
+    """That VF cannot be plugged in again."""
 
     def __post_init__(self) -> None:
         for name in ("h1", "h2"):
@@ -236,6 +250,16 @@ class World:
         nothing = lambda *_: self.step()  # noqa: E731 - four times the same
         return SimpleNamespace(prepare=nothing, write=nothing, own=lambda *_: None, remove=nothing)
 
+    def _guest(self, _: str, __: str, argv: Sequence[str], *___: object, **____: object) -> None:
+        self.step()
+        for link in self.links.values():
+            if link.late and "return" in argv:
+                link.late = False
+                link.devices.clear()
+                link.broken = self.no_slot
+                if self.gone:
+                    raise BackendError("no network interface has the address")
+
     def moves(self) -> Moves:
         """A new command."""
         uris = {host.uri: self.links[host.name] for host in self.spec.hosts}
@@ -246,7 +270,7 @@ class World:
             owner=lambda _: "",
             place=lambda name: f"/{name}",
         )
-        answer = SimpleNamespace(check=lambda *_, **__: self.step())
+        answer = SimpleNamespace(check=self._guest)
         parts = MoveParts(
             spec=self.spec,
             records=self.records,
@@ -418,6 +442,33 @@ def test_a_move_that_is_given_up_and_made_again_takes_a_vf_again(
     assert world.is_whole() == "h1"
     assert Mover(moves, pause_s=0).move(MOVE).moved
     assert world.is_whole() == "h2"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_vf_that_the_guest_lets_go_too_late_is_plugged_in_again(
+    fresh: Callable[[], World], gone: bool
+) -> None:
+    """Nothing takes back what the guest was asked, and on the way back it still had the VF."""
+    world = fresh()
+    world.links["h1"].late, world.gone = True, gone
+    report = world.move()
+    assert not report.moved
+    assert "does not let" in report.reason
+    assert world.is_whole() == "h1"
+    # The guest sets up the one that it has in the end.
+    assert world.seeds[-1] is not None
+
+
+def test_a_vf_that_went_too_late_and_cannot_be_plugged_in_is_named(
+    fresh: Callable[[], World],
+) -> None:
+    world = fresh()
+    world.links["h1"].late = world.no_slot = True
+    report = world.move()
+    assert not report.moved
+    assert report.notes[-1] == "node n1 has lost a device on host h1: no slot for it"
+    assert world.is_whole(near=False) == "h1"
+    assert world.seeds[-1] is None
 
 
 # Before anything moves

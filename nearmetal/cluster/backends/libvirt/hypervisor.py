@@ -507,15 +507,18 @@ class Hypervisor:
     def _named(self, domain: Any, path: str) -> set[str]:
         return {str(item["name"]) for item in self._monitor(domain, "qom-list", path=path)}
 
-    def plug(self, name: str, views: Sequence[SegmentView]) -> None:
-        """Give a running domain the views that it does not have."""
+    def plug(self, name: str, views: Sequence[SegmentView]) -> bool:
+        """Give a running domain the views that it does not have; returns whether one was missing."""
         with self._asking(f"cannot find {name}"):
             domain = self._link.lookupByName(name)
+        missing = False
         for view in views:
             if view.memory["id"] not in self._named(domain, _OBJECTS):
                 self._monitor(domain, "object-add", **view.memory)
             if view.device["id"] not in self._named(domain, _DEVICES):
                 self._monitor(domain, "device_add", **view.device)
+                missing = True
+        return missing
 
     def unplug(self, name: str, views: Sequence[SegmentView], limit_s: float = 30.0) -> None:
         """Take the views from a running domain whose guest lets them go."""
@@ -535,12 +538,14 @@ class Hypervisor:
             if view.memory["id"] in self._named(domain, _OBJECTS):
                 self._monitor(domain, "object-del", id=view.memory["id"])
 
-    def attach(self, name: str, address: str) -> None:
-        """Give a running domain a PCI device of its host; no error if it has it."""
+    def attach(self, name: str, address: str) -> bool:
+        """Give a running domain a PCI device of its host; returns False if it has it."""
         with self._asking(f"cannot give {address} to {name}"):
             domain = self._link.lookupByName(name)
-            if address not in read_hostdevs(domain.XMLDesc(0)):
-                domain.attachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+            if address in read_hostdevs(domain.XMLDesc(0)):
+                return False
+            domain.attachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+            return True
 
     def detach(self, name: str, address: str, limit_s: float = 30.0) -> None:
         """Take a PCI device of its host from a running domain whose guest lets it go."""

@@ -379,13 +379,12 @@ class LibvirtMoves:
         granted = self._vf(move, item, host) if move.near else None
         return None if granted is None else seed_interface(granted)
 
-    def _plug(self, move: Move, item: Resource, host: str) -> None:
-        """Give the machine its devices at the host where it runs."""
+    def _plug(self, move: Move, item: Resource, host: str) -> bool:
+        """Give the machine its devices at the host where it runs; returns whether one was missing."""
         link, domain = self._link(item.of(VirtualNode).uri), self._domain(move.node)
-        link.plug(domain, self._views(item, host))
+        missing = link.plug(domain, self._views(item, host))
         granted = self._vf(move, item, host)
-        if granted is not None:
-            link.attach(domain, granted.address)
+        return (granted is not None and link.attach(domain, granted.address)) or missing
 
     def _views(self, item: Resource, host: str) -> list[SegmentView]:
         segment = build.segment_of(item.of(VirtualNode), self._site(host))
@@ -486,7 +485,16 @@ class LibvirtMoves:
         self._plug(move, self._source_item(move), move.source)
 
     def _reopen(self, move: Move) -> str:
-        return self._back(move, self._source_item(move), move.source)
+        item = self._source_item(move)
+        remark = self._back(move, item, move.source)
+        # A guest may let a device go after the time for that. Nothing takes the request back, so
+        # the device counted as plugged in.
+        try:
+            missing = move.near and self._plug(move, item, move.source)
+        except BackendError as error:
+            self._back(move.model_copy(update={"near": False}), item, move.source)
+            return f"node {move.node} has lost a device on host {move.source}: {error.message}"
+        return self._back(move, item, move.source) if missing else remark
 
     def _remove(self, host: str, move: Move) -> None:
         record = self.parts.records.read(Key(Kind.NODE, move.node))
