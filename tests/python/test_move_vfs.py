@@ -22,8 +22,8 @@ from nearmetal.cluster.backends.libvirt.machine import OwnerMark
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.records import Records
 from nearmetal.cluster.backends.libvirt.values import VirtualNode
-from nearmetal.cluster.backends.libvirt.vfs import NodeVfs
-from nearmetal.cluster.move.checks import refusals
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, vfs_for
+from nearmetal.cluster.move.checks import FabricNeed, refusals
 from nearmetal.cluster.move.engine import Mover, MoveReport
 from nearmetal.cluster.move.phases import MoveAction, Presence
 from nearmetal.cluster.move.record import Move
@@ -51,6 +51,7 @@ MOVE = Move(node="n1", source="h1", target="h2")
 NODE = Key(Kind.NODE, "n1")
 ABSENT, RUNNING, PAUSED = Presence.ABSENT, Presence.RUNNING, Presence.PAUSED
 REQUEST = VfRequest(vlan=7)
+NAMES = "n0", "n1"
 SEED = json.dumps(seed_data())
 
 
@@ -474,7 +475,7 @@ def test_a_vf_that_went_too_late_and_cannot_be_plugged_in_is_named(
 # Before anything moves
 
 
-def why(world: World) -> list[str]:
+def why(world: World, node: str = "n1") -> list[str]:
     moves = world.moves()
     none = SimpleNamespace(device="none", parts=0, part_size=None)
     moves._segment = lambda _: cast("Any", none)  # type: ignore[method-assign,assignment]
@@ -486,7 +487,7 @@ def why(world: World) -> list[str]:
         link.live_xml = lambda _: live  # type: ignore[attr-defined]
     return [
         reason
-        for reason in refusals(moves.machines()["n1"], moves.targets()["h2"])
+        for reason in refusals(moves.machines()[node], moves.targets()["h2"])
         if "VF" in reason or "virtual function" in reason
     ]
 
@@ -527,6 +528,29 @@ def test_a_host_that_cannot_be_asked_about_vfs_refuses_only_machines_that_need_o
     )
     mute = "h1"
     assert "the machine has a VF of which nothing is known: host h2: its VFs" in why(world)[0]
+
+
+def test_machines_that_stay_take_no_vf_from_one_that_moves(fresh: Callable[[], World]) -> None:
+    """Both could have the last free VF of h2; which of them moves is asked only later."""
+    world = fresh()
+    other = replace(world.items[NODE], key=Key(Kind.NODE, "n0"))
+    world.items = {other.key: other, **world.items}
+    world.spec = spec_of(
+        "network: {bridge: br0}\nhosts:\n  - {name: h1, directory: /h1, nodes: "
+        "[{name: n0, vf: {vlan: 7}}, {name: n1, vf: {vlan: 7}}]}\n"
+        "  - {name: h2, uri: 'qemu+ssh://root@h2/system', nodes: []}\n"
+    )
+    world.host("h1").allocate(REQUEST, world.owner("n0"))
+    assert why(world) == []
+    assert why(world, "n0") == []
+    nodes = {name: cast("VirtualNode", world.items[Key(Kind.NODE, name)].values) for name in NAMES}
+    assert vfs_for(world.vfs, "h2", nodes) == ((FabricNeed("Ethernet"),), {})
+    # Requests that differ are asked about apart.
+    keyed = {"vf": VfRequest(pkey="0x8012")}
+    nodes["n0"] = nodes["n0"].model_copy(update=keyed)
+    free, refused = vfs_for(world.vfs, "h2", nodes)
+    assert free == (FabricNeed("Ethernet"),)
+    assert "partition keys are InfiniBand's" in refused["n0"]
 
 
 def test_another_fabric_is_refused(fresh: Callable[[], World]) -> None:

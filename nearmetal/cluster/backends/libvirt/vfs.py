@@ -172,10 +172,24 @@ def vfs_for(
             # The owner in the ledger would be the same.
             refused[name] = f"it is on the machine of host {nodes[name].host}"
             del asked[name]
-    offers = _asked(there, asked)
-    refused |= {name: offer.problem for name, offer in offers.items() if offer.problem}
-    free = (_fabric_need(asked[n], offer) for n, offer in offers.items() if not offer.problem)
+    free: list[FabricNeed] = []
+    for alike in _alike(asked):
+        offers = _asked(there, alike)
+        problems = {name: offer.problem for name, offer in offers.items() if offer.problem}
+        free += (_fabric_need(asked[n], o) for n, o in offers.items() if n not in problems)
+        # Which of them move is not known yet, and any of them could have the VF of another one.
+        refused |= problems if len(problems) == len(alike) else {}
     return tuple(free), refused
+
+
+def _alike(asked: Mapping[str, VfRequest]) -> Iterator[dict[str, VfRequest]]:
+    """Return the requests by groups to which every VF means the same."""
+    groups: dict[str, dict[str, VfRequest]] = {}
+    for name, request in asked.items():
+        values = {"guid": "derived", "vlan": request.vlan and 1, "rate": request.rate and 1}
+        key = request.model_copy(update=values).model_dump_json()
+        groups.setdefault(key, {})[name] = request
+    yield from groups.values()
 
 
 def seed_interface(vf: GrantedVf) -> SeedInterface | None:
