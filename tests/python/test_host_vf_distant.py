@@ -79,6 +79,9 @@ def test_a_held_vf_is_offered_whatever_became_of_its_link_and_to_nobody_else(tre
     tree.save(state)
     assert [offer.pf[5:7] for offer in host(tree).offers(wishes)] == ["02", "01", "01"]
     assert host(tree).survey(wishes[1:2])[0].reasons == ("the owner already has it",)
+    held = host(tree).ledger.read().of(owner("a"))
+    assert held is not None
+    assert host(tree).allocate(VfRequest(), owner("a")).address == held.vf
 
 
 def test_the_fabric_is_the_link_and_on_infiniband_the_subnet(tmp_path: Path) -> None:

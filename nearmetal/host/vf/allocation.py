@@ -314,8 +314,10 @@ class VfHost:
         pf, vf = self._found(machine, claim)
         wanted = wish.settings(pf)
         configure = configure_host_vf if claim.use == "host" else configure_vf
-        steps = prepare_pf(machine, pf, 0, book.pfs[pf.address].before, claim.use)
-        known = assuming(vf, claim.wanted) if claim.stage == "held" else vf
+        held, before = claim.stage == "held", book.pfs[pf.address].before
+        # A machine that has its VF is moved away although the cable was pulled.
+        steps = prepare_pf(machine, pf, 0, before, claim.use, linked=not held)
+        known = assuming(vf, claim.wanted) if held else vf
         steps += configure(pf, known, wanted)
         if steps:
             self._run(steps, _UP)
