@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -167,3 +168,79 @@ def test_a_bad_seed_changes_nothing(guest: Guest) -> None:
     assert "the new seed is no JSON document; nothing was changed" in done.stderr
     assert (guest.folder / "seed.json").read_text() == before
     assert guest.has_segment
+
+
+MAC = "02:00:00:00:00:99"
+MOVED = f"""
+mount -t sysfs sys /sys
+plug() {{ ip link add "$1" address {MAC} type veth peer name "p$1" && ip link set "p$1" up; }}
+unit() {{ sh ./nearmetal-guest "$@" <vf.json; }}
+plug vf0
+unit return
+ip link set vf0 mtu 1400
+ip address add 10.9.0.5/24 brd + dev vf0
+ip address add 10.9.0.6/32 label vf0:a dev vf0
+ip address add 10.7.0.1 peer 10.7.0.2 dev vf0
+ip address add 10.6.0.1/24 noprefixroute dev vf0
+ip address add 10.5.0.1/24 dev vf0 valid_lft 100 preferred_lft 90
+ip address add fd00::5/64 nodad dev vf0
+ip route add 10.4.0.0/16 dev vf0
+ip route add default via 10.4.0.1 dev vf0 metric 50
+ip route add 10.8.0.0/16 via 10.9.0.1 dev vf0 table 100
+ip -6 route add default dev vf0 metric 7
+ip -6 route add fd01::/64 via fd00::1 dev vf0
+shown() {{
+    ip -o address show dev "$1" permanent; ip -o -4 route show table all dev "$1"
+    ip -o -6 route show table all dev "$1"; cat "/sys/class/net/$1/mtu"
+}}
+shown vf0 >before
+unit leave
+ip link delete vf0
+plug new0
+CHANGE
+unit return
+shown new0 >after
+"""
+
+
+def moved(guest: Guest, change: str = "") -> tuple[list[str], list[str]]:
+    """What `ip` says of the VF before the move, and of the one at the other host."""
+    (guest.folder / "vf.json").write_text(with_vf(MAC))
+    subprocess.run(
+        ["unshare", "-n", "-m", "sh", "-c", MOVED.replace("CHANGE", change)],
+        cwd=guest.folder,
+        check=True,
+        timeout=120,
+    )
+    # Its number and its label are new.
+    plain = re.compile(r"^\d+: \w+ +|vf0(:a)?\\|new0\\|tentative |linkdown ", re.MULTILINE)
+    one, two = (
+        plain.sub("", (guest.folder / name).read_text()).splitlines()
+        for name in ("before", "after")
+    )
+    return one, two
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network devices need root")
+
+
+@needs_root
+def test_the_vf_of_the_new_host_has_what_users_gave_the_old_one(guest: Guest) -> None:
+    """Addresses, routes of all tables and the MTU; what has a lifetime its giver gives again."""
+    before, after = moved(guest)
+    lost = [line for line in before if line not in after]
+    assert lost
+    assert all("10.5.0" in line for line in lost), lost
+    assert len([line for line in after if "inet " in line]) == 4
+    assert after[-1] == "1400"
+    assert not list((guest.folder / "run").glob("vf.*"))
+
+
+@needs_root
+def test_what_the_new_vf_cannot_have_is_said_and_the_rest_is_set(guest: Guest) -> None:
+    (guest.folder / "console").touch()
+    _, after = moved(guest, f"sed -i 's/mtu 1400/mtu 99999/' run/vf.{MAC}")
+    assert any("fd01::/64 via fd00::1" in line for line in after)
+    assert after[-1] == "1500"
+    words = f"warning vm1: interface new0 ({MAC}): not all is as it was: "
+    assert words in (guest.folder / "console").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,23 @@ def test_a_vf_that_a_node_has_is_offered_again_and_no_other_adapter(tree: Tree) 
     assert offer.pf == "0000:01:00.0"
     (other,) = host(tree).offers([Wish(owner("a"), VfRequest(pf="ens2"))])
     assert other.pf == "0000:02:00.0"
+
+
+def test_a_held_vf_is_offered_whatever_became_of_its_link_and_to_nobody_else(tree: Tree) -> None:
+    """As `allocate` answers: a cable that was pulled takes no VF away, and `drain` is asked then."""
+    tree.pf("0000:02:00.0", "ens2", total=2)
+    for node in "ab":
+        host(tree).allocate(VfRequest(pf="ens1"), owner(node))
+    wishes = [Wish(owner(node), VfRequest()) for node in "cab"]
+    assert [offer.pf[5:7] for offer in host(tree).offers(wishes)] == ["02", "01", "01"]
+    state = tree.load()
+    state["links"]["ens1"]["cable"] = False
+    tree.save(state)
+    assert [offer.pf[5:7] for offer in host(tree).offers(wishes)] == ["02", "01", "01"]
+    assert host(tree).survey(wishes[1:2])[0].reasons == ("the owner already has it",)
+    held = host(tree).ledger.read().of(owner("a"))
+    assert held is not None
+    assert host(tree).allocate(VfRequest(), owner("a")).address == held.vf
 
 
 def test_the_fabric_is_the_link_and_on_infiniband_the_subnet(tmp_path: Path) -> None:
@@ -149,6 +167,12 @@ def test_a_machine_without_nearmetal_and_one_that_fails_are_named() -> None:
         says(b"", 127, b"sh: nearmetal: not found").release(owner("a"))
     with pytest.raises(HostError, match=r"fails: ssh: no route$"):
         says(b"", 255, b"ssh: no route").release(owner("a"))
+
+
+def test_a_machine_that_does_not_answer_in_time_is_named_with_the_time() -> None:
+    late = replace(completed(["ssh"], -15), timed_out=True, seconds=420.1)
+    with pytest.raises(HostError, match=r"host h2: no answer of `nearmetal .*` in 420 s$"):
+        DistantVfHost("h2", lambda *_: late).release(owner("a"))
 
 
 def test_a_question_of_another_release_is_answered_with_an_error(tree: Tree) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nearmetal.cluster.backends.libvirt.driver import LibvirtBackend
-from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits
+from nearmetal.cluster.backends.libvirt.hypervisor import Hypervisor, LinkLimits, Room
 from nearmetal.cluster.backends.libvirt.machine import NAMESPACE, hostdev_xml, read_hostdevs
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.spec import LibvirtSpec
-from nearmetal.cluster.backends.libvirt.values import VirtualHost
+from nearmetal.cluster.backends.libvirt.values import VirtualHost, VirtualNode
 from nearmetal.cluster.move.phases import SETTLEMENTS, MoveAction, MovePhase, Presence
 from nearmetal.cluster.move.record import Move, MoveRecords
 from nearmetal.cluster.move.site import MoveOptions
@@ -130,6 +130,38 @@ def test_a_move_whose_host_is_not_in_the_spec_is_named() -> None:
         site(spec, Observed(), hosts=links).settle(MOVE)
 
 
+def test_two_names_of_one_machine_are_no_two_hosts(link: Hypervisor) -> None:
+    """With two, a failed migration would end with the advice to end one of two equal copies."""
+    spec = hosts("{name: n1}", "")
+
+    def claim(*_: object) -> None:
+        raise BackendError("moves on")
+
+    links = SimpleNamespace(link=lambda _: link)
+    moves = site(spec, there(spec), hosts=links, claim=claim)
+    link.start(NAME, DOMAIN % (NAMESPACE, "x", "yes"))
+    both = SETTLEMENTS[link.presence(NAME), link.presence(NAME)]
+    assert both.at_source
+    assert both.at_destination
+    one, other = Room("", frozenset(), frozenset(), 0, {}, "4c4c"), spec.hosts[1].uri
+    moves.__dict__["_rooms"] = {host.uri: one for host in spec.hosts}
+    words = f"h1 and h2 are one machine: .*{re.escape(other)} has UUID 4c4c"
+    with pytest.raises(BackendError, match=words):
+        moves.check([MOVE])
+    moves.__dict__["_rooms"][other] = replace(one, host="4c4d")
+    with pytest.raises(BackendError, match="moves on"):
+        moves.check([MOVE])
+
+
+def test_a_hypervisor_says_which_computer_it_is_on() -> None:
+    text = "<capabilities><host><uuid>4c4c</uuid></host></capabilities>"
+    memory = {"free": 1, "buffers": 1, "cached": 2}
+    api = SimpleNamespace(getCapabilities=lambda: text, getMemoryStats=lambda _: memory)
+    assert hypervisor("test:///x", api).room() == Room(
+        "", frozenset(), frozenset(), 4096, {}, "4c4c"
+    )
+
+
 @pytest.mark.parametrize("segment", ["{}", "{device: ivshmem}", "{parts: 4}"])
 def test_a_host_without_nodes_has_parts_of_the_usual_size(segment: str) -> None:
     spec = spec_of(
@@ -161,6 +193,20 @@ def test_the_guest_gives_up_before_its_controller_does(tmp_path: Path) -> None:
     ((command, limit_s),) = asked
     assert "nearmetal-guest leave 300" in command.argv[-1]
     assert limit_s > 300
+
+
+@pytest.mark.parametrize(("vf", "asked"), [("", []), (", vf: {}", ["n1"])])
+def test_the_guest_remembers_the_addresses_of_a_vf_without_a_segment(
+    vf: str, asked: list[str]
+) -> None:
+    spec = spec_of(f"hosts: [{{name: h1, nodes: [{{name: n1{vf}}}]}}]")
+    (item,) = (r for r in there(spec).resources if r.key.kind is Kind.NODE)
+    assert item.of(VirtualNode).device == "none"
+    told: list[str] = []
+    nodes = SimpleNamespace(check=lambda name, *_, **__: told.append(name))
+    records = SimpleNamespace(read=lambda _: SimpleNamespace(item=item))
+    site(spec, Observed(), nodes=lambda: nodes, records=records).act(MoveAction.QUIESCE, MOVE)
+    assert told == asked
 
 
 class LibvirtError(Exception):

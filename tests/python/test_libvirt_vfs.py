@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """VFs of a cluster's nodes: surveyed for the plan, taken, told to the guest, given back."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, seed_interface
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import BackendError, HostError
 from nearmetal.host.vf import Ledger, VfHost
-from nearmetal.host.vf.model import INFINIBAND
+from nearmetal.host.vf.model import INFINIBAND, VfSettings
 from nearmetal.host.vf.request import VfRequest, derive_guids
 from tests.python.distant import another
 from tests.python.sriov_tree import FakeKernel, Tree
@@ -98,3 +100,21 @@ def test_a_node_takes_its_vf_and_gives_it_back(tree: Tree) -> None:
 def test_a_directory_that_the_ledger_cannot_name_is_refused(tree: Tree) -> None:
     with pytest.raises(BackendError, match="cannot name the directory /my files"):
         NodeVfs("c", "/my files", another(host_of(tree))).give_back("a")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pf": "e\\x07"}, "pf: String should match"),
+        ({"number": -1}, "index: Input should be"),
+        ({"numa": 1 << 40}, "host_numa: Input should be"),
+        ({"settings": VfSettings(mac="02:00:00:00:00:01", vlan=9999)}, "vlan: Input should be"),
+    ],
+)
+def test_facts_that_no_guest_can_be_told_are_an_error_of_the_host(
+    tree: Tree, change: dict[str, Any], words: str
+) -> None:
+    """Anything else would end a move in the middle: this is a failed action, with a way back."""
+    granted = vfs(tree).take("a", VfRequest(), frozenset())
+    with pytest.raises(BackendError, match=rf"VF 0000:01:10\.0 .* told to a guest: {words}"):
+        seed_interface(replace(granted, **change))

@@ -22,8 +22,8 @@ from nearmetal.cluster.backends.libvirt.machine import OwnerMark
 from nearmetal.cluster.backends.libvirt.mover import LibvirtMoves, MoveParts
 from nearmetal.cluster.backends.libvirt.records import Records
 from nearmetal.cluster.backends.libvirt.values import VirtualNode
-from nearmetal.cluster.backends.libvirt.vfs import NodeVfs
-from nearmetal.cluster.move.checks import refusals
+from nearmetal.cluster.backends.libvirt.vfs import NodeVfs, vfs_for
+from nearmetal.cluster.move.checks import FabricNeed, refusals
 from nearmetal.cluster.move.engine import Mover, MoveReport
 from nearmetal.cluster.move.phases import MoveAction, Presence
 from nearmetal.cluster.move.record import Move
@@ -32,10 +32,11 @@ from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Key, Kind, Observed, Resource
 from nearmetal.core.errors import BackendError
 from nearmetal.host.vf import GrantedVf, Ledger, Owner, VfHost
+from nearmetal.host.vf.distant import DistantVfHost
 from nearmetal.host.vf.model import INFINIBAND
 from nearmetal.host.vf.request import VfRequest
 from nearmetal.image.seed import SeedInterface
-from tests.python.distant import another
+from tests.python.distant import another, completed
 from tests.python.seeds import seed_data
 from tests.python.sriov_tree import FakeKernel, Tree
 from tests.python.test_libvirt_machine import spec_of
@@ -50,6 +51,7 @@ MOVE = Move(node="n1", source="h1", target="h2")
 NODE = Key(Kind.NODE, "n1")
 ABSENT, RUNNING, PAUSED = Presence.ABSENT, Presence.RUNNING, Presence.PAUSED
 REQUEST = VfRequest(vlan=7)
+NAMES = "n0", "n1"
 SEED = json.dumps(seed_data())
 
 
@@ -117,6 +119,9 @@ class Link:
     presence_now: Presence
     devices: set[str]
     mark: OwnerMark | None = None
+    late: bool = False
+    """The guest lets devices go only after the time for that."""
+    broken: bool = False
 
     def presence(self, _: str) -> Presence:
         return self.presence_now
@@ -124,8 +129,9 @@ class Link:
     def mark_of(self, _: str) -> OwnerMark | None:
         return self.mark
 
-    def plug(self, _: str, views: Sequence[object]) -> None:
+    def plug(self, _: str, views: Sequence[object]) -> bool:
         assert not views
+        return False
 
     def unplug(self, _: str, views: Sequence[object]) -> None:
         assert not views
@@ -134,13 +140,19 @@ class Link:
         self.step()
         assert self.presence_now is RUNNING
 
-    def attach(self, _: str, address: str) -> None:
+    def attach(self, _: str, address: str) -> bool:
         self._alive()
+        if self.broken:
+            raise BackendError("no slot for it")
+        missing = address not in self.devices
         self.devices.add(address)
         self.step()
+        return missing
 
     def detach(self, _: str, address: str) -> None:
         self._alive()
+        if self.late:
+            raise BackendError(f"the guest does not let {address} go in 30 s")
         self.devices.discard(address)
         self.step()
 
@@ -187,6 +199,10 @@ class World:
     seeds: list[SeedInterface | None] = field(default_factory=list)
     step: Steps = field(default_factory=Steps)
     stuck: MoveAction | None = None
+    gone: bool = False
+    """A guest that lets its VF go says, when it is to return, that it has none."""
+    no_slot: bool = False
+    """That VF cannot be plugged in again."""
 
     def __post_init__(self) -> None:
         for name in ("h1", "h2"):
@@ -235,6 +251,16 @@ class World:
         nothing = lambda *_: self.step()  # noqa: E731 - four times the same
         return SimpleNamespace(prepare=nothing, write=nothing, own=lambda *_: None, remove=nothing)
 
+    def _guest(self, _: str, __: str, argv: Sequence[str], *___: object, **____: object) -> None:
+        self.step()
+        for link in self.links.values():
+            if link.late and "return" in argv:
+                link.late = False
+                link.devices.clear()
+                link.broken = self.no_slot
+                if self.gone:
+                    raise BackendError("no network interface has the address")
+
     def moves(self) -> Moves:
         """A new command."""
         uris = {host.uri: self.links[host.name] for host in self.spec.hosts}
@@ -245,7 +271,7 @@ class World:
             owner=lambda _: "",
             place=lambda name: f"/{name}",
         )
-        answer = SimpleNamespace(check=lambda *_, **__: self.step())
+        answer = SimpleNamespace(check=self._guest)
         parts = MoveParts(
             spec=self.spec,
             records=self.records,
@@ -419,10 +445,37 @@ def test_a_move_that_is_given_up_and_made_again_takes_a_vf_again(
     assert world.is_whole() == "h2"
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_vf_that_the_guest_lets_go_too_late_is_plugged_in_again(
+    fresh: Callable[[], World], gone: bool
+) -> None:
+    """Nothing takes back what the guest was asked, and on the way back it still had the VF."""
+    world = fresh()
+    world.links["h1"].late, world.gone = True, gone
+    report = world.move()
+    assert not report.moved
+    assert "does not let" in report.reason
+    assert world.is_whole() == "h1"
+    # The guest sets up the one that it has in the end.
+    assert world.seeds[-1] is not None
+
+
+def test_a_vf_that_went_too_late_and_cannot_be_plugged_in_is_named(
+    fresh: Callable[[], World],
+) -> None:
+    world = fresh()
+    world.links["h1"].late = world.no_slot = True
+    report = world.move()
+    assert not report.moved
+    assert report.notes[-1] == "node n1 has lost a device on host h1: no slot for it"
+    assert world.is_whole(near=False) == "h1"
+    assert world.seeds[-1] is None
+
+
 # Before anything moves
 
 
-def why(world: World) -> list[str]:
+def why(world: World, node: str = "n1") -> list[str]:
     moves = world.moves()
     none = SimpleNamespace(device="none", parts=0, part_size=None)
     moves._segment = lambda _: cast("Any", none)  # type: ignore[method-assign,assignment]
@@ -434,7 +487,7 @@ def why(world: World) -> list[str]:
         link.live_xml = lambda _: live  # type: ignore[attr-defined]
     return [
         reason
-        for reason in refusals(moves.machines()["n1"], moves.targets()["h2"])
+        for reason in refusals(moves.machines()[node], moves.targets()["h2"])
         if "VF" in reason or "virtual function" in reason
     ]
 
@@ -455,6 +508,49 @@ def test_a_host_whose_vfs_are_in_use_is_refused_with_their_users(
     assert "host h2: it has no VF for the machine: host h2: " not in reason
     assert "its 2 VFs are in use" in reason
     assert "node n3 of cluster c" in reason
+
+
+def test_a_host_that_cannot_be_asked_about_vfs_refuses_only_machines_that_need_one_there(
+    fresh: Callable[[], World],
+) -> None:
+    """A machine that has none, or that goes elsewhere, is moved all the same."""
+    world = fresh()
+    silent = DistantVfHost("h2", lambda argv, _: completed(argv, 127))
+    real, mute = world.vfs, "h2"
+
+    def vfs(name: str, _: str = "") -> NodeVfs:
+        return NodeVfs("c", "/state", silent) if name == mute else real(name)
+
+    world.vfs = vfs  # type: ignore[method-assign]
+    (reason,) = why(world)
+    assert reason.startswith(
+        "host h2: it has no VF for the machine: host h2: its VFs are given out"
+    )
+    mute = "h1"
+    assert "the machine has a VF of which nothing is known: host h2: its VFs" in why(world)[0]
+
+
+def test_machines_that_stay_take_no_vf_from_one_that_moves(fresh: Callable[[], World]) -> None:
+    """Both could have the last free VF of h2; which of them moves is asked only later."""
+    world = fresh()
+    other = replace(world.items[NODE], key=Key(Kind.NODE, "n0"))
+    world.items = {other.key: other, **world.items}
+    world.spec = spec_of(
+        "network: {bridge: br0}\nhosts:\n  - {name: h1, directory: /h1, nodes: "
+        "[{name: n0, vf: {vlan: 7}}, {name: n1, vf: {vlan: 7}}]}\n"
+        "  - {name: h2, uri: 'qemu+ssh://root@h2/system', nodes: []}\n"
+    )
+    world.host("h1").allocate(REQUEST, world.owner("n0"))
+    assert why(world) == []
+    assert why(world, "n0") == []
+    nodes = {name: cast("VirtualNode", world.items[Key(Kind.NODE, name)].values) for name in NAMES}
+    assert vfs_for(world.vfs, "h2", nodes) == ((FabricNeed("Ethernet"),), {})
+    # Requests that differ are asked about apart.
+    keyed = {"vf": VfRequest(pkey="0x8012")}
+    nodes["n0"] = nodes["n0"].model_copy(update=keyed)
+    free, refused = vfs_for(world.vfs, "h2", nodes)
+    assert free == (FabricNeed("Ethernet"),)
+    assert "partition keys are InfiniBand's" in refused["n0"]
 
 
 def test_another_fabric_is_refused(fresh: Callable[[], World]) -> None:

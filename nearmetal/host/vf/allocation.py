@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nearmetal.core.errors import HostError, NoVfError
@@ -36,6 +36,8 @@ from nearmetal.host.vf.steps import (
 )
 
 _UP, _DOWN = "vf allocate", "vf release"
+
+_HAS_IT: tuple[str, ...] = ("the owner already has it",)
 
 
 @dataclass(frozen=True)
@@ -135,16 +137,21 @@ class VfHost:
 
     def _choices(self, wishes: Sequence[Wish]) -> Iterator[Choice | HostError]:
         machine, book = self.machine(), self.ledger.read()
-        owners = {wish.owner for wish in wishes}
+        owners, gone = {wish.owner for wish in wishes}, self.leaks(machine, book)
+        held = {wish.owner: claim for wish in wishes if (claim := _held(wish, machine, book, gone))}
         claims = {
             address: str(claim.owner)
             for address, claim in book.claims.items()
-            if claim.owner not in owners and not self._gone(claim, machine)
+            if address not in gone and (claim.owner not in owners or claim.owner in held)
         }
         machine = _as_returned(machine, book, claims)
         for wish in wishes:
+            found = machine.vf(held[wish.owner].vf) if wish.owner in held else None
+            if found is not None:
+                yield Choice(*found, 0, _HAS_IT, _fabric_notes(wish, found[0]))
+                continue
             try:
-                choice = choose(_kept(wish, machine, book), machine, claims, wish.numa)
+                choice = choose(wish.request, machine, claims, wish.numa)
             except HostError as error:
                 yield HostError(f"{wish.owner}: {error.message}", error.hint)
                 continue
@@ -173,8 +180,8 @@ class VfHost:
         with self.ledger.changing() as book:
             self._reclaim(book)
             claim = book.of(owner)
-            reasons: tuple[str, ...] = ("the owner already has it",)
-            if claim is not None and not self._fits(wish, claim):
+            reasons = _HAS_IT
+            if claim is not None and not _fits(wish, claim, self.machine()):
                 self._give_back(book, claim)
                 claim = None
             try:
@@ -265,13 +272,6 @@ class VfHost:
         self._return_pfs(book)
         return tuple(done)
 
-    def _fits(self, wish: Wish, claim: VfClaim) -> bool:
-        """Whether the owner's VF fits its wish now."""
-        machine = self.machine()
-        found = machine.vf(claim.vf)
-        allowed = candidates(wish.request, machine)
-        return claim.use == wish.use and found is not None and found[0] in allowed
-
     def _claim(self, book: Book, wish: Wish) -> tuple[VfClaim, tuple[str, ...]]:
         machine = self.machine()
         choice = _chosen(wish, machine, book)
@@ -314,8 +314,10 @@ class VfHost:
         pf, vf = self._found(machine, claim)
         wanted = wish.settings(pf)
         configure = configure_host_vf if claim.use == "host" else configure_vf
-        steps = prepare_pf(machine, pf, 0, book.pfs[pf.address].before, claim.use)
-        known = assuming(vf, claim.wanted) if claim.stage == "held" else vf
+        held, before = claim.stage == "held", book.pfs[pf.address].before
+        # A machine that has its VF is moved away although the cable was pulled.
+        steps = prepare_pf(machine, pf, 0, before, claim.use, linked=not held)
+        known = assuming(vf, claim.wanted) if held else vf
         steps += configure(pf, known, wanted)
         if steps:
             self._run(steps, _UP)
@@ -395,13 +397,22 @@ class VfHost:
         execute(steps, self.kernel, Journal(self.ledger.directory), verb)
 
 
-def _kept(wish: Wish, machine: Machine, book: Book) -> VfRequest:
-    """Return the request for the adapter of the VF that the owner has, if it may keep that."""
+def _fits(wish: Wish, claim: VfClaim, machine: Machine) -> bool:
+    """Whether the owner's VF fits its wish now."""
+    found = machine.vf(claim.vf)
+    allowed = candidates(wish.request, machine)
+    return claim.use == wish.use and found is not None and found[0] in allowed
+
+
+def _held(wish: Wish, machine: Machine, book: Book, gone: Mapping[str, str]) -> VfClaim | None:
+    """Return the VF that the owner has, if `allocate` would leave it that one."""
     claim = book.of(wish.owner)
-    held = None if claim is None else machine.pf(claim.pf)
-    if held is None or held not in candidates(wish.request, machine):
-        return wish.request
-    return wish.request.model_copy(update={"pf": held.address})
+    if claim is None or claim.vf in gone:
+        return None
+    try:
+        return claim if _fits(wish, claim, machine) else None
+    except HostError:
+        return None  # the choice has the same error
 
 
 def _chosen(wish: Wish, machine: Machine, book: Book) -> Choice:

@@ -146,7 +146,12 @@ class DistantVfHost:
                 "path of its login",
                 "install the same release of nearmetal there",
             )
-        if done.code != 0 or done.timed_out:
+        if done.timed_out:
+            raise HostError(
+                f"host {self._name}: no answer of `{' '.join(COMMAND)}` in {done.seconds:.0f} s",
+                "see `nearmetal host vf` there: another command may hold the ledger of its VFs",
+            )
+        if done.code != 0:
             why = done.error_tail.splitlines()[-1:] or [f"exit code {done.code}"]
             raise HostError(
                 f"host {self._name}: `{' '.join(COMMAND)}` fails: {printable(why[0])[:300]}",

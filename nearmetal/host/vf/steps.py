@@ -126,10 +126,17 @@ def _drivers_take(pf: PfFacts, value: str, text: str) -> KernelStep:
 
 
 def prepare_pf(
-    machine: Machine, pf: PfFacts, create: int, before: PfBefore, use: Use = "machine"
+    machine: Machine,
+    pf: PfFacts,
+    create: int,
+    before: PfBefore,
+    use: Use = "machine",
+    *,
+    linked: bool = True,
 ) -> list[KernelStep]:
     """Return the steps before an adapter can give VFs; `create` 0 keeps the VFs that it has.
 
+    `linked`: its link must be up.
     The adapter is up before VFs are created: some drivers (igb) reset them when it comes up. The
     host's own drivers do not take new VFs, so that no VF appears as a network device for a moment.
     """
@@ -137,7 +144,7 @@ def prepare_pf(
     link = pf.link
     if link is not None and not link.up:
         steps.append(_set_link(link, up=True))
-    if link is not None and not (link.up and link.carrier):
+    if linked and link is not None and not (link.up and link.carrier):
         steps.append(_await_carrier(link))
     creates = create and not pf.vfs
     if creates:

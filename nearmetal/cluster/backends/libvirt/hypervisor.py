@@ -96,13 +96,17 @@ class About:
 
 @dataclass(frozen=True)
 class Room:
-    """What a hypervisor has for another machine. Sizes in bytes; `hugepages`: free ones by size."""
+    """What a hypervisor has for another machine. Sizes in bytes; `hugepages`: free ones by size.
+
+    `host`: libvirt's UUID of the computer; "" if it has none.
+    """
 
     cpu: str
     features: frozenset[str]
     machine_types: frozenset[str]
     memory: int
     hugepages: dict[int, int]
+    host: str = ""
 
 
 def read_cpu(capabilities: ET.Element) -> tuple[str, frozenset[str]]:
@@ -369,7 +373,8 @@ class Hypervisor:
             cells = self._link.getFreePages(sizes, 0, nr_cells) if sizes else {}
         free = sum(memory.get(word, 0) for word in ("free", "buffers", "cached"))
         huge = {size << 10: sum(cell.get(size, 0) for cell in cells.values()) for size in sizes}
-        return Room(*read_cpu(capabilities), read_machine_types(capabilities), free << 10, huge)
+        types, uuid = read_machine_types(capabilities), capabilities.findtext("host/uuid") or ""
+        return Room(*read_cpu(capabilities), types, free << 10, huge, uuid)
 
     def presence(self, name: str) -> Presence:
         """Return the state of a domain. One that a user or a fault has paused counts as running."""
@@ -502,15 +507,18 @@ class Hypervisor:
     def _named(self, domain: Any, path: str) -> set[str]:
         return {str(item["name"]) for item in self._monitor(domain, "qom-list", path=path)}
 
-    def plug(self, name: str, views: Sequence[SegmentView]) -> None:
-        """Give a running domain the views that it does not have."""
+    def plug(self, name: str, views: Sequence[SegmentView]) -> bool:
+        """Give a running domain the views that it does not have; returns whether one was missing."""
         with self._asking(f"cannot find {name}"):
             domain = self._link.lookupByName(name)
+        missing = False
         for view in views:
             if view.memory["id"] not in self._named(domain, _OBJECTS):
                 self._monitor(domain, "object-add", **view.memory)
             if view.device["id"] not in self._named(domain, _DEVICES):
                 self._monitor(domain, "device_add", **view.device)
+                missing = True
+        return missing
 
     def unplug(self, name: str, views: Sequence[SegmentView], limit_s: float = 30.0) -> None:
         """Take the views from a running domain whose guest lets them go."""
@@ -530,12 +538,14 @@ class Hypervisor:
             if view.memory["id"] in self._named(domain, _OBJECTS):
                 self._monitor(domain, "object-del", id=view.memory["id"])
 
-    def attach(self, name: str, address: str) -> None:
-        """Give a running domain a PCI device of its host; no error if it has it."""
+    def attach(self, name: str, address: str) -> bool:
+        """Give a running domain a PCI device of its host; returns False if it has it."""
         with self._asking(f"cannot give {address} to {name}"):
             domain = self._link.lookupByName(name)
-            if address not in read_hostdevs(domain.XMLDesc(0)):
-                domain.attachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+            if address in read_hostdevs(domain.XMLDesc(0)):
+                return False
+            domain.attachDeviceFlags(hostdev_xml(address), self._api.VIR_DOMAIN_AFFECT_LIVE)
+            return True
 
     def detach(self, name: str, address: str, limit_s: float = 30.0) -> None:
         """Take a PCI device of its host from a running domain whose guest lets it go."""

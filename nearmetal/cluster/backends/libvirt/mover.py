@@ -118,7 +118,7 @@ class LibvirtMoves:
         return self.parts.vfs(host, self._host(host).uri)
 
     @cached_property
-    def _needs(self) -> Mapping[str, FabricNeed]:
+    def _needs(self) -> tuple[Mapping[str, FabricNeed], Mapping[str, str]]:
         return fabric_needs(self._vfs, self._running())
 
     def _domain(self, node: str) -> str:
@@ -171,9 +171,9 @@ class LibvirtMoves:
             device=node.device if near else "",
             part=(self._segment(node.host).part_size or 0) if near else 0,
             segment=self._segment_size(node.host) if near else 0,
-            vf=self._needs.get(name),
+            vf=self._needs[0].get(name),
             networks=frozenset({self._network_name}),
-            pinned_to_host=tuple(self._pinned(node)),
+            pinned_to_host=tuple(self._pinned(name, node)),
             group=node.host if near else "",
         )
 
@@ -184,7 +184,9 @@ class LibvirtMoves:
     def _network_name(self) -> str:
         return f"{self.parts.spec.network.bridge} with {self.parts.spec.network.subnet}"
 
-    def _pinned(self, node: VirtualNode) -> Iterator[str]:
+    def _pinned(self, name: str, node: VirtualNode) -> Iterator[str]:
+        if name in self._needs[1]:
+            yield f"a VF of which nothing is known: {self._needs[1][name]}"
         if node.files == "9p":
             yield (
                 "a directory of its host by 9p (with `directory:` in the spec of its host, nodes "
@@ -256,6 +258,15 @@ class LibvirtMoves:
                 raise BackendError(
                     f"hosts {source.name} and {target.name} have one hypervisor: {source.uri}",
                     "a machine moves between two hypervisors",
+                )
+            same = self._rooms[source.uri].host
+            if same and same == self._rooms[target.uri].host:
+                # Both would say that the machine runs there, and libvirt refuses such a migration.
+                raise BackendError(
+                    f"hosts {source.name} and {target.name} are one machine: libvirt at "
+                    f"{source.uri} and at {target.uri} has UUID {same}",
+                    "a machine moves between two hypervisors; if these are two that have one UUID, "
+                    "set host_uuid in their libvirtd.conf",
                 )
             self._uri(target)
             self.parts.claim(self._link(target.uri), self._domain(move.node))
@@ -368,13 +379,12 @@ class LibvirtMoves:
         granted = self._vf(move, item, host) if move.near else None
         return None if granted is None else seed_interface(granted)
 
-    def _plug(self, move: Move, item: Resource, host: str) -> None:
-        """Give the machine its devices at the host where it runs."""
+    def _plug(self, move: Move, item: Resource, host: str) -> bool:
+        """Give the machine its devices at the host where it runs; returns whether one was missing."""
         link, domain = self._link(item.of(VirtualNode).uri), self._domain(move.node)
-        link.plug(domain, self._views(item, host))
+        missing = link.plug(domain, self._views(item, host))
         granted = self._vf(move, item, host)
-        if granted is not None:
-            link.attach(domain, granted.address)
+        return (granted is not None and link.attach(domain, granted.address)) or missing
 
     def _views(self, item: Resource, host: str) -> list[SegmentView]:
         segment = build.segment_of(item.of(VirtualNode), self._site(host))
@@ -390,7 +400,9 @@ class LibvirtMoves:
         self.parts.boot(shell)
 
     def _quiesce(self, move: Move) -> None:
-        if self._source_item(move).of(VirtualNode).device != NONE:
+        node = self._source_item(move).of(VirtualNode)
+        # The guest also remembers the addresses of its VF.
+        if node.device != NONE or node.vf is not None:
             limit = round(self.options.leave_s)
             what = "its processes do not leave the segment"
             argv = ["nearmetal-guest", "leave", str(limit)]
@@ -473,7 +485,16 @@ class LibvirtMoves:
         self._plug(move, self._source_item(move), move.source)
 
     def _reopen(self, move: Move) -> str:
-        return self._back(move, self._source_item(move), move.source)
+        item = self._source_item(move)
+        remark = self._back(move, item, move.source)
+        # A guest may let a device go after the time for that. Nothing takes the request back, so
+        # the device counted as plugged in.
+        try:
+            missing = move.near and self._plug(move, item, move.source)
+        except BackendError as error:
+            self._back(move.model_copy(update={"near": False}), item, move.source)
+            return f"node {move.node} has lost a device on host {move.source}: {error.message}"
+        return self._back(move, item, move.source) if missing else remark
 
     def _remove(self, host: str, move: Move) -> None:
         record = self.parts.records.read(Key(Kind.NODE, move.node))

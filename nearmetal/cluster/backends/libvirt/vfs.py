@@ -136,18 +136,27 @@ def _fabric_need(request: VfRequest, offer: VfOffer) -> FabricNeed:
     return FabricNeed(offer.fabric, int(request.pkey, 16) if request.pkey else 0)
 
 
+def _asked(there: NodeVfs, wishes: Mapping[str, VfRequest]) -> dict[str, VfOffer]:
+    """Return the offers; a host that cannot be asked has its error as each problem."""
+    try:
+        return there.offers(wishes)
+    except NearmetalError as error:
+        return dict.fromkeys(wishes, VfOffer(problem=error.message, hint=error.hint))
+
+
 def fabric_needs(
     vfs_at: Callable[[str], NodeVfs], nodes: Mapping[str, VirtualNode]
-) -> dict[str, FabricNeed]:
-    """Return what the VF of each running node is connected to; nothing for nodes without one."""
-    found = {}
+) -> tuple[dict[str, FabricNeed], dict[str, str]]:
+    """Return what the VF of each running node that has one is connected to, or why none knows."""
+    found, unknown = {}, {}
     for host in sorted({node.host for node in nodes.values() if node.vf is not None}):
         held = {name: n.vf for name, n in nodes.items() if n.vf is not None and n.host == host}
-        for name, offer in vfs_at(host).offers(held).items():
+        for name, offer in _asked(vfs_at(host), held).items():
             if offer.problem:
-                raise BackendError(f"node {name}: {offer.problem}", offer.hint)
-            found[name] = _fabric_need(held[name], offer)
-    return found
+                unknown[name] = offer.problem
+            else:
+                found[name] = _fabric_need(held[name], offer)
+    return found, unknown
 
 
 def vfs_for(
@@ -163,16 +172,40 @@ def vfs_for(
             # The owner in the ledger would be the same.
             refused[name] = f"it is on the machine of host {nodes[name].host}"
             del asked[name]
-    offers = there.offers(asked)
-    refused |= {name: offer.problem for name, offer in offers.items() if offer.problem}
-    free = (_fabric_need(asked[n], offer) for n, offer in offers.items() if not offer.problem)
+    free: list[FabricNeed] = []
+    for alike in _alike(asked):
+        offers = _asked(there, alike)
+        problems = {name: offer.problem for name, offer in offers.items() if offer.problem}
+        free += (_fabric_need(asked[n], o) for n, o in offers.items() if n not in problems)
+        # Which of them move is not known yet, and any of them could have the VF of another one.
+        refused |= problems if len(problems) == len(alike) else {}
     return tuple(free), refused
 
 
+def _alike(asked: Mapping[str, VfRequest]) -> Iterator[dict[str, VfRequest]]:
+    """Return the requests by groups to which every VF means the same."""
+    groups: dict[str, dict[str, VfRequest]] = {}
+    for name, request in asked.items():
+        values = {"guid": "derived", "vlan": request.vlan and 1, "rate": request.rate and 1}
+        key = request.model_copy(update=values).model_dump_json()
+        groups.setdefault(key, {})[name] = request
+    yield from groups.values()
+
+
 def seed_interface(vf: GrantedVf) -> SeedInterface | None:
-    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself."""
+    """Return the seed of a VF; None on InfiniBand, where the guest finds its GUIDs itself.
+
+    Raises BackendError for facts that no seed can name: another machine may have sent them.
+    """
     settings = vf.settings
     if settings.mac is None:
         return None
-    seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
-    return SeedInterface(mac=settings.mac, vf=seed)
+    try:
+        seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
+        return SeedInterface(mac=settings.mac, vf=seed)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg'].partition('|')[0]}"
+        raise BackendError(
+            f"VF {vf.address} of adapter {vf.pf} cannot be told to a guest: {what}"
+        ) from error

@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 # A machine that is moved to another host: its endpoints leave the segment, and return to one.
 # Between the two, segment.left is in the place of segment.conf, so no process finds a segment, and
-# endpoints of running jobs give theirs up.
+# endpoints of running jobs give theirs up. What users gave its virtual functions is remembered, too.
 
 leave_limit=60
 
@@ -21,6 +21,7 @@ leave_segment() {
 	case $limit in
 	'' | *[!0-9]* | ??????*) leave_refuse 2 "leave: '$limit' is not a number of seconds" ;;
 	esac
+	network_remember
 	if [ ! -s "$run/segment.conf" ]; then
 		[ ! -s "$run/segment.left" ] || {
 			printf 'segment: left before\n'
@@ -71,8 +72,8 @@ leave_give_up() {
 	leave_refuse "$1" "leave: $2"
 }
 
-# leave_return: to its virtual function, and to the part that the seed names, if it names one. With another seed on standard
-# input that one holds from now on.
+# leave_return: to its virtual function, and to the part that the seed names, if it names one. With
+# another seed on standard input that one holds from now on.
 leave_return() {
 	rm -f "$run/failed"
 	put "$etc/seed.json.new" 0600
@@ -83,7 +84,7 @@ leave_return() {
 	seed_read
 	network_return
 	segment_set
-	rm -f "$run/segment.left"
+	rm -f "$run/segment.left" "$run"/vf.*
 	[ -s "$run/segment.conf" ] || {
 		printf 'segment: none\n'
 		return 0

@@ -106,6 +106,68 @@ network_set() {
 		fail "none of the seed's interfaces has this node's address $own_address"
 }
 
+# network_remember: writes what users gave each virtual function to $run/vf.MAC: the new one at the
+# other host has the same MAC address, and nothing else. What the kernel or a router gives, it gets
+# again. Each line: the family (0: any), then words of `ip` without the interface.
+network_remember() {
+	[ ! -s "$etc/seed.lines" ] || network_each network_remember_one
+}
+
+network_remember_one() {
+	[ -n "$vf" ] || return 0
+	network_device "$mac" || return 0
+	{
+		printf '0 link set mtu %s\n' "$(cat "/sys/class/net/$device/mtu")"
+		for family in 4 6; do
+			real ip "-$family" -o address show dev "$device" permanent | network_addresses
+			# Those without a gateway first: they may lead to the gateways of others.
+			routes=$(real ip "-$family" -o route show table all dev "$device" | network_routes)
+			printf '%s\n' "$routes" | grep -v ' via '
+			printf '%s\n' "$routes" | grep ' via '
+		done
+	} 2>/dev/null | grep '^[046] ' >"$run/vf.$mac.new"
+	mv -f "$run/vf.$mac.new" "$run/vf.$mac"
+}
+
+network_addresses() {
+	while read -r _ _ _ words; do
+		case $family:$words in 6:*' scope link '*) continue ;; esac
+		line="$family address replace"
+		# shellcheck disable=SC2086 # one word each
+		set -- ${words%%\\*}
+		line="$line $1" && shift
+		while [ "$#" -gt 0 ]; do
+			case $1 in
+			peer | brd | metric | scope) line="$line $1 $2" && shift ;;
+			noprefixroute | nodad) line="$line $1" ;;
+			esac
+			shift
+		done
+		printf '%s\n' "$line"
+	done
+}
+
+# Without those of several interfaces, and without words that only the kernel sets.
+network_routes() {
+	while read -r words; do
+		case " $words " in
+		*' proto kernel '* | *' proto ra '* | *' proto redirect '* | *nexthop* | *' nhid '*) continue ;;
+		esac
+		line="$family route replace"
+		# shellcheck disable=SC2086 # one word each
+		set -- $words
+		while [ "$#" -gt 0 ]; do
+			case $1 in
+			linkdown | dead | offload | rt_offload | trap | rt_trap | offload_failed) ;;
+			expires) shift ;;
+			*) line="$line $1" ;;
+			esac
+			shift
+		done
+		printf '%s\n' "$line"
+	done
+}
+
 # network_return: virtual functions that the machine got at its new host.
 network_return_one() {
 	[ -n "$vf" ] || return 0
@@ -113,6 +175,15 @@ network_return_one() {
 	network_device "$mac" || network_load_drivers
 	address=$wanted_address
 	network_set_one
+	[ -s "$run/vf.$mac" ] || return 0
+	for family in 0 4 6; do
+		only=-$family
+		[ "$family" != 0 ] || only=
+		# shellcheck disable=SC2086 # no word for 0
+		words=$(sed -n "s/^$family \(.*\)/\1 dev $device/p" "$run/vf.$mac" |
+			real ip $only -force -batch - 2>&1) ||
+			warn "interface $device ($mac): not all is as it was: $(printf '%s' "$words" | tr '\n' ' ')"
+	done
 }
 
 network_return() {
