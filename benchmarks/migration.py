@@ -41,11 +41,13 @@ from typing import Any
 
 from nearmetal.cli.arguments import open_target
 from nearmetal.cluster.move.history import past_moves
+from nearmetal.core.errors import NearmetalError
 from nearmetal.report.move_page import JobTrace, MoveStory, write_story
 
 ROOT = Path(__file__).parents[1]
 NEARMETAL = (sys.executable, "-m", "nearmetal")
 LIMIT_S = 600
+MIN_RANKS = 2
 SEED = "7"
 
 
@@ -165,8 +167,10 @@ def finished(process: subprocess.Popen[str], name: str) -> str:
 
 def found_in(output: str) -> dict[str, Any]:
     """Return what a job printed in its line of JSON."""
-    (line,) = re.findall(r'\{"wall_s".*\}', output)
-    found: dict[str, Any] = json.loads(line)
+    lines = re.findall(r'\{"wall_s".*\}', output)
+    if len(lines) != 1:
+        raise SystemExit(f"the job printed {len(lines)} lines of figures instead of one\n{output}")
+    found: dict[str, Any] = json.loads(lines[0])
     return found
 
 
@@ -216,13 +220,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--run", default=[], action="append", metavar="WORD", help="option of `nearmetal run`"
     )
     args = parser.parse_args(arguments)
+    if not 0 < args.seconds <= LIMIT_S:
+        parser.error(f"--seconds: more than 0 and at most {LIMIT_S}")
+    if args.ranks < MIN_RANKS:
+        parser.error(f"--ranks: at least {MIN_RANKS}, so that messages cross nodes")
+    if args.node == args.first:
+        parser.error(f"{args.node} has the first rank, which measures: move another node")
+    if args.to == args.back:
+        parser.error("--to and --back are one host")
     program = args.program or ROOT / "build/programs" / args.mpi / "mpi_moved"
     words = ["run", args.spec, "--mpi", args.mpi, "-n", str(args.ranks), "--map-by", "node"]
     words += ["--timeout", str(LIMIT_S), *args.run, "--", str(program)]
     by = tuple(shlex.split(args.by))
     lab = Lab(args.spec, args.node, args.first, by, tuple(words), args.marks)
 
-    cluster, _ = open_target(args.spec)
+    try:
+        cluster, _ = open_target(args.spec)
+    except NearmetalError as error:
+        parser.error(str(error))
     began, load = time.time(), os.getloadavg()[0]
     work, jobs, goals = lab.calibrate(args.seconds), list[JobTrace](), cycle((args.to, args.back))
     for kind in KINDS:

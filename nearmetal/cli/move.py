@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,8 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
     cluster, _ = open_target(args.spec)
     if not cluster.journal.path.parent.exists():
         raise StateError(f"cluster {cluster.name} is not up", f"run `nearmetal up {args.spec}`")
+    if args.report is not None:
+        _make_folder(args.report)
     site = site_of(cluster.backend, MoveOptions(args.tls, args.leave, args.timeout))
     with locked(cluster.store.lock(cluster.name), f"cluster {cluster.name}"):
         reports = _complete(cluster, site, view, only_show=args.plan)
@@ -117,10 +120,22 @@ def _work(args: argparse.Namespace, view: View, choose: Choose | None) -> int:
             view.ask(f"move {names} of cluster {cluster.name}", lines, yes=args.yes)
             with view.steps(f"move {names}") as steps:
                 reports += carry_out(Mover(site, cluster.journal, steps), found)
+    _show(view, reports, _data(cluster.name, found, reports, notes))
     if args.report is not None:
         _write_report(cluster, args.report, view)
-    _show(view, reports, _data(cluster.name, found, reports, notes))
     return ExitCode.DONE if all_moved(found, reports) else ExitCode.ERROR
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the directory of a report before anything moves; raises UsageError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--report: cannot write into {folder}: {error.strerror}", "use another directory"
+        ) from error
 
 
 def _write_report(cluster: Cluster, folder: Path, view: View) -> None:

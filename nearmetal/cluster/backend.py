@@ -71,6 +71,8 @@ class CommandEntry(TypedDict, total=False):
 
     env: Mapping[str, str] | None
     workdir: Path | None
+    patience_s: float
+    """Time that a machine may stand still under it, where commands go by ssh."""
 
 
 class NodeEntry(CommandEntry, total=False):

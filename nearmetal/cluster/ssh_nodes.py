@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -22,7 +22,7 @@ from nearmetal.cluster.backend import (
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.core.errors import BackendError, CommandError
 from nearmetal.core.process import Command, Completed, Runner
-from nearmetal.core.ssh import NO_CONFIG, NO_CONNECTION, Login, own_keys
+from nearmetal.core.ssh import NO_CONFIG, NO_CONNECTION, Login, own_keys, patient
 from nearmetal.image import GUEST_AGENT
 from nearmetal.image.seed import GUEST_USER
 
@@ -41,7 +41,8 @@ OTHER_KEY = "its sshd does not have the expected host key"
 _STEP_S = 120.0
 _KEPT_S = 300
 """Life of an idle connection. It is kept because a login takes an emulated machine about a second.
-A connection to a lost machine ends within half a minute, and `down` ends all of them."""
+A connection to a lost machine ends within a minute, later if a job is more patient, and `down` ends
+all of them."""
 
 _SOCKET_MAX = 90
 """The path of a Unix socket has at most 108 bytes, and ssh adds some of them."""
@@ -93,9 +94,14 @@ class Nodes:
         login, jump = self._to(node, "root", identity)
         return login if jump is None else login.through(jump)
 
-    def _login(self, node: str, user: str) -> Login:
+    def _login(self, node: str, user: str, patience_s: float | None) -> Login:
         login, jump = self._to(node, user, self.directory / "keys" / "client")
         control = self.directory / "m" / f"{node}.{user}"
+        if patience_s is not None:
+            # The limit is that of a connection, so commands with another one have their own.
+            alive = patient(patience_s)
+            login = replace(login, options={**login.options, **alive})
+            control = control.with_name(f"{control.name}.{alive['ServerAliveInterval']}")
         if len(str(control)) <= _SOCKET_MAX:
             login = login.kept(control, _KEPT_S)
         return login if jump is None else login.through(jump)
@@ -109,12 +115,13 @@ class Nodes:
         workdir: Path | None = None,
         root: bool = False,
         stdin: bytes = b"",
+        patience_s: float | None = None,
     ) -> Command:
         """Return the command that runs `argv` in a node, as the user of jobs or as root."""
         enter = "" if workdir is None else f"cd {shlex.quote(str(workdir))} 2>/dev/null; "
         given = [f"{name}={value}" for name, value in (env or {}).items()]
         text = f"{enter}exec {shlex.join(['env', *given, *argv] if given else argv)}"
-        login = self._login(node, "root" if root else GUEST_USER)
+        login = self._login(node, "root" if root else GUEST_USER, patience_s)
         return Command(login.argv(text), stdin=stdin)
 
     def check(

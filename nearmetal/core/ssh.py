@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 from pathlib import Path
 
 NO_CONNECTION = 255
@@ -26,6 +27,11 @@ def own_keys(identity: Path | str, known_hosts: Path | str) -> dict[str, str]:
         "StrictHostKeyChecking": "yes",
         "LogLevel": "ERROR",
     }
+
+
+def patient(seconds: float) -> dict[str, str]:
+    """Return the options that end a connection after five thirds of a time without an answer."""
+    return {"ServerAliveInterval": str(ceil(seconds / 3)), "ServerAliveCountMax": "4"}
 
 
 @dataclass(frozen=True)

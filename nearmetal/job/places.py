@@ -108,7 +108,7 @@ class SharedPlaces:
         """Every directory of the job."""
         return [base / (self.job + suffix) for base in self.bases for suffix in JOB_SUFFIXES]
 
-    def guards(self, deadline_s: float | None) -> list[Command]:
+    def guards(self, deadline_s: float | None, _patience_s: float) -> list[Command]:
         """Return the commands that end the job when their input ends, or after the deadline."""
         return [self.backend.supervisor(self.job, self.nodes, deadline_s)]
 
@@ -194,12 +194,14 @@ class NodePlaces:
         """The TMPDIR of the ranks, in each node for itself."""
         return self._tmp / self.job
 
-    def guards(self, deadline_s: float | None) -> list[Command]:
-        """As `SharedPlaces.guards`, one per node."""
+    def guards(self, deadline_s: float | None, patience_s: float) -> list[Command]:
+        """As `SharedPlaces.guards`, one per node, which may stand still for `patience_s`."""
         words = self._end_words([self.job], "")
         start = ["sh", "-c", GUARD, "sh", "" if deadline_s is None else f"{deadline_s:.0f}"]
         return [
-            self._backend.on_node(node, [*start, *words[node]], env=_PATH, root=True)
+            self._backend.on_node(
+                node, [*start, *words[node]], env=_PATH, root=True, patience_s=patience_s
+            )
             for node in self._nodes
         ]
 

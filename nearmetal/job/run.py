@@ -15,11 +15,12 @@ from nearmetal.cluster.spec import ClusterSpec
 from nearmetal.core.errors import LaunchError, UsageError
 from nearmetal.core.process import Runner
 from nearmetal.core.resources import heap_library, provider_library
+from nearmetal.core.ssh import NO_CONNECTION
 from nearmetal.evidence.counters import NETWORK, SELF
 from nearmetal.image import GUEST_PROVIDER
 from nearmetal.job.collectives import read_rules
 from nearmetal.job.copies import carried, guest_mpi, is_local, with_ucx
-from nearmetal.job.guards import guarded, later
+from nearmetal.job.guards import guarded, later, lost_words, patience
 from nearmetal.job.locality import known_channels
 from nearmetal.job.mpi import (
     Installation,
@@ -361,11 +362,15 @@ def run_job(
     """
     end_stale(backend, spec, runner)
     prepared = _prepare(backend, spec, request, runner)
-    command = backend.on_launcher(prepared.argv, env=prepared.env, workdir=Path.cwd())
+    patience_s = patience(prepared.env)
+    command = backend.on_launcher(
+        prepared.argv, env=prepared.env, workdir=Path.cwd(), patience_s=patience_s
+    )
     streams = output or Output()
     directories = prepared.directories
     try:
-        with guarded(directories.guards(later(request.timeout_s)), runner, streams.stderr):
+        guards = directories.guards(later(request.timeout_s), patience_s)
+        with guarded(guards, runner, streams.stderr) as gone:
             directories.make(prepared.wanted)
             completed = runner.attach(
                 command,
@@ -385,6 +390,12 @@ def run_job(
     lost = ""
     if failure is not None and (code != 0 or failure.lost) and not completed.timed_out:
         code, lost = failure.code, failure.lost
+    if code != 0 and not completed.timed_out and not backend.shares_files:
+        nodes = list(dict(prepared.placement.ranks))
+        silent = [nodes[number] for number in gone]
+        if not silent and failure is None and code == NO_CONNECTION:
+            silent = [spec.nodes[0][1].name]  # the launcher's
+        lost = lost_words(silent, patience_s) or lost
     return JobResult(
         job=prepared.job,
         mpi=prepared.installation.mpi.value,

@@ -65,7 +65,9 @@ rm -rf -- "$@" && exit $code
 """
 
 # The deadline ("" for none), then the words of END.
+# With a lost connection nobody reads its words, and the job is to end all the same.
 GUARD = f"""
+trap '' PIPE
 deadline=$1
 shift
 echo '{{"pid": '$$'}}'

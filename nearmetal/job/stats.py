@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from nearmetal.core.ssh import NO_CONNECTION
 from nearmetal.evidence.counters import (
     MAX_BYTES,
     SUFFIX,
@@ -56,6 +57,8 @@ class Failure:
     @property
     def lost(self) -> str:
         """What ended without a report to the launcher, which may take the job for a success."""
+        if self.node and self.code == NO_CONNECTION:
+            return f"the launcher has lost node {self.node}"
         if self.node:
             return f"the MPI's own process on node {self.node} ended with exit code {self.code}"
         if self.when == _UNKNOWN:

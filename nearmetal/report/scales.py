@@ -37,6 +37,8 @@ def _step(span: float) -> float:
 def even(values: Sequence[float]) -> tuple[float, float]:
     """Return bounds of an even axis that hold all values: multiples of its step."""
     low, high = min(values), max(values)
+    if low == high == 0:
+        return 0.0, 1.0
     step = _step(max(high - low, 0.02 * abs(high)))
     return floor(low / step) * step, ceil(high / step) * step
 

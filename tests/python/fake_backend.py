@@ -34,6 +34,8 @@ class FakeBackend:
     apart: str = ""
 
     shares_files = True
+    patience_s = 0.0
+    """That of the last command for a launcher."""
     interface = "br0"
 
     def why_apart(self, node: str, peer: str) -> str:
@@ -118,8 +120,9 @@ class FakeBackend:
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
         root: bool = False,
+        patience_s: float = 0.0,
     ) -> Command:
-        del root
+        del root, patience_s
         return Command(("enter", node, *argv), env, workdir)
 
     def on_launcher(
@@ -128,7 +131,9 @@ class FakeBackend:
         *,
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
+        patience_s: float = 0.0,
     ) -> Command:
+        self.patience_s = patience_s
         return Command(("launcher", *argv), env, workdir)
 
     def remote_shell(self) -> str:

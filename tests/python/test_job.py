@@ -51,6 +51,7 @@ class FakeGuard:
     command: Command
     answer: str | None
     got: list[str] = field(default_factory=list)
+    code: int = 0
 
     def send(self, line: str, timeout_s: float = 0.0) -> None:  # noqa: ARG002 - no pipe
         self.got.append(line)
@@ -62,7 +63,7 @@ class FakeGuard:
     def finish(self, timeout_s: float) -> int:
         assert timeout_s > 0
         self.got.append("end")
-        return 0
+        return self.code
 
 
 @dataclass
@@ -323,6 +324,7 @@ def test_a_launcher_killed_by_a_signal(
     ("name", "text", "words"),
     [
         ("lost.n2", "137", "the MPI's own process on node n2 ended with exit code 137"),
+        ("lost.n2", "255", "the launcher has lost node n2"),
         ("exit.3.n2.7", "", "a rank was killed together with the shell that watched it"),
     ],
 )
@@ -336,7 +338,7 @@ def test_a_job_that_lost_a_daemon_is_no_success(
         return 0
 
     result = run_job(backend, spec, mpich_job(), FakeRunner(job))
-    assert (result.exit_code, result.lost) == (137, words)
+    assert (result.exit_code, result.lost) == (int(text or 137), words)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from nearmetal.cluster.ssh_nodes import machine_agent
+from nearmetal.core.ssh import patient
+from nearmetal.job.guards import lost_words, patience
 from nearmetal.job.stats import cause, read_failures
 
 AGENT = Path(__file__).parents[2] / "nearmetal/cluster/agent.sh"
+KNOB = "NEARMETAL_NET_TIMEOUT_MS"
 RANK = f'. {AGENT}; run_rank "$@"'
 
 
@@ -90,3 +94,37 @@ def test_a_launcher_that_ignores_signals_is_killed(tmp_path: Path) -> None:
 
 def test_a_launcher_that_notices_ends_by_itself(tmp_path: Path) -> None:
     assert launcher(tmp_path, 137, "ENDS") == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "interval"),
+    [
+        ("", 10),
+        ("600000", 200),
+        ("1000", 1),
+        ("3600000", 1200),
+        ("010000", 10),
+        ("9", 10),
+        ("99999999", 10),
+        ("$(exit 7)", 10),
+    ],
+)
+def test_ssh_waits_longer_than_the_provider_and_names_the_limit(
+    tmp_path: Path, given: str, interval: int
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\necho "$@"\nexit 255\n')
+    ssh.chmod(0o755)
+    agent = tmp_path / "agent"
+    agent.write_bytes(machine_agent())
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", KNOB: given}
+    # The agent ends the launcher that started it: a shell with more to do.
+    command = ["sh", "-c", f"sh {agent} -x n2 prted --tree; exit $?"]
+    done = subprocess.run(command, env=env, check=False, capture_output=True, timeout=30)
+    assert done.returncode == 255
+    options = {"ServerAliveInterval": str(interval), "ServerAliveCountMax": "4"}
+    words = done.stdout.decode().split()
+    assert {f"{name}={value}" for name, value in options.items()} < set(words)
+    # The connections of `nearmetal run` have the same limit.
+    assert patient(patience({KNOB: given})) == options
+    assert done.stderr.decode() == f"nearmetal: {lost_words(['n2'], patience({KNOB: given}))}\n"

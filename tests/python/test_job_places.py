@@ -49,8 +49,10 @@ class Machines(FakeBackend):
         env: Mapping[str, str] | None = None,
         workdir: Path | None = None,
         root: bool = False,
+        patience_s: float = 0.0,
     ) -> Command:
         assert root, "only root may make what lies beside jobs' directories"
+        del patience_s
         if node in self.dead:
             return Command(("sh", "-c", "exit 255"))
         own = [word.replace(str(self.job_root()), str(self.top / node)) for word in argv]
@@ -175,7 +177,7 @@ def test_the_failure_that_came_first_is_told(machines: Machines) -> None:
 
 def guard(made: NodePlaces, deadline_s: float | None = None) -> subprocess.Popen[bytes]:
     """Start the guard of one node."""
-    command = made.guards(deadline_s)[0]
+    command = made.guards(deadline_s, 30.0)[0]
     pipe = subprocess.PIPE
     started = subprocess.Popen(command.argv, env=command.env, stdin=pipe, stdout=pipe, stderr=pipe)
     assert started.stdout is not None

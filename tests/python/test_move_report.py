@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import html
 import json
+import random
 import re
+import time
 from argparse import Namespace
+from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,12 +23,9 @@ from nearmetal.cluster.move.history import PastAction, PastMove, past_moves
 from nearmetal.cluster.move.phases import MoveAction
 from nearmetal.cluster.move.record import MoveRecords
 from nearmetal.core.errors import UsageError
-from nearmetal.core.journal import Journal, Record
+from nearmetal.core.journal import Event, Journal, Record
 from nearmetal.report.move_page import JobTrace, MoveStory, render_moves, write_story
 from tests.python.test_move_engine import MOVE, Killed, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FORWARD = [
     MoveAction.PREPARE,
@@ -133,6 +135,83 @@ def test_a_clock_that_is_set_back_gives_no_negative_time() -> None:
     assert past_moves(records)[0].actions[0].seconds == 0
 
 
+def test_an_end_that_is_recorded_twice_counts_once() -> None:
+    records = [
+        record(1, "node n1: migrate", "begin", "from h1 to h2"),
+        record(3, "node n1: migrate", "done"),
+        record(90, "node n1: migrate", "done"),
+        record(95, "node n1: migrate", "failed", "late"),
+    ]
+    (found,) = past_moves(records)
+    assert found.actions == [PastAction(MoveAction.MIGRATE, 1, 2)]
+
+
+def test_any_order_of_records_is_read() -> None:
+    """Lines may be lost, doubled or of several commands: then times are missing, and no more."""
+    choose = random.Random(7)
+    steps = [f"node n{number}: {action.value}" for number in (1, 2) for action in MoveAction]
+    for _ in range(300):
+        records = [
+            record(
+                number,
+                choose.choice(steps),
+                choose.choice(["begin", "done", "failed", "?"]),
+                choose.choice(["from h1 to h2", "from h2 to h1", "", "no"]),
+            )
+            for number in range(40)
+        ]
+        found = past_moves(records)
+        tries = [one for move in found for one in move.actions]
+        begun = [r for r in records if r.event == "begin" and r.detail.startswith("from")]
+        assert len(tries) == len(begun)
+        assert all(one.seconds is None or 0 <= one.seconds < 40 for one in tries)
+        render_moves(MoveStory("c", found))
+
+
+def test_a_long_journal_is_read_in_time(tmp_path: Path) -> None:
+    line = json.dumps(asdict(record(1, "node n1: migrate", "begin", "from h1 to h2"))) + "\n"
+    Journal(tmp_path).path.write_text(line * 100_000)
+    began = time.process_time()
+    (found,) = past_moves(Journal(tmp_path).read())
+    assert len(found.actions) == 100_000
+    assert time.process_time() - began < 20
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"step": 7},
+        {"detail": None},
+        {"detail": ["from h1 to h2"]},
+        {"verb": {}},
+        {"event": 1},
+        {"time_s": "1"},
+        {"time_s": True},
+        {"time_s": None},
+        {"time_s": -1},
+        {"time_s": 1e300},
+        {"time_s": float("nan")},
+        {"time_s": float("inf")},
+        {"detail": "\ud800"},
+        {"more": 1},
+    ],
+)
+def test_a_damaged_record_is_left_out(tmp_path: Path, values: dict[str, Any]) -> None:
+    good = asdict(record(1, "node n1: migrate", "begin", "from h1 to h2"))
+    lines = [json.dumps(good | values), json.dumps(good | {"time_s": 2}), "[" * 100_000]
+    Journal(tmp_path).path.write_text("\n".join(lines))
+    assert [one.time_s for one in Journal(tmp_path).read()] == [2]
+
+
+def test_a_record_after_one_that_was_cut_short_is_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write("migrate", "node n1: migrate", Event.BEGIN, "from h1 to h2")
+    journal.path.write_bytes(journal.path.read_bytes()[:-9])
+    journal.write("migrate", "node n1: migrate", Event.FAILED, "bytes \udcff of a program")
+    (found,) = journal.read()
+    assert (found.event, found.detail) == ("failed", "bytes ? of a program")
+
+
 STORY = MoveStory(
     "c<1>",
     [
@@ -178,6 +257,13 @@ def test_time_runs_evenly_from_zero_in_a_trace() -> None:
     assert second[1][1] == second[2][1] > second[0][1] == second[3][1]
 
 
+@pytest.mark.parametrize("received", [(), (0, 0, 0), (0,), (5,), (1 << 63,) * 4000])
+def test_any_trace_can_be_drawn(received: tuple[int, ...]) -> None:
+    page = render_moves(MoveStory("c", [], (JobTrace("PE", 0.0, ((0, 1, 0.0),), 0.5, received),)))
+    assert ("<h2>Bandwidth over time</h2>" in page) == bool(received)
+    assert not re.search(r'="[^"]*\b(nan|inf)\b', page)
+
+
 def test_a_page_without_moves_says_so(tmp_path: Path) -> None:
     page = write_story(MoveStory("c", []), tmp_path / "new" / "folder")
     assert "No move is recorded." in page.read_text()
@@ -201,6 +287,27 @@ def test_the_command_writes_the_moves_of_the_journal(tmp_path: Path) -> None:
     assert said == [f"report: {tmp_path}/out/report.html"]
     (found,) = json.loads((tmp_path / "out" / "moves.json").read_text())["moves"]
     assert (found["node"], found["moved"]) == ("n1", True)
+
+
+@pytest.mark.parametrize("reason", ["</td><script>x()</script>", "a\nb\x1b[31m", "\u202e{{ 1 }}"])
+def test_a_reason_stays_text(tmp_path: Path, reason: str) -> None:
+    moves = [PastMove("n1", "h1", "h2", [PastAction(MoveAction.MIGRATE, 0.0, 4.0, reason)])]
+    page = write_story(MoveStory("c", moves), tmp_path)
+    assert html.escape(f"(failed: {reason})") in page.read_bytes().decode()
+    (found,) = json.loads((tmp_path / "moves.json").read_text())["moves"]
+    assert found["actions"][0]["failure"] == reason
+
+
+def test_a_report_that_cannot_be_written_stops_the_move_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/none")):
+        with pytest.raises(UsageError, match="--report: cannot write into"):
+            move_verbs._make_folder(folder)
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "other").touch()
+    move_verbs._make_folder(there)
+    assert [path.name for path in there.iterdir()] == ["other"]
 
 
 def test_a_report_of_a_plan_is_refused() -> None:

@@ -36,8 +36,14 @@ LONG_S = 5.0
 """So long a machine waits in vain."""
 
 LINE = re.compile(
-    r"computed rank (\d+) round 0 from ([\d.]+) to ([\d.]+) slower ([\d.]+) others ([\d.]+)"
+    r"computed rank (\d+) round (\d+) from ([\d.]+) to ([\d.]+) slower ([\d.]+) others ([\d.]+) "
+    r"piece ([\d.]+)"
 )
+
+TURNS = 6
+"""Each second one has a move."""
+
+REST_S = 8.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ class Computed:
     ended: float
     slower_s: float
     others_s: float
+    piece_s: float
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +67,12 @@ def computing() -> Iterator[Cluster]:
 
 
 @contextmanager
-def job_that_computes(cluster: Cluster, thread: str) -> Iterator[Popen[str]]:
+def job_that_computes(cluster: Cluster, thread: str, rounds: int = 1) -> Iterator[Popen[str]]:
     """A job whose ranks have talked and now compute, until end_of() is called."""
     place = cluster.site
-    argv = ["run", "--json", cluster.spec, "--mpi", MPI.value, "-n", str(RANKS), "--timeout", "180"]
+    argv = ["run", "--json", cluster.spec, "--mpi", MPI.value, "-n", str(RANKS), "--timeout", "400"]
     argv += [*CHANNELS, "--env", f"NEARMETAL_MOVE_THREAD={thread}", "--"]
-    argv += [str(place.directory / MPI.value), str(place.directory / thread), "1"]
+    argv += [str(place.directory / MPI.value), str(place.directory / thread), str(rounds)]
     with place.start(*argv) as job:
         try:
             within(job, lambda: seen(cluster, "segment") > 0)
@@ -78,15 +85,23 @@ def job_that_computes(cluster: Cluster, thread: str) -> Iterator[Popen[str]]:
             ask(cluster, "run")
 
 
-def end_of(job: Popen[str], cluster: Cluster, thread: str) -> list[Computed]:
-    """Let the ranks go on; each says how it computed, and their last messages are right."""
-    (cluster.site.directory / f"{thread}.0").touch()
+def end_of(
+    job: Popen[str], cluster: Cluster, thread: str, rounds: int = 1
+) -> dict[tuple[int, int], Computed]:
+    """Let the ranks go on; each says how it computed, and their last messages are right.
+
+    By round and rank.
+    """
+    (cluster.site.directory / f"{thread}.{rounds - 1}").touch()
     out, err = job.communicate(timeout=120)
     assert job.returncode == 0, out + err
     assert "compute OK" in out + err, out + err
     found = LINE.findall((out + err).replace("\\n", "\n"))
-    assert {int(words[0]) for words in found} == set(range(RANKS)), out + err
-    return [Computed(*map(float, words[1:])) for words in found]
+    ends = {(int(words[1]), int(words[0])): Computed(*map(float, words[2:])) for words in found}
+    assert set(ends) == {(n, rank) for n in range(rounds) for rank in range(RANKS)}, out + err
+    for number in range(rounds):
+        (cluster.site.directory / f"{thread}.{number}").unlink()
+    return ends
 
 
 def cost(ranks: list[Computed]) -> str:
@@ -98,17 +113,22 @@ def cost(ranks: list[Computed]) -> str:
     )
 
 
+def go_and_come(cluster: Cluster, job: Popen[str]) -> tuple[float, float, float]:
+    """Return when the machine was asked, was frozen, and was back."""
+    asked = time.time()
+    assert ask(cluster, "quiesce") == 0
+    within(job, lambda: ask(cluster, "freeze") == 0)
+    frozen = time.time()
+    within(job, lambda: are_on(cluster, "net"))
+    assert ask(cluster, "run") == 0
+    within(job, lambda: are_on(cluster, "segment"))
+    return asked, frozen, time.time()
+
+
 def test_a_machine_goes_and_comes_while_all_compute(computing: Cluster) -> None:
     with job_that_computes(computing, "on") as job:
-        asked = time.time()
-        assert ask(computing, "quiesce") == 0
-        within(job, lambda: ask(computing, "freeze") == 0)
-        frozen = time.time()
-        within(job, lambda: are_on(computing, "net"))
-        assert ask(computing, "run") == 0
-        within(job, lambda: are_on(computing, "segment"))
-        back = time.time()
-        ranks = end_of(job, computing, "on")
+        asked, frozen, back = go_and_come(computing, job)
+        ranks = list(end_of(job, computing, "on").values())
     assert all(rank.began < asked and back < rank.ended for rank in ranks), ranks
     sys.stdout.write(
         f"frozen after {frozen - asked:.2f} s, back after {back - asked:.2f} s; {cost(ranks)}"
@@ -122,6 +142,45 @@ def test_without_the_thread_the_machine_waits(computing: Cluster) -> None:
         while time.time() < asked + LONG_S:
             assert ask(computing, "freeze") != 0
             time.sleep(0.2)
-        ranks = end_of(job, computing, "off")
+        ranks = list(end_of(job, computing, "off").values())
     assert all(rank.began < asked < asked + LONG_S < rank.ended for rank in ranks), ranks
     sys.stdout.write(f"without the thread, {cost(ranks)}")
+
+
+@pytest.mark.full
+def test_a_move_takes_a_tenth_of_its_time_from_the_computation_at_most(computing: Cluster) -> None:
+    """By turns: the same computation at rest, and while the machine goes and comes.
+
+    The loop calls nothing and takes no lock. So a move can delay it by two things: the processor
+    time of other threads of its process, if they have no other processor; and pieces of work that
+    take longer, because caches are shared. Other processes disturb the wall time, so a piece is
+    compared by a low percentile.
+    """
+    moves = []
+    with job_that_computes(computing, "on", TURNS) as job:
+        for number in range(TURNS):
+            if number:
+                (computing.site.directory / f"on.{number - 1}").touch()
+                time.sleep(SETTLED_S)
+            if number % 2:
+                asked, _, back = go_and_come(computing, job)
+                moves.append(back - asked)
+            else:
+                time.sleep(REST_S)
+        found = end_of(job, computing, "on", TURNS)
+    shares, pieces = [], []
+    for rank in range(RANKS):
+        rest, moved = ([found[n, rank] for n in range(first, TURNS, 2)] for first in (0, 1))
+        at_rest = sum(one.others_s for one in rest) / sum(one.ended - one.began for one in rest)
+        others = sum(
+            one.others_s - at_rest * (one.ended - one.began - move)
+            for one, move in zip(moved, moves, strict=True)
+        )
+        shares.append(others / sum(moves))
+        pieces.append(min(one.piece_s for one in moved) / min(one.piece_s for one in rest) - 1)
+    sys.stdout.write(
+        f"moves took {', '.join(f'{move:.2f}' for move in moves)} s; other threads used "
+        f"{', '.join(f'{share:.2%}' for share in shares)} of it; a fast piece of work took "
+        f"{', '.join(f'{piece:+.1%}' for piece in pieces)} longer\n"
+    )
+    assert max(shares) <= 0.1

@@ -105,6 +105,7 @@ def by_pair(endpoints: list[dict[str, Any]], key: str) -> dict[tuple[str, str], 
             ours, theirs = (re.search("n[123]", t) for t in (endpoint["host"], peer["label"]))
             assert ours, endpoint["host"]
             assert theirs, peer["label"]
+            assert (ours[0], theirs[0]) not in found, "two endpoints of a node"
             found[ours[0], theirs[0]] = peer[key]
     return found
 

@@ -97,11 +97,15 @@ def past_moves(records: Iterable[Record]) -> list[PastMove]:
                 move = under_way[node] = PastMove(node, way[1], way[2])
                 found.append(move)
             move.actions.append(PastAction(action, record.time_s))
-        elif move is not None and move.actions[-1].action is action:
+        elif move is not None and _is_open(move.actions[-1], action):
             _end(move, record)
             if move.moved is not None:
                 del under_way[node]
     return found
+
+
+def _is_open(last: PastAction, action: MoveAction) -> bool:
+    return last.action is action and last.seconds is None
 
 
 def _is_another(move: PastMove, action: MoveAction, way: re.Match[str]) -> bool:

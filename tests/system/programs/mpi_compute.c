@@ -5,8 +5,8 @@
  * more. The bytes of each message follow from its round and the two ranks, and are checked.
  *
  * A line of a rank, for each round: when it began to compute and when it ended, in seconds of the
- * real-time clock; the time of the work beyond that of as many of its fast pieces; and the processor
- * time that other threads of the process used meanwhile.
+ * real-time clock; the time of the work beyond that of as many of its fast pieces; the processor time
+ * that other threads of the process used meanwhile; and the time of a fast piece, the 10th percentile.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -107,8 +107,9 @@ static void compute(const char *file, int round)
 		all += pieces[nr++];
 	} while (nr < MAX_PIECES && access(name, F_OK));
 	qsort(pieces, (size_t)nr, sizeof(*pieces), by_length);
-	printf("computed rank %d round %d from %.3f to %.3f slower %.3f others %.4f\n", rank, round,
-	       began, now(CLOCK_REALTIME), all - nr * pieces[nr / 10], used_by_others() - others);
+	printf("computed rank %d round %d from %.3f to %.3f slower %.3f others %.4f piece %.6f\n",
+	       rank, round, began, now(CLOCK_REALTIME), all - nr * pieces[nr / 10],
+	       used_by_others() - others, pieces[nr / 10]);
 	fflush(stdout);
 }
 
