@@ -59,7 +59,7 @@ class Pair:
     cloud: RealCloud
     tenant: Tenant
     group: str
-    flavor: str
+    flavors: list[str]
     alpha: Segments
     beta: Segments
 
@@ -70,7 +70,7 @@ class Pair:
     def server(self, name: str) -> str:
         """Return the ID of a new server, which runs at the first hypervisor."""
         zone = {"availability_zone": f"nova:{ALPHA}"}
-        server = self.tenant.server(name, self.flavor, self.group, **zone)
+        server = self.tenant.server(name, self.flavors[0], self.group, **zone)
         self.compute.wait_for_server(server, wait=120)
         return str(server.id)
 
@@ -81,6 +81,17 @@ class Pair:
             if now.task_state is None and (now.status, now.compute_host) == (status, host):
                 return
             assert now.status != "ERROR", now.fault
+
+    def confirmed(self, server: str) -> str:
+        """Wait for the end of a resize, and confirm it; returns the host."""
+        for _ in self.cloud.waiting("the resize"):
+            now = self.compute.get_server(server)
+            if (now.status, now.task_state) == ("VERIFY_RESIZE", None):
+                break
+            assert now.status != "ERROR", now.fault
+        self.compute.confirm_server_resize(server)
+        self.wait(server, "ACTIVE", now.compute_host)
+        return str(now.compute_host)
 
     def migrate_live(self, server: str) -> None:
         self.compute.live_migrate_server(server, host=BETA, block_migration="auto")
@@ -127,22 +138,24 @@ def tenant(cloud: RealCloud) -> Tenant:
 
 
 @pytest.fixture(scope="module")
-def flavor(cloud: RealCloud) -> str:
-    compute = cloud.connected("admin").compute
-    made = compute.create_flavor(name="shares", ram=64, vcpus=1, disk=1)
-    compute.create_flavor_extra_specs(made, {EXTRA_SPEC: "2 MiB"})
-    return str(made.id)
+def flavors(cloud: RealCloud) -> list[str]:
+    compute, made = cloud.connected("admin").compute, []
+    for ram in (64, 128):
+        flavor = compute.create_flavor(name=f"shares-{ram}", ram=ram, vcpus=1, disk=1)
+        compute.create_flavor_extra_specs(flavor, {EXTRA_SPEC: "2 MiB"})
+        made.append(str(flavor.id))
+    return made
 
 
 @pytest.fixture
 def pair(
     cloud: RealCloud,
     tenant: Tenant,
-    flavor: str,
+    flavors: list[str],
     services: tuple[Segments, Segments],
 ) -> Iterator[Pair]:
     """Yield a group without servers; at the end nothing is left on either hypervisor."""
-    made = Pair(cloud, tenant, tenant.group("soft-affinity"), flavor, *services)
+    made = Pair(cloud, tenant, tenant.group("soft-affinity"), flavors, *services)
     yield made
     for server in list(made.compute.servers()):
         tenant.delete(server)
@@ -199,3 +212,18 @@ def test_a_live_migration_is_refused_until_take_and_the_server_shares_at_its_new
     assert pair.alpha.files() == []
     assert pair.beta.mapped(two) == pair.beta.mapped(one)
     assert list((pair.alpha.state / "withheld").iterdir()) == []
+
+
+def test_a_server_whose_host_or_flavor_changes_gets_a_part_there(pair: Pair) -> None:
+    one, given = pair.server("one"), "given"
+    pair.states_are({one: given}, {})
+    pair.compute.migrate_server(one, host=BETA)
+    pair.confirmed(one)
+    pair.states_are({}, {one: given})
+    assert (len(pair.alpha.files()), len(pair.beta.files())) == (0, 1)
+    pair.compute.resize_server(one, pair.flavors[1])
+    if pair.confirmed(one) == ALPHA:
+        pair.states_are({one: given}, {})
+    else:
+        pair.states_are({}, {one: given})
+    assert len(pair.alpha.files()) + len(pair.beta.files()) == 1
