@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nearmetal.cli.view import View
 
 _LOOK_S = 0.2
+_BEFORE = "QEMU refuses their live migration and suspension until `nearmetal computed take SERVER`"
 
 
 def _state_option(parser: VerbParser) -> None:
@@ -96,7 +97,7 @@ def on_status(args: argparse.Namespace, view: View) -> int:
     if not running:
         view.warn("the service does not run", "systemctl start nearmetal-computed")
     data: dict[str, Any] = {**status, "running": running}
-    view.result(data, [] if rows else ["no server of this hypervisor has a segment"])
+    view.result(data, [_BEFORE if rows else "no server of this hypervisor has a segment"])
     return ExitCode.DONE if running and not status["trouble"] else ExitCode.CHECKS_FAILED
 
 

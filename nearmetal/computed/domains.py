@@ -27,8 +27,8 @@ ID_FORM = r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}"
 PROJECT_FORM = r"[A-Za-z0-9_-]{1,64}"
 _PORT = re.compile(r"pci\.[0-9]{1,3}")
 _SHOWN = 60
-_PASSED = ("hostdev", "interface[@type='hostdev']")
-"""Elements of devices of the host."""
+_PASSED = ("hostdev", "interface[@type='hostdev']", "interface[@type='vdpa']")
+"""Elements of devices of the host, whose drivers pin the memory that QEMU maps."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_server(document: str) -> ServerDomain | None:
     size, fault = _size(sizes[0])
     if any(top.find(f"./devices/{path}") is not None for path in _PASSED) and not _locks(top):
         fault = (
-            "it has PCI devices of the host (VFIO), so its flavor also needs the extra specs "
+            "it has devices of the host (VFIO or vDPA), so its flavor also needs the extra specs "
             "hw:locked_memory=true and hw:mem_page_size"
         )
     return ServerDomain(server, name, project, size, fault, tuple(_free_ports(top)))
@@ -97,7 +97,7 @@ def _path(*names: str) -> str:
 def _locks(top: ET.Element) -> bool:
     """Whether libvirt lets QEMU lock memory without a limit.
 
-    VFIO pins all memory that QEMU maps, also a segment, and QEMU ends if the limit is too low.
+    VFIO and vDPA pin all memory that QEMU maps, also a segment, and fail if the limit is too low.
     libvirt computes a limit from the memory of the machine, except for a domain that is locked. A
     hard limit of the domain goes before both.
     """

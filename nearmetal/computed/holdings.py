@@ -68,6 +68,11 @@ class GroupSegment(Model):
         """The parts of servers that run."""
         return [held for held in self.holdings if held.phase is not PartPhase.RESTING]
 
+    @property
+    def resting(self) -> list[PartHolding]:
+        """The parts of servers that have gone."""
+        return [held for held in self.holdings if held.phase is PartPhase.RESTING]
+
     def free_part(self) -> int | None:
         """Return the first free part."""
         taken = {held.part for held in self.holdings}

@@ -8,8 +8,7 @@ before it is done and can be repeated, so a service that is killed continues wit
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +20,7 @@ from nearmetal.computed.holdings import GroupSegment, Holdings, PartHolding, Par
 from nearmetal.computed.segment_files import SegmentFiles, new_name
 from nearmetal.computed.servers import SeenServer
 from nearmetal.computed.settings import ComputedSettings
+from nearmetal.computed.turns import ProjectTurns
 from nearmetal.config.size import format_size
 from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import CommandError, NearmetalError
@@ -33,7 +33,7 @@ RETRY_S = 30.0
 """Before a server that was refused, or has dropped its devices, is looked at again."""
 
 GIVE_S = 5.0
-"""The longest time that a turn gives parts. If Nova is slow, the next turn continues."""
+"""The longest time that a turn looks at parts, and that it gives parts. The next turn continues."""
 
 _PORTS = 2
 
@@ -82,7 +82,10 @@ class PartKeeper:
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a server whose flavor has the extra spec has no part."""
     _retry: dict[str, float] = field(default_factory=dict)
-    _said: set[str] = field(default_factory=set)
+    _unclean: set[tuple[str, int]] = field(default_factory=set)
+    """Segments and parts that could not be zeroed."""
+    _looked: ProjectTurns = field(default_factory=ProjectTurns)
+    _waiting: ProjectTurns = field(default_factory=ProjectTurns)
 
     def turn(self, withheld: frozenset[str] = frozenset()) -> frozenset[str]:
         """Compare, and do what can be done now; returns the servers that exist here.
@@ -91,23 +94,23 @@ class PartKeeper:
         """
         seen = {one.server: one for one in self.place.servers()}
         self._forget(seen)
-        for segment in self.holdings:
-            for held in segment.live:
-                self._settle(segment.key, held, seen.get(held.server), withheld)
+        self._settle_all(seen, withheld)
         for segment in self.holdings:
             self._clear(segment)
+        self._unclean &= {(one.name, held.part) for one in self.holdings for held in one.resting}
         self.files.remove_others(self.holdings)
-        waiting = []
+        waiting = {}
         for one in seen.values():
             if one.fault:
                 self._refuse(one.server, one.fault)
             elif one.domain is not None and one.running and not self.holdings.holder(one.server):
-                waiting.append((one, one.domain))
+                waiting[one.server] = (one, one.domain)
         end = self.clock() + GIVE_S
-        for one, domain in _by_turns(waiting):
+        for server in self._waiting.order({key: d.project for key, (_, d) in waiting.items()}):
             if self.clock() >= end:
                 break
-            self._consider(one, domain, withheld)
+            self._waiting.had(server)
+            self._consider(*waiting[server], withheld)
         return frozenset(seen)
 
     def _forget(self, seen: Mapping[str, SeenServer]) -> None:
@@ -122,27 +125,36 @@ class PartKeeper:
         if retry_s:
             self._retry[server] = self.clock() + retry_s
 
-    def _once(self, words: str) -> None:
-        if words not in self._said:
-            self._said.add(words)
-            self.log(words)
-
     def _ask(self, server: str, work: Callable[[], bool]) -> bool:
         return self.deadline.call(server, "its QEMU", work)
 
     # Parts that are not free
 
+    def _settle_all(self, seen: Mapping[str, SeenServer], withheld: frozenset[str]) -> None:
+        """Bring parts to the state that their servers need; slow QEMUs leave some for later."""
+        asked = {}
+        for segment in self.holdings:
+            for held in segment.live:
+                one = seen.get(held.server)
+                if one is None or one.run != held.run:
+                    self._rest(segment.key, held, "has ended")
+                else:
+                    asked[held.server] = segment.key, held, one
+        end = self.clock() + GIVE_S
+        for server in self._looked.order({name: key[0] for name, (key, _, _) in asked.items()}):
+            if self.clock() >= end:
+                break
+            self._looked.had(server)
+            self._settle(*asked[server], withheld)
+
     def _settle(
         self,
         key: tuple[str, str],
         held: PartHolding,
-        one: SeenServer | None,
+        one: SeenServer,
         withheld: frozenset[str],
     ) -> None:
         """Bring one part to the state that its server needs."""
-        if one is None or one.run != held.run:
-            self._rest(key, held, "has ended")
-            return
         segment = self._at(key)
         if held.server in withheld and held.phase is not PartPhase.TAKING:
             held = held.at(PartPhase.TAKING)
@@ -204,7 +216,10 @@ class PartKeeper:
             return
         self.holdings.put(self._at(key).with_part(held.at(PartPhase.GIVEN)))
         self.refusals.pop(held.server, None)
-        self.log(f"server {held.server}: part {held.part} of group {key[1]}")
+        self.log(
+            f"server {held.server}: part {held.part} of group {key[1]}; before a live migration or "
+            f"suspension: `nearmetal computed take {held.server}`"
+        )
 
     def _plugged(self, domain: ServerDomain, views: Sequence[SegmentView]) -> bool:
         # A device that an interrupted attempt has plugged in is of the same part.
@@ -229,15 +244,17 @@ class PartKeeper:
             self.holdings.drop(segment)
             self.log(f"group {segment.group} of project {segment.project}: segment removed")
             return
-        for held in segment.holdings:
-            if held.phase is PartPhase.RESTING and self.clock() - held.since >= REST_S:
+        for held in segment.resting:
+            if self.clock() - held.since >= REST_S:
                 try:
                     self.files.clean(segment, held.part)
                 except (NearmetalError, OSError) as error:
-                    self._once(
-                        f"part {held.part} of group {segment.group} is not given again: "
-                        f"{_words(error)}"
-                    )
+                    if (segment.name, held.part) not in self._unclean:
+                        self._unclean.add((segment.name, held.part))
+                        self.log(
+                            f"part {held.part} of group {segment.group} is not given again: "
+                            f"{_words(error)}"
+                        )
                     continue
                 self.holdings.put(self._at(segment.key).without(held.part))
 
@@ -316,18 +333,6 @@ class PartKeeper:
             part_size=part_size,
             nr_parts=self.settings.parts,
         )
-
-
-def _by_turns(
-    waiting: Iterable[tuple[SeenServer, ServerDomain]],
-) -> list[tuple[SeenServer, ServerDomain]]:
-    """Order servers so that each project has its turn after one server of each other project."""
-    seen: Counter[str] = Counter()
-    places: list[tuple[int, int, SeenServer, ServerDomain]] = []
-    for one, domain in waiting:
-        places.append((seen[domain.project], len(places), one, domain))
-        seen[domain.project] += 1
-    return [(one, domain) for _, _, one, domain in sorted(places, key=lambda place: place[:2])]
 
 
 def _words(error: Exception) -> str:

@@ -24,8 +24,8 @@ class Deadline:
 
         Until such a late call ends, no other call of the same key begins.
         """
-        late = self._busy.get(key)
-        if late is not None and late.is_alive():
+        self._busy = {name: thread for name, thread in self._busy.items() if thread.is_alive()}
+        if key in self._busy:
             raise BackendError(f"{what} has not answered yet")
         results: list[_Given] = []
         faults: list[BaseException] = []
@@ -42,7 +42,6 @@ class Deadline:
         if thread.is_alive():
             self._busy[key] = thread
             raise BackendError(f"{what} does not answer within {self._limit_s:g} s")
-        self._busy.pop(key, None)
         if faults:
             raise faults[0]
         return results[0]

@@ -61,7 +61,9 @@ class CloudError(Exception):
 class Cloud:
     """The services as processes of this one."""
 
-    def __init__(self, without: Collection[str] = (), bridge: str = "") -> None:
+    def __init__(
+        self, without: Collection[str] = (), bridge: str = "", *, pair: bool = False
+    ) -> None:
         self.apis = [name for name in APIS if name not in without]
         self.sockets = {name: _listener() for name in APIS}
         ports = {name: one.getsockname()[1] for name, one in self.sockets.items()}
@@ -72,7 +74,7 @@ class Cloud:
             self.sockets.pop(name).close()
         users = (*USERS, "admin", "member", "broker", "stacks")
         passwords = {name: secrets.token_hex(16) for name in users}
-        self.place = Place(STATE, ports, passwords, bridge, "blazar" in self.apis)
+        self.place = Place(STATE, ports, passwords, bridge, "blazar" in self.apis, pair)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.logs = STATE / "log"
         self.logs.mkdir(parents=True)
@@ -214,40 +216,61 @@ class Cloud:
         with self.running.pop(name) as process:
             process.kill()
 
-    def begin_hypervisor(self) -> None:
-        """Begin libvirtd, and wait until it listens."""
-        self.start("libvirtd", hypervisor.daemon(STATE))
+    def _wait_for(self, path: Path, name: str) -> None:
         end = time.monotonic() + _START_S
-        while not hypervisor.socket_of(STATE).exists():
+        while not path.exists():
             self.check()
             if time.monotonic() > end:
-                raise CloudError(f"no libvirtd:\n{self.tail('libvirtd')}")
+                raise CloudError(f"no {name}:\n{self.tail(name)}")
             time.sleep(0.1)
 
+    def prepare_hypervisors(self) -> None:
+        """Prepare the namespaces; the first hypervisor is in this one, which the others copy."""
+        first, *others = self.place.hosts
+        for host in others:
+            spaces, module = ("unshare", "--mount", "--uts"), "tests.openstack.hypervisor"
+            self.start(f"host-{host}", [*spaces, sys.executable, "-m", module, str(STATE), host])
+            ready = hypervisor.socket_of(STATE, host).parent / hypervisor.READY
+            self._wait_for(ready, f"host-{host}")
+        hypervisor.prepare(STATE, first)
+
+    def _start_on(self, host: str, name: str, argv: list[str]) -> None:
+        """Begin a program of a hypervisor, in its namespaces."""
+        holder = self.running.get(f"host-{host}")
+        inside = ["nsenter", "--mount", "--uts", f"--target={holder.pid}"] if holder else []
+        self.start(f"{name}-{host}", [*inside, *argv])
+
+    def begin_hypervisor(self, host: str) -> None:
+        """Begin libvirtd, and wait until it listens."""
+        self._start_on(host, "libvirtd", hypervisor.daemon(STATE, host))
+        self._wait_for(hypervisor.socket_of(STATE, host), f"libvirtd-{host}")
+
     def power_off(self) -> None:
-        """End all that runs on the hypervisor at once; the other services are on other machines."""
-        for name in ("libvirtd", *(f"nova-compute-{host}" for host in self.place.hosts)):
-            self.running.pop(name).kill()
-        hypervisor.power_off(STATE)
+        """End all that runs on the first hypervisor at once; other services are elsewhere."""
+        host = self.place.hosts[0]
+        for name in ("libvirtd", "nova-compute"):
+            self.running.pop(f"{name}-{host}").kill()
+        hypervisor.power_off(STATE, host)
 
     def power_on(self) -> None:
         """Start what a hypervisor starts at its boot."""
-        self.begin_hypervisor()
-        self.begin_computes()
+        self.begin_hypervisor(self.place.hosts[0])
+        self.begin_compute(self.place.hosts[0])
 
     def begin_nova(self) -> None:
         """Begin what is behind Nova's API."""
         for name in ("nova-conductor", "nova-scheduler"):
             config = str(STATE / "nova" / "nova.conf")
             self.start(name, [sys.executable, str(BIN / name), "--config-file", config])
-        self.begin_computes()
-
-    def begin_computes(self) -> None:
-        """Begin Nova's part on each hypervisor."""
         for host in self.place.hosts:
-            config = str(STATE / "nova" / f"{host}.conf")
-            program = str(BIN / "nova-compute" if self.place.bridge else HERE / "fake_compute.py")
-            self.start(f"nova-compute-{host}", [sys.executable, program, "--config-file", config])
+            self.begin_compute(host)
+
+    def begin_compute(self, host: str) -> None:
+        """Begin Nova's part on a hypervisor."""
+        config = str(self.place.compute(host) / "nova.conf")
+        program = str(BIN / "nova-compute" if self.place.bridge else HERE / "fake_compute.py")
+        argv = [sys.executable, program, "--config-file", config]
+        self._start_on(host, "nova-compute", argv)
 
     def begin_behind(self, api: str, name: str) -> None:
         """Begin the one program behind an API."""
@@ -321,8 +344,9 @@ class Cloud:
             self.begin_api(name)
         self.wait_for_broker()
         if self.place.bridge:
-            hypervisor.prepare(STATE)
-            self.begin_hypervisor()
+            self.prepare_hypervisors()
+            for host in self.place.hosts:
+                self.begin_hypervisor(host)
             hypervisor.keep_bridged(STATE, self.place.bridge)
         self.begin_nova()
         for api, name in (("heat", "heat-engine"), ("blazar", "blazar-manager")):
@@ -380,6 +404,7 @@ def main() -> None:
     parser.add_argument("--heat", action="store_true", help="also serve stacks")
     parser.add_argument("--leases", action="store_true", help="also serve leases of hypervisors")
     parser.add_argument("--bridge", default="", help="real guests, with their ports on this bridge")
+    parser.add_argument("--pair", action="store_true", help="two hypervisors of real guests")
     parser.add_argument("--make", action="store_true")
     given = parser.parse_args()
     if os.getpid() != 1:
@@ -389,7 +414,9 @@ def main() -> None:
     begin = time.monotonic()
     try:
         asked = {"heat": given.heat, "blazar": given.leases}
-        cloud = Cloud([name for name, wanted in asked.items() if not wanted], given.bridge)
+        cloud = Cloud(
+            [name for name, wanted in asked.items() if not wanted], given.bridge, pair=given.pair
+        )
         if given.make:
             cloud.make()
             shutil.copytree(STATE / "mysql", given.database)

@@ -64,11 +64,17 @@ class Place:
     """The bridge of real guests; "": the hypervisors are fakes."""
     leases: bool = False
     """Whether Blazar serves leases: servers without one then stay off its hypervisors."""
+    pair: bool = False
+    """Whether there are two real hypervisors."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hypervisors: one if it is real."""
-        return HOSTS[:1] if self.bridge else HOSTS
+        """The hypervisors: usually one if it is real."""
+        return HOSTS[:1] if self.bridge and not self.pair else HOSTS
+
+    def compute(self, host: str) -> Path:
+        """Return the directory of nova-compute of a hypervisor, with its configuration."""
+        return self.state / f"nova-{host}"
 
     @property
     def socket(self) -> Path:
@@ -153,7 +159,8 @@ class Place:
             "host": host,
             "my_ip": "127.0.0.1",
             "compute_driver": "fake_compute.FakeHypervisor",
-            "state_path": self.state / "nova",
+            "state_path": self.compute(host),
+            "instances_path": self.state / "nova" / "instances",
             # No agent plugs the ports of machines that do not run.
             "vif_plugging_is_fatal": False,
             "vif_plugging_timeout": 0,
@@ -209,7 +216,9 @@ class Place:
                 "disk_allocation_ratio": 8,
             },
             "libvirt": {
-                "connection_uri": f"qemu+unix:///system?socket={socket_of(self.state)}",
+                "connection_uri": f"qemu+unix:///system?socket={socket_of(self.state, host)}",
+                # Nova puts the name of the other hypervisor into it.
+                "live_migration_uri": f"qemu+unix:///system?socket={socket_of(self.state, '%s')}",
                 "virt_type": "qemu",
                 "cpu_mode": "none",
                 "hw_machine_type": "x86_64=q35",
@@ -217,7 +226,7 @@ class Place:
                 "num_pcie_ports": 10,
             },
             # As root it needs no sudo.
-            "nova_sys_admin": {"helper_command": f"{helper} {self.state}/nova/{host}.conf"},
+            "nova_sys_admin": {"helper_command": f"{helper} {self.compute(host)}/nova.conf"},
         }
 
     def neutron(self) -> Sections:
@@ -291,7 +300,7 @@ def _write(path: Path, sections: Sections) -> None:
         lines.append(f"[{name}]")
         for key, value in values.items():
             every = value if isinstance(value, list) else [value]
-            lines += [f"{key} = {one}".replace("%", "%%") for one in every]
+            lines += [f"{key} = {one}" for one in every]
     path.write_text("\n".join(lines) + "\n")
 
 
@@ -305,7 +314,7 @@ def write_settings(place: Place) -> None:
         "neutron/neutron.conf": place.neutron(),
         "heat/heat.conf": place.heat(),
         "blazar/blazar.conf": place.blazar(),
-        **{f"nova/{host}.conf": place.nova(host) for host in place.hosts},
+        **{f"{place.compute(host).name}/nova.conf": place.nova(host) for host in place.hosts},
     }
     for name, sections in every.items():
         path = place.state / name

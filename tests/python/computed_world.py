@@ -65,6 +65,8 @@ class FakeServer:
     running: bool = True
     lets_go: bool = True
     fault: str = ""
+    answers_s: float = 0.0
+    """What its QEMU takes for each answer."""
     devices: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
@@ -126,7 +128,9 @@ class World:
         return self.servers[server]
 
     def has(self, server: str, views: Sequence[SegmentView]) -> bool:
-        devices = self.of(server).devices
+        one = self.of(server)
+        self.now += one.answers_s
+        devices = one.devices
         return all(view.device["id"] in devices for view in views)
 
     def empty_ports(self, domain: ServerDomain) -> tuple[str, ...]:
@@ -145,6 +149,7 @@ class World:
 
     def ask_back(self, server: str, views: Sequence[SegmentView]) -> bool:
         one = self.of(server)
+        self.now += one.answers_s
         names = [str(view.device["id"]) for view in views]
         gone = not any(name in one.devices for name in names)
         if one.lets_go:

@@ -122,7 +122,11 @@ def test_a_size_that_is_not_valid_is_a_fault_in_words(size: str) -> None:
     assert len(found.fault) < 250
 
 
-HOSTDEVS = ("<hostdev mode='subsystem' type='pci'/>", "<interface type='hostdev'/>")
+HOSTDEVS = (
+    "<hostdev mode='subsystem' type='pci'/>",
+    "<interface type='hostdev'/>",
+    "<interface type='vdpa'><source dev='/dev/vhost-vdpa-0'/></interface>",
+)
 LOCKED = "<memoryBacking><locked/></memoryBacking>"
 
 
@@ -141,7 +145,7 @@ def test_a_server_with_devices_of_the_host_and_limited_memory_is_refused_in_word
 ) -> None:
     found = read_server(document(devices=port(1) + device, memory=memory))
     assert found is not None
-    assert "PCI devices of the host (VFIO)" in found.fault
+    assert "devices of the host (VFIO or vDPA)" in found.fault
     assert "hw:locked_memory=true" in found.fault
 
 
@@ -191,6 +195,9 @@ def test_a_question_that_hangs_delays_no_other() -> None:
     release.set()
     late = deadline._busy["a"]
     late.join(10)
+    assert deadline.call("b", "its QEMU", lambda: 2) == 2
+    # Nothing is left of a server that hung and has gone.
+    assert deadline._busy == {}
     assert deadline.call("a", "its QEMU", lambda: 2) == 2
     with pytest.raises(ZeroDivisionError):
         deadline.call("a", "its QEMU", lambda: 1 // 0)

@@ -13,7 +13,7 @@ import pytest
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import Holdings
-from nearmetal.computed.keeper import GIVE_S, REST_S
+from nearmetal.computed.keeper import REST_S
 from nearmetal.computed.settings import ComputedSettings
 from nearmetal.core.errors import BackendError, StateError
 from tests.python.computed_world import (
@@ -362,23 +362,6 @@ def test_a_server_that_waits_for_a_part_does_not_lead_to_a_question_at_each_even
     assert world.questions == before + 3
 
 
-def test_a_project_that_starts_many_servers_does_not_keep_another_one_waiting(
-    world: World,
-) -> None:
-    """Nova is slow: an answer takes a second."""
-    world.nova_takes_s = 1.0
-    many = [world.start(number, RED, uuid(0x1000 + number)) for number in range(1, 41)]
-    blue = world.start(200, BLUE, OTHER_GROUP)
-    keeper = service(world)
-    keeper.turn()
-    assert blue in shown(world)
-    # One turn is short, so ends of servers and requests of administrators are seen soon.
-    assert world.now <= GIVE_S + 1
-    for _ in many:
-        keeper.turn()
-    assert set(shown(world)) | set(keeper.refusals) == {*many, blue}
-
-
 def test_a_flood_of_servers_is_bounded_and_others_are_served(world: World) -> None:
     bound, started = 9 * PART, 0
     keeper = service(world, memory=18 * PART, of_project=bound)
@@ -515,9 +498,11 @@ def test_a_part_that_could_not_be_zeroed_is_not_given_again(
         three = world.start(3)
         settle(world, keeper)
     assert three not in shown(world)
+    assert len([line for line in world.said if "is not given again" in line]) == 1
     assert keeper.refusals[three] == "waits for a part"
     settle(world, keeper)
     assert three in shown(world)
+    assert keeper._unclean == set()
 
 
 def test_a_qemu_that_answers_again_is_no_trouble_any_more(

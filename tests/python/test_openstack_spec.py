@@ -255,7 +255,8 @@ ENTRY = "  lab:\n    auth: {auth_url: 'http://127.0.0.1:1/v3', username: u, pass
     ("text", "words"),
     [
         ("  other: {}\n", "Cloud lab was not found"),
-        (f"{ENTRY}\n", "Cloud lab was not found"),
+        # Some releases of openstacksdk leave out a file that is not YAML.
+        (f"{ENTRY}\n", "Cloud lab was not found|clouds.yaml is not YAML"),
         ("  lab: tell-nobody\n", "clouds.yaml has no valid entry for `lab`"),
         ("  lab: [tell-nobody]\n", "clouds.yaml has no valid entry for `lab`"),
         (f"{ENTRY}, project_name: p}}\n", "logging in: Unable to establish connection"),
@@ -273,6 +274,6 @@ def test_a_cloud_that_cannot_be_used_is_an_error_without_its_values(
     done = planned(tmp_path)
     assert done.returncode == 1
     assert "error: cloud lab: " in done.stderr
-    assert words in done.stderr
+    assert any(some in done.stderr for some in words.split("|"))
     assert "Traceback" not in done.stderr
     assert "tell-nobody" not in done.stdout + done.stderr

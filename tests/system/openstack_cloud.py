@@ -103,7 +103,7 @@ def spec_text(name: str, text: str, image: object = "hpc") -> str:
 
 @contextmanager
 def services(
-    logs: Path, *, heat: bool = False, leases: bool = False, bridge: str = ""
+    logs: Path, *, heat: bool = False, leases: bool = False, bridge: str = "", pair: bool = False
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Run the services; yields the process, and what it says about logging in."""
     need_root()
@@ -118,6 +118,7 @@ def services(
             *("--broker", str(server), "--logs", str(logs), *(["--heat"] if heat else [])),
             *(["--leases"] if leases else []),
             *(["--bridge", bridge] if bridge else []),
+            *(["--pair"] if pair else []),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -137,14 +138,19 @@ def services(
 
 @contextmanager
 def running_cloud(
-    directory: Path, *, heat: bool = False, leases: bool = False, bridge: str = ""
+    directory: Path,
+    *,
+    heat: bool = False,
+    leases: bool = False,
+    bridge: str = "",
+    pair: bool = False,
 ) -> Iterator[RealCloud]:
     """Run the services, with OS_CLIENT_CONFIG_FILE for them in the environment.
 
-    `bridge`: guests are real, and their ports are on this bridge.
+    `bridge`: guests are real, and their ports are on this bridge; `pair`: on two hypervisors.
     """
     logs = directory / "logs"
-    with services(logs, heat=heat, leases=leases, bridge=bridge) as (process, said):
+    with services(logs, heat=heat, leases=leases, bridge=bridge, pair=pair) as (process, said):
         clouds = directory / "clouds.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": said["clouds"]}))

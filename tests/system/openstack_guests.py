@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ import yaml
 
 from nearmetal.computed.segment_files import PREFIX
 from tests.openstack import hypervisor
+from tests.openstack.settings import HOSTS
 from tests.python.computed_world import states
 from tests.system import hypervisors
 from tests.system.need import lacking
@@ -24,6 +28,25 @@ from tests.system.openstack_cloud import ROOT, SERVICES, RealCloud
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+WORDS = b"nearmetal guest is up"
+# cld; cli; ds = 0; si = the words; dx = COM1; until 0: lodsb, out dx; then hlt for ever.
+_CODE = "fc fa 31c0 8ed8 be177c baf803 ac 84c0 7403 ee ebf8 f4 ebfd"
+_PARTITION = b"\x80\0\0\0\x83\0\0\0" + struct.pack("<II", 1, 2000)
+
+
+def _disk(code: str) -> bytes:
+    sector = (bytes.fromhex(code) + WORDS + b"\r\n\0").ljust(446, b"\0")
+    return sector + _PARTITION + bytes(48) + b"\x55\xaa"
+
+
+DISK = _disk(_CODE)
+
+# The same, and at each tick of its clock it lets go what ACPI's ports of PCI hotplug ask back:
+# sti; hlt; for each bus ecx: out 0xcd0, in 0xcc4, and what is set there out 0xcc8.
+_EJECTS = "fb f4 6631c9 bad00c 6689c8 66ef bac40c 66ed 6685c0 7405 bac80c 66ef 41 83f920 75e3 ebdd"
+EJECTING_DISK = _disk(_CODE.replace("be177c", "be387c").removesuffix("f4 ebfd") + _EJECTS)
 
 
 @contextlib.contextmanager
@@ -63,6 +86,39 @@ def console(cloud: RealCloud, server: Any) -> str:
     return str(said.get("output", said))
 
 
+@dataclass(frozen=True)
+class Tenant:
+    """A project that starts servers of one image."""
+
+    sdk: Any
+    image: str
+
+    def server(self, name: str, flavor: str, group: str = "", **more: str) -> Any:
+        return self.sdk.compute.create_server(
+            name=name,
+            image_id=self.image,
+            flavor_id=flavor,
+            networks="none",
+            scheduler_hints={"group": group} if group else {},
+            **more,
+        )
+
+    def delete(self, server: Any) -> None:
+        self.sdk.compute.delete_server(server.id)
+        self.sdk.compute.wait_for_delete(server)
+
+    def group(self, policy: str = "affinity") -> str:
+        return str(self.sdk.compute.create_server_group(name="near", policy=policy).id)
+
+    def running(self, flavor: str, *names: str) -> tuple[str, list[Any]]:
+        """Return a group and its servers, which run."""
+        group = self.group()
+        servers = [self.server(name, flavor, group) for name in names]
+        for server in servers:
+            self.sdk.compute.wait_for_server(server, wait=120)
+        return group, servers
+
+
 SPACES = (("mount", "mnt"), ("pid", "pid"))
 
 
@@ -72,17 +128,30 @@ class Segments:
 
     cloud: RealCloud
     folder: Path
+    host: str = HOSTS[0]
     process: subprocess.Popen[bytes] | None = None
 
+    @functools.cached_property
+    def pid(self) -> int:
+        """A process in the namespaces of the hypervisor."""
+        cloud, name = self.cloud.pid, b"\0" + self.host.encode() + b"\0"
+        if self.host == HOSTS[0]:
+            return cloud
+        children = Path(f"/proc/{cloud}/task/{cloud}/children").read_text().split()
+        (found,) = (
+            int(pid) for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(name)
+        )
+        return found
+
     def command(self, *words: str) -> list[str]:
-        spaces = [f"--{name}=/proc/{self.cloud.pid}/ns/{kind}" for name, kind in SPACES]
+        spaces = [f"--{name}=/proc/{self.pid}/ns/{kind}" for name, kind in SPACES]
         return ["nsenter", *spaces, *words]
 
     def start(self) -> None:
         clouds, settings = self.folder / "clouds.yaml", self.folder / "computed.yaml"
         clouds.touch(0o600)
         clouds.write_text(yaml.safe_dump({"clouds": {"c": self.cloud.content["admin"]}}))
-        socket = hypervisor.socket_of(Path("/run/nearmetal-openstack"))
+        socket = hypervisor.socket_of(Path("/run/nearmetal-openstack"), self.host)
         uri = f"qemu+unix:///system?socket={socket}"
         settings.write_text(f"version: 1\ncloud: c\nclouds: {clouds}\nparts: 2\nlibvirt: {uri}\n")
         with (self.folder / "log").open("ab") as log:
@@ -97,6 +166,14 @@ class Segments:
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGKILL)
             self.process.wait(60)
+
+    def lose_power(self) -> None:
+        """End all that runs on the first hypervisor; what is in memory is gone."""
+        self.kill()
+        self.cloud.power("off")
+        for path in self.files():
+            path.unlink()
+        shutil.rmtree(self.state)
 
     def kill_amid(self, phase: str) -> None:
         """Kill the service as soon as its records have a part in this phase."""
@@ -116,7 +193,8 @@ class Segments:
                 return
 
     def files(self) -> list[Path]:
-        return sorted(Path("/dev/shm").glob(PREFIX + "*"))
+        top = "" if self.host == HOSTS[0] else f"/proc/{self.pid}/root"
+        return sorted(Path(f"{top}/dev/shm").glob(PREFIX + "*"))
 
     def mapped(self, server: str) -> dict[str, set[str]]:
         """Return the segments that the QEMU of a server has mapped, each with the rights."""
@@ -129,9 +207,9 @@ class Segments:
 
 
 @contextlib.contextmanager
-def segment_service(cloud: RealCloud, folder: Path) -> Iterator[Segments]:
+def segment_service(cloud: RealCloud, folder: Path, host: str = HOSTS[0]) -> Iterator[Segments]:
     """Yield the service, which the test starts; nothing is left of it."""
-    made = Segments(cloud, folder)
+    made = Segments(cloud, folder, host)
     assert made.files() == []
     try:
         yield made

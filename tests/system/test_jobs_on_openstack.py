@@ -24,7 +24,7 @@ pytest.importorskip("openstack")
 from tests.system.machines import CACHE
 from tests.system.need import need_build
 from tests.system.openstack_cloud import QUIET, RealCloud, objects, running_cloud, spec_text
-from tests.system.openstack_guests import guest_bridge, machine_of, ports_of
+from tests.system.openstack_guests import DISK, WORDS, guest_bridge, machine_of, ports_of
 from tests.system.virtual_clusters import CommandLine
 
 pytestmark = [
@@ -102,8 +102,6 @@ def spec(site: Site) -> Iterator[str]:
 
 
 def test_an_image_without_our_unit_is_named_with_its_console(site: Site) -> None:
-    from tests.system.test_openstack_guests import DISK, WORDS  # noqa: PLC0415 - pytest marks
-
     image = site.folder / "sector.raw"
     image.write_bytes(DISK + bytes(1 << 20))
     text = NODES.replace("ssh: {}", "ssh: {timeout: 10}").replace(", {name: n2}", "")

@@ -8,11 +8,8 @@ shows that Nova boots this content, and needs no kernel.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,10 @@ from tests.system.openstack_cloud import (
     running_cloud,
 )
 from tests.system.openstack_guests import (
+    DISK,
+    WORDS,
     Segments,
+    Tenant,
     console,
     guest_bridge,
     machine_of,
@@ -48,12 +48,6 @@ pytestmark = [
     pytest.mark.timeout(900),
     *QUIET,
 ]
-
-WORDS = b"nearmetal guest is up"
-# cld; cli; ds = 0; si = the words; dx = COM1; until 0: lodsb, out dx; then hlt for ever.
-CODE = bytes.fromhex("fc fa 31c0 8ed8 be177c baf803 ac 84c0 7403 ee ebf8 f4 ebfd")
-_PARTITION = b"\x80\0\0\0\x83\0\0\0" + struct.pack("<II", 1, 2000)
-DISK = (CODE + WORDS + b"\r\n\0").ljust(446, b"\0") + _PARTITION + bytes(48) + b"\x55\xaa"
 
 HOSTS = "hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]\n"
 
@@ -125,38 +119,6 @@ def test_servers_of_an_uploaded_image_boot_are_started_again_and_leave_nothing(
 def segments(cloud: RealCloud, tmp_path: Path) -> Iterator[Segments]:
     with segment_service(cloud, tmp_path) as made:
         yield made
-
-
-@dataclass(frozen=True)
-class Tenant:
-    """A project that starts servers of one image."""
-
-    sdk: Any
-    image: str
-
-    def server(self, name: str, flavor: str, group: str = "") -> Any:
-        return self.sdk.compute.create_server(
-            name=name,
-            image_id=self.image,
-            flavor_id=flavor,
-            networks="none",
-            scheduler_hints={"group": group} if group else {},
-        )
-
-    def delete(self, server: Any) -> None:
-        self.sdk.compute.delete_server(server.id)
-        self.sdk.compute.wait_for_delete(server)
-
-    def group(self) -> str:
-        return str(self.sdk.compute.create_server_group(name="near", policy="affinity").id)
-
-    def running(self, flavor: str, *names: str) -> tuple[str, list[Any]]:
-        """Return a group and its servers, which run."""
-        group = self.group()
-        servers = [self.server(name, flavor, group) for name in names]
-        for server in servers:
-            self.sdk.compute.wait_for_server(server, wait=120)
-        return group, servers
 
 
 @pytest.fixture(scope="module")
@@ -263,12 +225,8 @@ def test_a_boot_of_the_hypervisor_leaves_nothing_and_its_servers_share_again(
     segments.until(given)
     (before,) = segments.files()
 
-    # The power fails: all processes end, and what is in memory is gone.
-    segments.kill()
-    cloud.power("off")
+    segments.lose_power()
     assert [machine_of(server.id) for server in servers] == [[], []]
-    before.unlink()
-    shutil.rmtree(segments.state)
     cloud.power("on")
     # As at a boot, the service may start before Nova has started any server.
     segments.start()
