@@ -4,13 +4,22 @@
  * nothing. Its process may live, and the memory is sound. So both writers leave it as if they had
  * been asked, each when it can: the reader goes on to read until MOVE has come.
  *
- * Death is noticed as ever: by the network, or by the segment, where the slot of the peer ends.
+ * Death is noticed as ever: by the network, or by the segment, where the slot of the peer ends. Some
+ * networks find no death. Behind one of these the heartbeat has to go on.
  */
 #include <errno.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/move_private.h"
+
+/* An own pause counts as one of them, however long it was. */
+#define LOOKS 4
+
+static uint64_t look_gap(const struct nm_engine *engine)
+{
+	return engine->params->net_timeout_ms * NM_NS_PER_MS / LOOKS;
+}
 
 bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_transport *from)
 {
@@ -27,6 +36,9 @@ bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_tran
 			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text);
 	peer->move->absent = from;
 	peer->move->absent_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
+	peer->move->heartbeat = from->move->heartbeat(from, &peer->who);
+	peer->move->look_ns = nm_clock_ns() + look_gap(engine);
+	peer->move->nr_silent = 0;
 	peer->move->is_sought = false;
 	peer->move->is_source_absent = peer->source_channels >> from->kind->channel & 1;
 	nm_peer_activate(engine, peer);
@@ -65,19 +77,50 @@ static bool seek(struct nm_engine *engine, struct nm_peer *peer)
 	return !err;
 }
 
+static bool has_sign_of_life(struct nm_peer *peer)
+{
+	struct nm_move *move = peer->move;
+	uint64_t before = move->heartbeat;
+	struct nm_link_facts facts = {0};
+
+	move->heartbeat = move->absent->move->heartbeat(move->absent, &peer->who);
+	if (move->net)
+		move->net->transport->ops->describe(move->net, &facts);
+	return move->heartbeat != before || facts.finds_death;
+}
+
+/* For NEARMETAL_NET_TIMEOUT_MS nothing has shown that PEER lives. */
+static bool is_silent(const struct nm_engine *engine, struct nm_peer *peer, uint64_t now_ns)
+{
+	struct nm_move *move = peer->move;
+
+	if (now_ns < move->look_ns)
+		return false;
+	move->look_ns = now_ns + look_gap(engine);
+	move->nr_silent = has_sign_of_life(peer) ? 0 : move->nr_silent + 1;
+	return move->nr_silent == LOOKS;
+}
+
 unsigned int nm_move_leave_absent(struct nm_engine *engine, struct nm_peer *peer)
 {
 	struct nm_move *move = peer->move;
 	const struct nm_transport *memory = move->absent;
+	uint64_t now_ns = nm_clock_ns();
 
 	if (is_over(peer, memory)) {
 		move->absent = NULL;
 		return 0;
 	}
-	if (nm_clock_ns() > move->absent_ns) {
+	if (now_ns > move->absent_ns) {
 		nm_peer_down(engine, peer, -ECONNRESET,
 			     "its lease in the segment expired, and it did not leave the memory "
 			     "within NEARMETAL_MOVE_MS");
+		return 0;
+	}
+	if (is_silent(engine, peer, now_ns)) {
+		nm_peer_down(engine, peer, -ECONNRESET,
+			     "its lease in the segment expired, and neither its heartbeat nor the "
+			     "network has shown within NEARMETAL_NET_TIMEOUT_MS that it lives");
 		return 0;
 	}
 	if ((move->is_sought && !sends_there(peer, memory)) || !seek(engine, peer))

@@ -27,9 +27,12 @@ struct nm_move {
 	bool has_reported; /* session in_number has ended in order */
 	/* The peer stood still in this memory, and a direction is left there; NULL: none is. */
 	struct nm_transport *absent;
-	uint64_t absent_ns;    /* until then it has to leave */
-	bool is_source_absent; /* its direction was there then, and it has not left yet */
-	bool is_sought;	       /* MOVE that wants nothing was sent to it since */
+	uint64_t absent_ns;	/* until then it has to leave */
+	uint64_t heartbeat;	/* of the peer, at the last look for a sign of life */
+	uint64_t look_ns;	/* when to look next */
+	unsigned int nr_silent; /* looks in a row without a sign */
+	bool is_source_absent;	/* its direction was there then, and it has not left yet */
+	bool is_sought;		/* MOVE that wants nothing was sent to it since */
 	/* back (move_back.c) */
 	struct nm_transport *memory; /* to come back to; NULL: none is */
 	struct nm_link *met;	     /* way JOINING: in memory */

@@ -457,7 +457,7 @@ static NM_COLD void watch(struct net *net, struct nm_net_peer *peer, uint64_t wa
 	}
 	if (err != EINPROGRESS)
 		close_fd(&peer->line);
-	if (!peer->line_stood && !net->lifeline.is_believed) {
+	if (!nm_net_finds_death(net, peer)) {
 		if (err != EINPROGRESS)
 			nm_log_once(NM_LOG_INFO,
 				    "no lifeline of another host can be reached, so deaths may "
@@ -511,6 +511,12 @@ void nm_net_watch(struct net *net, struct nm_net_peer *peer)
 	peer->watched_ns = now;
 	if (nm_net_inner_lifeline(&net->inner, &peer->address))
 		watch(net, peer, waited);
+}
+
+bool nm_net_finds_death(const struct net *net, const struct nm_net_peer *peer)
+{
+	return peer->is_away || (nm_net_inner_lifeline(&net->inner, &peer->address) &&
+				 (peer->line_stood || net->lifeline.is_believed));
 }
 
 void nm_net_meet_line(struct net *net, struct nm_net_peer *peer)

@@ -288,6 +288,7 @@ static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_f
 	ret_facts->integrity = NM_INTEGRITY_NONE;
 	nm_reason_set(&ret_facts->reason, "%s", net_of(link->transport)->inner.text);
 	ret_facts->label = peer->label;
+	ret_facts->finds_death = nm_net_finds_death(net_of(link->transport), peer);
 	if (net_of(link->transport)->base.sink.has_devices)
 		nm_net_gpudirect_describe(net_of(link->transport), &ret_facts->device);
 }

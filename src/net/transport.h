@@ -137,6 +137,8 @@ void nm_net_lifeline_serve(struct net *net);
 void nm_net_meet_line(struct net *net, struct nm_net_peer *peer);
 /* PEER is waited for: check if it still lives, unless this was just done. May lose it. */
 void nm_net_watch(struct net *net, struct nm_net_peer *peer);
+/* Whether nm_net_watch() notices that PEER's process ended or that its host is gone. */
+bool nm_net_finds_death(const struct net *net, const struct nm_net_peer *peer);
 /* Nothing can be sent to PEER now: watch it if that lasts. */
 void nm_net_stuck(struct net *net, struct nm_net_peer *peer);
 /* No buffer is free: if that lasts, watch the peers that hold one. */

@@ -137,8 +137,7 @@ struct nm_sink {
 	 * The peer is gone from this transport: its source, if it had one, has ended, and a link to
 	 * it fails with -EPIPE. Called at most once per peer. ERR 0: it closed normally, and
 	 * everything it had sent was delivered. -ECONNRESET: it died, or closed before this
-	 * endpoint had taken everything. -EBADMSG: it sent bytes that no correct peer sends. WHY
-	 * may be NULL.
+	 * endpoint had taken everything. -EBADMSG: it broke the rules. WHY may be NULL.
 	 */
 	void (*source_down)(struct nm_transport *from, struct nm_peer *peer, int err,
 			    const struct nm_reason *why);
@@ -176,8 +175,7 @@ struct nm_sink {
 	bool (*asked)(struct nm_transport *from, struct nm_peer *peer, enum nm_asked what);
 	/*
 	 * What expect() or send() of nm_gpudirect_ops began for REQUEST of this peer is over:
-	 * nothing touches its memory any more. ERR 0: all bytes were sent or have come. May be NULL
-	 * if the engine never calls them.
+	 * nothing touches its memory any more. ERR 0: all bytes came or were sent. NULL: not used.
 	 */
 	void (*gpudirect_done)(struct nm_transport *from, struct nm_peer *peer, uint64_t request,
 			       int err);
@@ -223,6 +221,7 @@ struct nm_link_facts {
 	bool remote_copy;	      /* as in nm_link */
 	struct nm_reason copy_reason; /* why it is true or false; may be "" without nm_copy_ops */
 	struct nm_reason device;      /* network: whether adapters reach devices, and why */
+	bool finds_death; /* network: check_alive() finds a process that ended, a host that is gone */
 };
 
 /* ---- From the engine to the transport: what every transport has ---- */
@@ -236,8 +235,7 @@ struct nm_transport_ops {
 	 * there is another result. 0: RET_LINK is set; no call for this peer follows while the link
 	 * is up. -EHOSTUNREACH: the peer is not reachable here, or gone. -ENOMEM, -ENOSPC and
 	 * others: out of resources. After these errors there is no link, and the engine tries the
-	 * transport of the next rank. It may call this one again later. RET_REASON is set in every
-	 * case.
+	 * transport of the next rank. It may call this one again later. RET_REASON is always set.
 	 */
 	int (*connect)(struct nm_transport *transport, const struct nm_address *address,
 		       struct nm_peer *peer, struct nm_link **ret_link,
@@ -521,6 +519,8 @@ struct nm_move_ops {
 	 */
 	bool (*home)(struct nm_transport *transport, const struct nm_identity *who,
 		     const uint8_t home[NM_HOME_LEN]);
+	/* The heartbeat of WHO in this memory, which changes while WHO lives. 0: it has none. */
+	uint64_t (*heartbeat)(struct nm_transport *transport, const struct nm_identity *who);
 };
 
 /* ---- Kinds and instances ---- */

@@ -233,7 +233,7 @@ int nm_vmseg_look(struct nm_vmseg *segment, const struct nm_vmseg_address *addre
  * reused. All zero: not in a segment, never broken.
  */
 struct nm_vmseg_tie {
-	const _Atomic uint64_t *part_generation, *control;
+	const _Atomic uint64_t *part_generation, *control, *heartbeat;
 	uint64_t expected_part, expected_slot;
 };
 /* Make a tie. 0; -ESTALE and -EINVAL as nm_vmseg_look(). */

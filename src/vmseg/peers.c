@@ -93,6 +93,7 @@ int nm_vmseg_tie(struct nm_vmseg *segment, const struct nm_vmseg_address *addres
 					     segment, address->part))
 					    ->generation;
 	ret_tie->control = &slot->control;
+	ret_tie->heartbeat = &slot->heartbeat;
 	ret_tie->expected_part = address->part_generation;
 	ret_tie->expected_slot = address->generation;
 	return nm_vmseg_is_tied(ret_tie) ? 0 : -ESTALE;

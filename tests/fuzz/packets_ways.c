@@ -231,6 +231,13 @@ static bool fake_home(struct nm_transport *transport, const struct nm_identity *
 	return true;
 }
 
+static uint64_t fake_heartbeat(struct nm_transport *transport, const struct nm_identity *who)
+{
+	(void)transport;
+	(void)who;
+	return 0;
+}
+
 static const struct nm_move_ops fake_move_ops = {
 	.enter = fake_enter,
 	.suspend = fake_suspend,
@@ -242,6 +249,7 @@ static const struct nm_move_ops fake_move_ops = {
 	.listen = fake_listen,
 	.is_away = fake_is_away,
 	.home = fake_home,
+	.heartbeat = fake_heartbeat,
 };
 
 static unsigned int fake_progress(struct nm_transport *transport)

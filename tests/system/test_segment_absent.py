@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,10 @@ def signal_ranks(cluster: Cluster, name: str) -> None:  # noqa: F811
     assert on_n2(cluster, "sh", "-c", f"kill -{name} $({found})") == 0
 
 
+def has_seen_more(cluster: Cluster, before: int) -> bool:  # noqa: F811
+    return seen(cluster, "net") > before
+
+
 def start(cluster: Cluster) -> Popen[str]:  # noqa: F811
     argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "300"]
     argv += [*CHANNELS, "--env", f"NEARMETAL_SEGMENT_LEASE_MS={LEASE_S * 1000}"]
@@ -51,7 +56,7 @@ def test_ranks_that_stood_still_go_on(cluster: Cluster) -> None:  # noqa: F811
                 time.sleep(3 * LEASE_S)
                 assert job.poll() is None
                 signal_ranks(cluster, "CONT")
-                within(job, lambda last=before: seen(cluster, "net") > last)  # type: ignore[misc]
+                within(job, partial(has_seen_more, cluster, before))
                 within(job, lambda: are_on(cluster, "segment"))
             moved = [peer["moves"] for peer in peers(cluster)]
             found = found_by(job, 300)

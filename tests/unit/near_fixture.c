@@ -24,7 +24,7 @@ struct net_packet {
 struct near_net {
 	struct nm_transport base;
 	struct near_node *node;
-	bool held;
+	bool held, is_watched;
 	enum near_net_state state;
 	struct net_link {
 		struct nm_link base;
@@ -102,9 +102,10 @@ static bool net_drained(struct nm_link *link)
 
 static void net_describe(const struct nm_link *link, struct nm_link_facts *ret_facts)
 {
-	(void)link;
 	memset(ret_facts, 0, sizeof(*ret_facts));
 	ret_facts->relation = NM_RELATION_NETWORK;
+	ret_facts->finds_death =
+		nm_container_of(link->transport, struct near_net, base)->is_watched;
 	ret_facts->channel = NM_CHANNEL_NET;
 	nm_reason_set(&ret_facts->reason, "a queue");
 }
@@ -310,6 +311,11 @@ unsigned int near_step(struct near_node *a, struct near_node *b, struct near_nod
 void near_set_net(struct near_node *node, enum near_net_state state)
 {
 	node->net->state = state;
+}
+
+void near_watch_net(struct near_node *node)
+{
+	node->net->is_watched = true;
 }
 
 void near_hold_net(struct near_node *node, bool held)

@@ -47,6 +47,8 @@ struct nm_rma near_rma(struct near_node *a, struct near_node *b, void *local, si
 		       uint64_t address, uint64_t key);
 /* Call from within: let nothing through between the two nets of A and B until called again. */
 void near_hold_net(struct near_node *node, bool held);
+/* The network of NODE says from now on that it would find the death of a peer. */
+void near_watch_net(struct near_node *node);
 
 /* How the network of NODE takes packets: not, until it is met; or its end is reported. */
 enum near_net_state { NEAR_NET_GOOD, NEAR_NET_UNMET, NEAR_NET_BROKEN };

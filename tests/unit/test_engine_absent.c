@@ -288,6 +288,13 @@ static void by_time(void)
 	/* NEARMETAL_MOVE_MS passes. */
 }
 
+static uint64_t died_ns;
+
+static void by_silence(void)
+{
+	died_ns = nm_clock_ns();
+}
+
 static void by_slot(void)
 {
 	struct nm_vmseg_claim *claim = nm_shm_of(memory_of(1))->claim;
@@ -309,6 +316,51 @@ NM_TEST_WITHIN(who_dies_alone_is_missed_in_time, 60)
 {
 	setenv("NEARMETAL_MOVE_MS", "1500", 1);
 	die(by_time, "within NEARMETAL_MOVE_MS", -ECONNRESET);
+}
+
+/* A network that cannot find the death of a process: only the heartbeat is left. */
+NM_TEST_WITHIN(who_dies_behind_a_network_that_sees_no_death, 60)
+{
+	setenv("NEARMETAL_NET_TIMEOUT_MS", "2000", 1);
+	die(by_silence, "neither its heartbeat nor the network", -ECONNRESET);
+	NM_CHECK(nm_clock_ns() - died_ns < 20 * NM_NS_PER_S);
+}
+
+/* Its service thread goes on, and its program computes. */
+NM_TEST_WITHIN(who_computes_after_it_stood_still_is_alive, 60)
+{
+	setenv("NEARMETAL_NET_TIMEOUT_MS", "1000", 1);
+	start(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	stop(1);
+	step_until_missed(0, 1);
+	let_go(1);
+	step_one(0, 4000);
+	NM_CHECK(peer_of(0, 1)->move->absent);
+	moving_talk_until_on(0, 1, NM_CHANNEL_NET);
+	moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+	check_sound(2);
+	moving_destroy();
+}
+
+/* Its heartbeat stands still, and the network says that its process lives. */
+NM_TEST_WITHIN(who_stands_still_behind_a_network_that_sees_it_is_alive, 60)
+{
+	setenv("NEARMETAL_NET_TIMEOUT_MS", "1000", 1);
+	start(2);
+	one_message(0, 1, "first");
+	one_message(1, 0, "first");
+	near_watch_net(moving_node(0));
+	stop(1);
+	step_until_missed(0, 1);
+	step_one(0, 4000);
+	NM_CHECK(peer_of(0, 1)->move->absent);
+	let_go(1);
+	moving_talk_until_on(0, 1, NM_CHANNEL_NET);
+	moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+	check_sound(2);
+	moving_destroy();
 }
 
 NM_TEST_WITHIN(whose_slot_ends_is_missed, 60)

@@ -249,6 +249,15 @@ static NM_COLD bool home(struct nm_transport *transport, const struct nm_identit
 	return true;
 }
 
+static NM_COLD uint64_t heartbeat(struct nm_transport *transport, const struct nm_identity *who)
+{
+	const struct nm_session *session = nm_sessions_find(nm_shm_of(transport)->sessions, who);
+
+	return session && session->window.header && session->tie.heartbeat ?
+		       atomic_load_explicit(session->tie.heartbeat, memory_order_relaxed) :
+		       0;
+}
+
 const struct nm_move_ops nm_shm_move_ops = {
 	.enter = enter,
 	.suspend = suspend,
@@ -260,4 +269,5 @@ const struct nm_move_ops nm_shm_move_ops = {
 	.listen = listen,
 	.is_away = is_away,
 	.home = home,
+	.heartbeat = heartbeat,
 };
