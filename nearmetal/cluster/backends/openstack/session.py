@@ -124,7 +124,7 @@ class CloudSession:
             raise BusyError(f"{where}: {_reason(error)}", _LATER) from error
         except (auth_faults.ClientException, faults.SDKException) as error:
             raise BackendError(f"{where}: {_reason(error)}", _LATER) from error
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise strange(where) from error
 
 
