@@ -72,9 +72,14 @@ class Service:
         return ask
 
 
-def leases(service: Service, address: str | None = "http://blazar/v1") -> Leases:
+def leases(
+    service: Service, address: str | None = "http://blazar/v1", login: tuple[str, ...] = ()
+) -> Leases:
     session = CloudSession("lab")
-    config = SimpleNamespace(get_session_endpoint=lambda _kind: address)
+    config = SimpleNamespace(
+        get_session_endpoint=lambda _kind: address,
+        get_auth_args=lambda: dict.fromkeys(("auth_url", *login), "x"),
+    )
     session.__dict__["sdk"] = SimpleNamespace(reservation=service, config=config)
     ticks = iter(range(0, 100_000, 100))
     return Leases(session, now=lambda: float(next(ticks)), sleep=lambda _s: None)
@@ -157,12 +162,24 @@ def test_a_refused_lease_has_a_remedy_that_fits(
     assert type(caught.value) is BackendError
 
 
-def test_a_service_that_fails_is_asked_again_later_and_a_login_has_its_own_remedy() -> None:
+@pytest.mark.parametrize(
+    ("login", "password"),
+    [
+        ("username", False),
+        ("application_credential_id", True),
+        ("application_credential_name", True),
+    ],
+)
+def test_a_service_that_fails_may_need_another_login(login: str, *, password: bool) -> None:
     failure = answer(500, {"error_code": 500, "error_message": "Internal Server Error"})
+    service = Service(listed(), failure)
     with pytest.raises(BusyError, match="making a lease") as caught:
-        leases(Service(listed(), failure)).take(NAME, ROOM, 120, CLOCK)
+        leases(service, login=(login,)).take(NAME, ROOM, 120, CLOCK)
     assert "repeat the command" in caught.value.hint
+    assert ("a log-in with a password" in caught.value.hint) == password
 
+
+def test_a_login_that_is_refused_has_its_own_remedy() -> None:
     class Expired(Service):
         def __getattr__(self, method: str) -> Any:
             if method == "post":

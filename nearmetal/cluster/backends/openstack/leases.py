@@ -34,6 +34,7 @@ _LOOK_S, _START_S = 2.0, 300.0
 _FULL = "Not enough hosts available"
 """What Blazar says without room. It has no code of its own for this, and answers 500."""
 
+_LOG_IN = "Blazar may need a log-in with a password, not with an application credential"
 _DATE = "%Y-%m-%d %H:%M"
 _LIST = "openstack reservation lease list"
 
@@ -183,8 +184,14 @@ class Leases:
             "reservations": [room.reservation()],
             "events": [],
         }
-        with _refusals(lambda message: _remedy(message, room)):
-            made = self._ask("making a lease", "post", json=wanted)
+        try:
+            with _refusals(lambda message: _remedy(message, room)):
+                made = self._ask("making a lease", "post", json=wanted)
+        except BusyError as error:
+            if not self._session.by_application:
+                raise
+            # Keystone refuses the trust for Blazar, which then answers 500 without the reason.
+            raise BusyError(error.message, f"{error.hint}; {_LOG_IN}") from error
         with self._session.asking("reading a lease"):
             lease = read_lease(made["lease"])
         return self._started(name, lease)
