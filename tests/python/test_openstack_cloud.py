@@ -361,6 +361,24 @@ def test_the_reason_of_nova_is_one_bounded_line() -> None:
     assert len(line) < 600
 
 
+@pytest.mark.parametrize(
+    ("more", "hint"),
+    [
+        ("", "no hypervisor has the room"),
+        (
+            "reservation: 01234567-89ab-cdef-0123-456789abcdef\n",
+            "reservation 01234567-89ab-cdef-0123-456789abcdef has ended",
+        ),
+    ],
+)
+def test_a_server_without_a_place_has_the_remedy_for_its_spec(more: str, hint: str) -> None:
+    fault = {"message": "No valid host was found."}
+    session = NoCloud(servers=[server(name="n1", status="ERROR", fault=fault)])
+    with pytest.raises(BackendError) as caught:
+        work_of(spec_of(more, MADE, ONE), World(), session).wait_for({"s1": "n1"})
+    assert caught.value.hint.startswith(hint)
+
+
 # What is there
 
 

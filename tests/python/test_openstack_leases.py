@@ -18,12 +18,13 @@ import requests
 pytest.importorskip("openstack")
 
 from keystoneauth1 import access
+from keystoneauth1 import exceptions as auth_faults
 from keystoneauth1.identity.access import AccessInfoPlugin
 from keystoneauth1.session import Session
 from openstack.connection import Connection
 
 from nearmetal.cluster.backends.openstack.leases import Lease, LeasedRoom, Leases, read_lease
-from nearmetal.cluster.backends.openstack.session import CloudSession, accepted
+from nearmetal.cluster.backends.openstack.session import BusyError, CloudSession, accepted
 from nearmetal.core.errors import BackendError
 
 ID, FLAVOR = "6ee55c78-ac52-41a6-99af-2d2d73bcc466", "ddc45423-f863-4e4e-8e7a-51d27cfec962"
@@ -71,9 +72,14 @@ class Service:
         return ask
 
 
-def leases(service: Service, address: str | None = "http://blazar/v1") -> Leases:
+def leases(
+    service: Service, address: str | None = "http://blazar/v1", login: tuple[str, ...] = ()
+) -> Leases:
     session = CloudSession("lab")
-    config = SimpleNamespace(get_session_endpoint=lambda _kind: address)
+    config = SimpleNamespace(
+        get_session_endpoint=lambda _kind: address,
+        get_auth_args=lambda: dict.fromkeys(("auth_url", *login), "x"),
+    )
     session.__dict__["sdk"] = SimpleNamespace(reservation=service, config=config)
     ticks = iter(range(0, 100_000, 100))
     return Leases(session, now=lambda: float(next(ticks)), sleep=lambda _s: None)
@@ -138,9 +144,12 @@ def test_a_lease_of_an_interrupted_demo_is_used_again_for_the_whole_time(states:
     ("together", "code", "reason", "hint"),
     [
         (True, 400, "Malformed parameter affinity (only affinity = False is supported)", "--apart"),
-        (True, 400, "Not enough hosts available", "try later"),
-        (True, 500, "Not enough hosts available", "the hypervisors for leases may be full"),
-        (False, 400, "affinity", "try later"),
+        (True, 500, "Not enough hosts available", "try later, with --apart, or"),
+        (False, 500, "Not enough hosts available", "try later, or with a smaller --flavor"),
+        (False, 400, "affinity", "the operator of the cloud"),
+        (True, 400, "Lease duration of 7200 seconds must be less", "the operator of the cloud"),
+        (True, 404, "No Freepool found", "the operator of the cloud"),
+        (True, 403, "Policy doesn't allow blazar:leases:post", "the operator of the cloud"),
     ],
 )
 def test_a_refused_lease_has_a_remedy_that_fits(
@@ -151,6 +160,51 @@ def test_a_refused_lease_has_a_remedy_that_fits(
         leases(service).take(NAME, replace(ROOM, together=together), 120, CLOCK)
     assert hint in caught.value.hint
     assert type(caught.value) is BackendError
+
+
+@pytest.mark.parametrize(
+    ("login", "password"),
+    [
+        ("username", False),
+        ("application_credential_id", True),
+        ("application_credential_name", True),
+    ],
+)
+def test_a_service_that_fails_may_need_another_login(login: str, *, password: bool) -> None:
+    failure = answer(500, {"error_code": 500, "error_message": "Internal Server Error"})
+    service = Service(listed(), failure)
+    with pytest.raises(BusyError, match="making a lease") as caught:
+        leases(service, login=(login,)).take(NAME, ROOM, 120, CLOCK)
+    assert "repeat the command" in caught.value.hint
+    assert ("a log-in with a password" in caught.value.hint) == password
+
+
+def test_a_login_that_is_refused_has_its_own_remedy() -> None:
+    class Expired(Service):
+        def __getattr__(self, method: str) -> Any:
+            if method == "post":
+                raise auth_faults.Unauthorized
+            return super().__getattr__(method)
+
+    with pytest.raises(BackendError) as refused:
+        leases(Expired(listed())).take(NAME, ROOM, 120, CLOCK)
+    assert refused.value.hint == "correct `lab` in clouds.yaml"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (500, "Not enough hosts available"),
+        (409, "Instance reservation doesn't allow to reduce/replace reserved instance slots"),
+        (400, "Lease duration of 9000 seconds must be less than or equal to the maximum"),
+    ],
+)
+def test_a_lease_that_cannot_last_longer_is_to_be_ended(code: int, reason: str) -> None:
+    refusal = answer(code, {"error_code": code, "error_message": reason})
+    with pytest.raises(BackendError, match="prolonging a lease") as caught:
+        leases(Service(listed(lease()), refusal)).take(NAME, ROOM, 120, CLOCK)
+    assert type(caught.value) is BackendError
+    assert "nearmetal demo --cloud lab --remove" in caught.value.hint
 
 
 @pytest.mark.parametrize("status", ["TERMINATED", "ERROR"])
@@ -204,6 +258,14 @@ def test_an_answer_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
     service = Service(listed({**lease(), **wrong}))
     with pytest.raises(BackendError, match="a lease: the answer is not one of OpenStack"):
         leases(service).find(NAME)
+
+
+@pytest.mark.parametrize("code", [200, 500])
+def test_an_answer_that_is_nested_too_deeply_is_refused(code: int) -> None:
+    deep = answer(code)
+    deep._content = b"[" * 100_000
+    with pytest.raises(BackendError, match="cloud lab: reading the leases"):
+        leases(Service(deep)).find(NAME)
 
 
 def test_a_lease_without_servers_has_no_flavor() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 HERE = Path(__file__).parent
-FLOATING = "10.88.0.5"
+FLOATING = "198.51.100.5"
 """The floating address of guest 1."""
 
 _WAIT_S = 600
@@ -64,7 +64,7 @@ def lan() -> Iterator[str]:
         for argv in (
             ("ip", "netns", "add", name),
             ("ip", "link", "add", name, "type", "veth", "peer", "name", "out", "netns", name),
-            ("ip", "address", "add", "10.88.0.1/24", "dev", name),
+            ("ip", "address", "add", "198.51.100.1/24", "dev", name),
             ("ip", "link", "set", name, "up"),
             (*ip, "address", "add", f"{FLOATING}/24", "dev", "out"),
             (*ip, "link", "set", "out", "up"),

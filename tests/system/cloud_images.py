@@ -67,6 +67,10 @@ def cloud_image() -> Path:
         if shutil.which(program) is None:
             lacking(f"no {program}: run `make setup-vm`")
     if not (FOLDER / "disk.qcow2").exists():
+        for old in CACHE.glob("cloud-image*"):
+            # Another content made it. It has a gigabyte.
+            if old.is_dir() and old != FOLDER:
+                _run("rm", "-rf", old)
         _make(FOLDER)
     return FOLDER
 

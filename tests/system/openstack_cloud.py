@@ -110,6 +110,8 @@ def services(
     python, broker = SERVICES / "venv" / "bin" / "python", SERVICES / "rabbitmq"
     if not (SERVICES / "database").exists():
         lacking(f"{SERVICES} is missing: run `make setup-openstack`")
+    if leases and not [*(SERVICES / "venv").glob("lib/python3*/site-packages/blazar")]:
+        lacking("no Blazar among the services: run `make setup-openstack` again")
     (server,) = broker.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server")
     with subprocess.Popen(
         [

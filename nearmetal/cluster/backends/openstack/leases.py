@@ -2,20 +2,23 @@
 """Leases of Blazar, the reservation service: room for servers, held for some time.
 
 A lease for servers makes a flavor. A server of this flavor gets its place on the hypervisors that
-the lease holds. Names of leases are unique in a cloud, so a request that is repeated makes no
-second one.
+the lease holds. Several leases may have one name, so a request whose answer is lost may lead to two.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from openstack.exceptions import HttpException
+
 from nearmetal.cluster.backends.openstack.session import (
+    BusyError,
     CloudSession,
     GoneError,
     accepted,
@@ -29,6 +32,9 @@ _STARTS = ("CREATING", "PENDING", "STARTING", "UPDATING")
 
 _LOOK_S, _START_S = 2.0, 300.0
 _FULL = "Not enough hosts available"
+"""What Blazar says without room. It has no code of its own for this, and answers 500."""
+
+_LOG_IN = "Blazar may need a log-in with a password, not with an application credential"
 _DATE = "%Y-%m-%d %H:%M"
 _LIST = "openstack reservation lease list"
 
@@ -88,15 +94,32 @@ def _refusal(answer: Any) -> str:
     """Return the reason of a refusal, "" for none."""
     try:
         return str(answer.json()["error_message"]) if answer.content else ""
-    except (LookupError, TypeError, ValueError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         return ""
 
 
 def _remedy(message: str, room: LeasedRoom) -> str:
     """Return what helps if Blazar refuses a lease. Pure."""
+    if _FULL in message:
+        apart = ", with --apart" if room.together else ""
+        return (
+            f"the hypervisors for leases may be full: try later{apart}, or with a smaller --flavor"
+        )
     if room.together and "affinity" in message:
         return "this Blazar leases no room on one hypervisor: use --apart"
-    return "the hypervisors for leases may be full: try later, or with a smaller --flavor"
+    return "the operator of the cloud decides which leases there are"
+
+
+@contextmanager
+def _refusals(remedy: Callable[[str], str]) -> Iterator[None]:
+    """Give each refusal of Blazar a remedy. A service that is only busy keeps its own."""
+    try:
+        yield
+    except BackendError as error:
+        busy = isinstance(error, BusyError) and _FULL not in error.message
+        if busy or not isinstance(error.__cause__, HttpException):
+            raise
+        raise BackendError(error.message, remedy(error.message)) from error
 
 
 class Leases:
@@ -144,14 +167,17 @@ class Leases:
         `clock`: the time in UTC. Raises BackendError if Blazar has no room, or does not start it.
         """
         end = (clock + timedelta(minutes=minutes)).strftime(_DATE)
+        again = f"nearmetal demo --cloud {self._session.cloud} --remove"
         for old in self.find(name):
             if old.status == "ACTIVE" or old.status in _STARTS:
                 lease = self._started(name, old)
                 # Else it may end amid the work, and Blazar then deletes the servers.
-                self._ask("prolonging a lease", "put", f"/{lease.identity}", json={"end_date": end})
+                with _refusals(lambda _: f"end it with `{again}`, and repeat the command"):
+                    body = {"end_date": end}
+                    self._ask("prolonging a lease", "put", f"/{lease.identity}", json=body)
                 return lease
             self._remove(old)
-        body = {
+        wanted = {
             "name": name,
             "start_date": "now",
             "end_date": end,
@@ -159,13 +185,13 @@ class Leases:
             "events": [],
         }
         try:
-            made = self._ask("making a lease", "post", json=body)
-        except BackendError as error:
-            remedy = _remedy(error.message, room)
-            if _FULL in error.message:
-                # Blazar answers as if it had failed (500).
-                raise BackendError(error.message, remedy) from error
-            raise type(error)(error.message, error.hint or remedy) from error
+            with _refusals(lambda message: _remedy(message, room)):
+                made = self._ask("making a lease", "post", json=wanted)
+        except BusyError as error:
+            if not self._session.by_application:
+                raise
+            # Keystone refuses the trust for Blazar, which then answers 500 without the reason.
+            raise BusyError(error.message, f"{error.hint}; {_LOG_IN}") from error
         with self._session.asking("reading a lease"):
             lease = read_lease(made["lease"])
         return self._started(name, lease)

@@ -96,6 +96,12 @@ class CloudSession:
         region = self.sdk.config.region_name
         return printable(f"project {self.project}" + (f", region {region}" if region else ""))
 
+    @property
+    def by_application(self) -> bool:
+        """Whether the log-in is an application credential, which has fewer rights than its user."""
+        names = self.sdk.config.get_auth_args()
+        return any(name.startswith("application_credential") for name in names)
+
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
         """Turn each failure of a request into a BackendError that says `what`."""
@@ -124,7 +130,7 @@ class CloudSession:
             raise BusyError(f"{where}: {_reason(error)}", _LATER) from error
         except (auth_faults.ClientException, faults.SDKException) as error:
             raise BackendError(f"{where}: {_reason(error)}", _LATER) from error
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise strange(where) from error
 
 

@@ -49,6 +49,11 @@ _NO_ROOM = (
     "or hypervisors apart; use fewer nodes or another flavor"
 )
 
+_NO_RESERVATION = (
+    "reservation {0} has ended, is of another project, or has no such room: look at it with "
+    "`openstack reservation lease list`"
+)
+
 _AGAIN = "run `nearmetal up` again: it makes these nodes again, and keeps the others"
 
 
@@ -425,7 +430,9 @@ class CloudWork:
         if failed:
             lines = "".join(f"\n  node {node}: {reason}" for node, reason in failed.items())
             no_room = any("no valid host" in reason.lower() for reason in failed.values())
-            hint = _NO_ROOM if no_room else _AGAIN
+            held = self._spec.reservation
+            full = _NO_ROOM if held is None else _NO_RESERVATION.format(held)
+            hint = full if no_room else _AGAIN
             raise BackendError(f"Nova could not make all servers:{lines}", hint)
 
     def _wait(self, done: Callable[[], bool], late: Callable[[], str]) -> None:
