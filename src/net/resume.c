@@ -36,6 +36,8 @@
 /* Between two attempts to open the inner endpoint, and their lines in the log. */
 #define RETRY_NS NM_NS_PER_S
 #define FAILURE_LINES 4
+/* Between two questions for the host of a peer that is away. */
+#define ASK_NS NM_NS_PER_S
 
 static bool is_asked(const struct net *net)
 {
@@ -90,7 +92,7 @@ void nm_net_take_pause(struct net *net, struct nm_net_peer *peer)
 		return;
 	}
 	peer->state = NM_NET_HELD;
-	peer->is_away = true;
+	peer->is_away = net->pause.has_away = true;
 	peer->away_ns = nm_clock_ns();
 	nm_net_forget_line(peer);
 	if (peer->pause_said) {
@@ -389,13 +391,37 @@ static void begin(struct net *net)
 	net->take = take;
 }
 
+/*
+ * The word that ends a connection can be lost with the device. Only this endpoint has it then, and the
+ * inner endpoint takes no other one from that peer. Whatever is sent there ends it, as soon as the
+ * host of the peer answers again; a request for a token has no other effect.
+ */
+static void ask_away(struct net *net, uint64_t now)
+{
+	struct nm_net_peer *peer;
+
+	net->pause.ask_ns = now + ASK_NS;
+	net->pause.has_away = false;
+	for (peer = net->peers.all; peer; peer = peer->next) {
+		if (peer->state != NM_NET_HELD || !peer->is_away)
+			continue;
+		net->pause.has_away = true;
+		if (!peer->paused_owed && !peer->in_flight && nm_net_host_answers(net, peer))
+			nm_net_knock(net, peer);
+	}
+}
+
 void nm_net_look(struct net *net, uint64_t now_ns)
 {
 	bool leaves;
 
-	if (net->pause.notice < 0 || now_ns < net->pause.look_ns)
+	if (now_ns < net->pause.look_ns)
 		return;
 	net->pause.look_ns = now_ns + NM_NET_LOOK_NS;
+	if (net->pause.has_away && net->pause.place != NM_NET_AWAY && now_ns >= net->pause.ask_ns)
+		ask_away(net, now_ns);
+	if (net->pause.notice < 0)
+		return;
 	leaves = !net->closing && is_asked(net);
 	if (leaves && net->pause.place == NM_NET_STAYS)
 		begin(net);
