@@ -4,10 +4,12 @@
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "forger.h"
@@ -366,6 +368,41 @@ NM_TEST_WITHIN(a_connection_of_which_only_the_peer_knows_is_no_obstacle, 60)
 	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
 	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
 	NM_CHECK_EQ(net_of(a)->nr_dropped + net_of(b)->nr_dropped, 0);
+	node_destroy(b);
+	node_destroy(a);
+}
+
+/* It has the sockets of libfabric, and so the port. */
+NM_TEST_WITHIN(a_forked_child_delays_the_return, 60)
+{
+	struct node *a, *b;
+	char path[128];
+	pid_t child;
+
+	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
+	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
+	a = node_create(&net_fixture);
+	b = node_create(&net_fixture);
+	nodes_connect(&net_fixture, a, b);
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
+	notice(path, "stay");
+	NM_CHECK_EQ(nm_net_heed(net_of(b), path), 0);
+	child = fork();
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	notice(path, "leave");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_AWAY));
+	notice(path, "stay");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.nr_lines > 0));
+	NM_CHECK_EQ(net_of(b)->pause.place, NM_NET_AWAY);
+	NM_CHECK_EQ(kill(child, SIGKILL), 0);
+	NM_CHECK_EQ(waitpid(child, NULL, 0), child);
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
 	node_destroy(b);
 	node_destroy(a);
 }
