@@ -233,10 +233,10 @@ unsigned int nm_engine_help(struct nm_engine *engine);
  */
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells);
 void nm_engine_wake(struct nm_engine *engine);
-/* In order: what needs the next round sooner comes later. */
+/* In order: what needs the next round sooner comes later. The numbers are `haste` of transports. */
 enum nm_drive {
 	NM_DRIVE_QUIET,
-	NM_DRIVE_AWAY,	/* its memory was left: look about ten times a second where it is */
+	NM_DRIVE_AWAY, /* look about ten times a second, for example where memory is that was left */
 	NM_DRIVE_MOVES, /* something moves, or has to be polled for */
 };
 

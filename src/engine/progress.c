@@ -212,7 +212,8 @@ NM_COLD enum nm_drive nm_engine_drive(struct nm_engine *engine, struct nm_doorbe
 				      unsigned int *nr_done)
 {
 	uint64_t now = nm_clock_ns();
-	bool is_heard = true, is_away = false;
+	enum nm_drive state = NM_DRIVE_QUIET;
+	bool is_heard = true;
 
 	*nr_done += nm_engine_help(engine);
 	publish_when_due(engine, now);
@@ -221,14 +222,15 @@ NM_COLD enum nm_drive nm_engine_drive(struct nm_engine *engine, struct nm_doorbe
 
 		/* Pauses are counted in calls, which are few. */
 		transport->pause = 0;
+		if (transport->haste > state)
+			state = transport->haste;
 		if (!transport->move)
 			continue;
 		is_heard &= transport->move->listen(transport, doorbells);
-		is_away |= transport->move->is_away(transport);
+		if (state == NM_DRIVE_QUIET && transport->move->is_away(transport))
+			state = NM_DRIVE_AWAY;
 	}
-	if (!is_heard || nm_moves_are_due(engine, now))
-		return NM_DRIVE_MOVES;
-	return is_away ? NM_DRIVE_AWAY : NM_DRIVE_QUIET;
+	return !is_heard || nm_moves_are_due(engine, now) ? NM_DRIVE_MOVES : state;
 }
 
 bool nm_engine_sleep(struct nm_engine *engine, struct nm_doorbells *doorbells)

@@ -420,6 +420,15 @@ static bool kernel_answers(struct net *net, struct nm_net_peer *peer)
 	return !is_silence(err);
 }
 
+bool nm_net_host_answers(struct net *net, struct nm_net_peer *peer)
+{
+	bool answers = peer->witness >= 0 && end_connection(peer->witness) == ECONNREFUSED;
+
+	/* Anew each time: the kernel asks a silent host ever more rarely. */
+	close_fd(&peer->witness);
+	return start_connection(net, peer, 0, &peer->witness) == ECONNREFUSED || answers;
+}
+
 static void lose_silent(struct net *net, struct nm_net_peer *peer)
 {
 	char words[128];

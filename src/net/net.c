@@ -331,6 +331,16 @@ static void pay(struct net *net, struct nm_net_peer *peer, enum nm_net_kind kind
 	net->nr_owed--;
 }
 
+/* The own PAUSE, if there is one to say, is the answer to that of PEER. */
+static void pay_paused(struct net *net, struct nm_net_peer *peer)
+{
+	bool leaves = net->pause.place == NM_NET_PAUSING;
+
+	pay(net, peer, leaves ? NM_NET_PAUSE : NM_NET_PAUSED, &peer->paused_owed);
+	if (!peer->paused_owed)
+		peer->pause_said = peer->is_quiet = leaves;
+}
+
 static void pay_all(struct net *net)
 {
 	struct nm_net_peer *peer;
@@ -338,7 +348,8 @@ static void pay_all(struct net *net)
 	for (peer = net->peers.all; peer; peer = peer->next) {
 		pay(net, peer, NM_NET_BYE, &peer->bye_owed);
 		pay(net, peer, NM_NET_BYE_SEEN, &peer->answer_owed);
-		pay(net, peer, NM_NET_PAUSED, &peer->paused_owed);
+		if (peer->paused_owed)
+			pay_paused(net, peer);
 		if (peer->resumed_owed)
 			nm_net_pay_resumed(net, peer);
 	}

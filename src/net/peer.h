@@ -31,7 +31,7 @@ struct nm_net_peer {
 	bool greeted;	 /* HELLO was sent to it */
 	bool has_token;	 /* it may be greeted */
 	bool is_unknown; /* a source whose address the program has not given: may be another */
-	bool is_refused; /* its greeting was; only in places of strangers */
+	bool is_refused; /* its greeting was, or it never came */
 	bool bye_sent, bye_seen;
 	bool bye_heard;	  /* its BYE was taken */
 	bool bye_owed;	  /* refused, and it was not informed yet */

@@ -4,9 +4,11 @@
  * inserted for it: a claim from any other address is refused. If the program has not inserted it
  * yet, the first claim is taken, and put out when the address turns out to be another.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "net/transport.h"
 
 /* Time between two KNOCKs: doubles from the first to the last while there is no answer. */
@@ -307,6 +309,31 @@ void nm_net_refuse(struct net *net, const struct nm_net_hello *hello)
 	place->tx_sequence = 0;
 	place->first_knock_ns = place->knocked_ns = now;
 	place->bye_owed = true;
+	net->nr_owed++;
+}
+
+void nm_net_miss_greeting(struct net *net, const struct nm_net_header *header)
+{
+	static const char words[] = "its greeting was lost in a pause of the network";
+	struct nm_net_peer *peer;
+	struct nm_address real;
+
+	/* Without the right token it may be anybody's. */
+	if (!net->pause.opening || net->closing || !is_known(net, &header->source, &real) ||
+	    header->token != nm_net_token(net->key, &real))
+		return;
+	peer = nm_net_peers_get(&net->peers, &header->source);
+	if (!peer || peer->heard || peer->state > NM_NET_HELD)
+		return;
+	if (peer->inner == FI_ADDR_UNSPEC)
+		peer->address = real;
+	nm_log_once(NM_LOG_WARN, "a peer is lost: %s", words);
+	nm_net_end(net, peer, NM_NET_CLOSED);
+	peer->loss_err = -ECONNRESET;
+	nm_reason_set(&peer->loss, "%s", words);
+	peer->loss_unreported = true;
+	net->nr_unreported++;
+	peer->is_refused = peer->bye_owed = true;
 	net->nr_owed++;
 }
 

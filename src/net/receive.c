@@ -230,6 +230,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 	peer = nm_net_peers_find(&net->peers, &header.source);
 	if (nm_unlikely(!peer || !peer->heard || peer->state == NM_NET_DEAD)) {
 		nm_net_drop(net, "from a source that sent no greeting, or is down");
+		nm_net_miss_greeting(net, &header);
 		return;
 	}
 	/* Another process can use the name of a source, but it does not know its token. */

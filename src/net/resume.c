@@ -11,9 +11,9 @@
  *	                           <-        RESUMED, then packets
  *	compares, and sends packets
  *
- * If both pause, the PAUSE of the other one is the answer. An endpoint waits with its own pause until
- * a peer that is away has come back: so whoever comes back finds all peers where they were. While a
- * peer is paused, send() has no room for it.
+ * If both pause, the PAUSE of the other one is the answer. An endpoint that is asked after it answered
+ * waits with its own pause until that peer has come back: so whoever comes back finds all peers where
+ * they were. While a peer is paused, send() has no room for it.
  *
  * The guest unit writes "leave" into a file, the notice, and locks it. Each endpoint has a shared
  * lock of the file while its inner endpoint is open, so the guest unit gets its own when all are
@@ -36,6 +36,8 @@
 /* Between two attempts to open the inner endpoint, and their lines in the log. */
 #define RETRY_NS NM_NS_PER_S
 #define FAILURE_LINES 4
+/* Between two questions for the host of a peer that is away. */
+#define ASK_NS NM_NS_PER_S
 
 static bool is_asked(const struct net *net)
 {
@@ -45,6 +47,12 @@ static bool is_asked(const struct net *net)
 	       !memcmp(word, LEAVE, sizeof(word));
 }
 
+static void enter(struct net *net, enum nm_net_place place)
+{
+	net->pause.place = place;
+	net->base.haste = place == NM_NET_PAUSING || place == NM_NET_RETURNING ? 2 : 1;
+}
+
 int nm_net_heed(struct net *net, const char *path)
 {
 	net->pause.notice = open(path, O_RDONLY | O_CLOEXEC);
@@ -52,6 +60,7 @@ int nm_net_heed(struct net *net, const char *path)
 		return errno == ENOENT ? 0 : -errno;
 	if (is_asked(net))
 		return -EBUSY;
+	enter(net, NM_NET_STAYS);
 	return flock(net->pause.notice, LOCK_SH | LOCK_NB) == 0 ? 0 :
 	       errno == EWOULDBLOCK				? -EBUSY :
 								  -errno;
@@ -90,7 +99,7 @@ void nm_net_take_pause(struct net *net, struct nm_net_peer *peer)
 		return;
 	}
 	peer->state = NM_NET_HELD;
-	peer->is_away = true;
+	peer->is_away = net->pause.has_away = true;
 	peer->away_ns = nm_clock_ns();
 	nm_net_forget_line(peer);
 	if (peer->pause_said) {
@@ -99,6 +108,9 @@ void nm_net_take_pause(struct net *net, struct nm_net_peer *peer)
 	}
 	peer->paused_owed = true;
 	net->nr_owed++;
+	/* One of this machine is asked by the same notice, and is back only with this endpoint. */
+	net->pause.look_ns = 0;
+	nm_net_look(net, peer->away_ns);
 }
 
 void nm_net_take_paused(struct net *net, struct nm_net_peer *peer)
@@ -230,7 +242,7 @@ static void cut(struct net *net)
 	}
 	memset(net->strangers, 0, sizeof(net->strangers));
 	flock(net->pause.notice, LOCK_UN);
-	net->pause.place = NM_NET_AWAY;
+	enter(net, NM_NET_AWAY);
 	net->pause.nr_lines = 0;
 	net->pause.look_ns = 0;
 	nm_info("the network was given up: this machine is to be moved");
@@ -256,7 +268,7 @@ static void pause_peers(struct net *net)
 
 static void begin_return(struct net *net)
 {
-	net->pause.place = NM_NET_RETURNING;
+	enter(net, NM_NET_RETURNING);
 	net->pause.opening++;
 	net->pause.limit_ns = nm_clock_ns() + net->move_ns;
 }
@@ -356,7 +368,7 @@ static void resume_peers(struct net *net)
 		is_over &= is_resumed(net, peer, now);
 	if (!is_over)
 		return;
-	net->pause.place = NM_NET_STAYS;
+	enter(net, NM_NET_STAYS);
 	net->take = net->pause.take;
 }
 
@@ -384,18 +396,42 @@ static void begin(struct net *net)
 					 "adapters reach memory of devices (NEARMETAL_GPUDIRECT)");
 		return;
 	}
-	net->pause.place = NM_NET_PAUSING;
+	enter(net, NM_NET_PAUSING);
 	net->pause.take = net->take;
 	net->take = take;
+}
+
+/*
+ * The word that ends a connection can be lost with the device. Only this endpoint has it then, and the
+ * inner endpoint takes no other one from that peer. Whatever is sent there ends it, as soon as the
+ * host of the peer answers again; a request for a token has no other effect.
+ */
+static void ask_away(struct net *net, uint64_t now)
+{
+	struct nm_net_peer *peer;
+
+	net->pause.ask_ns = now + ASK_NS;
+	net->pause.has_away = false;
+	for (peer = net->peers.all; peer; peer = peer->next) {
+		if (peer->state != NM_NET_HELD || !peer->is_away)
+			continue;
+		net->pause.has_away = true;
+		if (!peer->paused_owed && !peer->in_flight && nm_net_host_answers(net, peer))
+			nm_net_knock(net, peer);
+	}
 }
 
 void nm_net_look(struct net *net, uint64_t now_ns)
 {
 	bool leaves;
 
-	if (net->pause.notice < 0 || now_ns < net->pause.look_ns)
+	if (now_ns < net->pause.look_ns)
 		return;
 	net->pause.look_ns = now_ns + NM_NET_LOOK_NS;
+	if (net->pause.has_away && net->pause.place != NM_NET_AWAY && now_ns >= net->pause.ask_ns)
+		ask_away(net, now_ns);
+	if (net->pause.notice < 0)
+		return;
 	leaves = !net->closing && is_asked(net);
 	if (leaves && net->pause.place == NM_NET_STAYS)
 		begin(net);

@@ -47,6 +47,8 @@ struct nm_net_pause {
 	enum nm_net_place place;
 	int notice;	  /* what the guest unit says, locked while the network is used; -1: none */
 	uint64_t look_ns; /* when to look at it next */
+	uint64_t ask_ns;  /* when to ask next for peers that are away */
+	bool has_away;	  /* there may be some */
 	uint64_t limit_ns; /* RETURNING: until then the peers have to answer */
 	uint32_t opening;  /* number of the last return */
 	unsigned int nr_lines;
@@ -119,6 +121,11 @@ struct nm_net_peer *nm_net_admit(struct net *net, const struct nm_address *addre
  * arrive.
  */
 void nm_net_refuse(struct net *net, const struct nm_net_hello *hello) NM_COLD;
+/*
+ * A message of a link came, and its greeting did not. If a pause of this endpoint can be the cause, its
+ * sender is informed, too.
+ */
+void nm_net_miss_greeting(struct net *net, const struct nm_net_header *header) NM_COLD;
 /* PEER leaves NM_NET_UP, if it has not. */
 void nm_net_end(struct net *net, struct nm_net_peer *peer, enum nm_net_state state);
 /* learn() of the transport contract. */
@@ -146,6 +153,8 @@ void nm_net_exhausted(struct net *net);
 /* The lifeline goes with its address, and comes back there; open() was called. 0 or -errno. */
 void nm_net_lifeline_shut(struct net *net);
 int nm_net_lifeline_reopen(struct net *net);
+/* Whether the kernel of a silent PEER has answered since the last call, which asks it again. */
+bool nm_net_host_answers(struct net *net, struct nm_net_peer *peer);
 /* Nothing is known of PEER's lifeline any more. */
 void nm_net_forget_line(struct nm_net_peer *peer);
 

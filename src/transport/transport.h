@@ -584,11 +584,11 @@ struct nm_transport {
 	uint32_t eager_max;   /* up to this size a message is best one packet; <= max_payload */
 	uint64_t close_by_ns; /* deadline of destroy() by nm_clock_ns(); the engine's; 0: at once */
 	/*
-	 * The engine may skip this many calls of progress(), and counts them down; "the next
-	 * progress()" is the next call that it makes. The transport sets this when nothing urgent
-	 * can arrive, and resets it to 0 when, for example, a send() makes progress urgent.
+	 * The engine may skip this many calls of progress(), and counts them down; "the next" is
+	 * the next that it makes. 0 when, for example, a send() makes progress urgent.
 	 */
 	uint32_t pause;
+	uint8_t haste; /* while the program computes: 0: none; 1: ten looks a second; 2: poll soon */
 };
 
 #define NM_MIN_MAX_PAYLOAD 4096

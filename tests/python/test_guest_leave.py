@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -168,6 +169,44 @@ def test_a_bad_seed_changes_nothing(guest: Guest) -> None:
     assert "the new seed is no JSON document; nothing was changed" in done.stderr
     assert (guest.folder / "seed.json").read_text() == before
     assert guest.has_segment
+
+
+def notice(guest: Guest) -> str:
+    return (guest.folder / "run" / "network").read_text()
+
+
+def test_the_network_is_left_after_the_segment(guest: Guest) -> None:
+    (guest.folder / "run" / "network").write_text("stay \n")
+    done = guest.run("leave", "--network", "5")
+    assert (done.returncode, done.stdout) == (0, "segment: left\nnetwork: left\n"), done.stderr
+    assert notice(guest) == "leave\n"
+    again = guest.run("leave", "--network")
+    assert again.stdout == "segment: left before\nnetwork: left\n"
+    done = guest.run("return")
+    assert done.returncode == 0, done.stderr
+    assert notice(guest) == "stay \n"
+
+
+def test_a_process_that_keeps_its_network_is_named_and_the_machine_stays(guest: Guest) -> None:
+    path = guest.folder / "run" / "network"
+    path.write_text("stay \n")
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        done = guest.run("leave", "--network", "1")
+        assert done.returncode == 4
+        assert f"after 1 s: processes still use the network: {os.getpid()} " in done.stderr
+        assert notice(guest) == "stay \n"
+    assert guest.has_segment
+    assert guest.state() == "run"
+    assert guest.run("leave", "--network", "5").returncode == 0
+
+
+def test_a_network_that_no_process_heeds_is_not_left(guest: Guest) -> None:
+    done = guest.run("leave", "--network", "1")
+    assert done.returncode == 1
+    assert "`nearmetal-guest configure` makes it before jobs start" in done.stderr
+    assert guest.has_segment
+    assert guest.state() == "run"
 
 
 MAC = "02:00:00:00:00:99"

@@ -6,8 +6,11 @@
 #include "provider/mover.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -325,6 +328,47 @@ NM_TEST_WITHIN(an_endpoint_without_connections_gives_the_segment_up, 30)
 	await_segment(1, true);
 	moving_talk(20, NULL);
 	close_all();
+}
+
+static void say(int notice, const char *word)
+{
+	NM_CHECK_EQ(pwrite(notice, word, 6, 0), 6);
+}
+
+/* Both networks go, and come back. */
+static void cut_networks(int notice)
+{
+	say(notice, "leave\n");
+	compute();
+	while (flock(notice, LOCK_EX | LOCK_NB))
+		nm_test_sleep_ms(1);
+	say(notice, "stay \n");
+	NM_CHECK_EQ(flock(notice, LOCK_UN), 0);
+	/* Not again before both are back. */
+	nm_test_sleep_ms(3 * QUIET_MS);
+	hold_all();
+}
+
+/* The notice of the machine wakes nothing, so it is looked at. */
+NM_TEST_WITHIN(a_network_goes_and_comes_while_all_compute, 60)
+{
+	char path[128];
+	int notice;
+
+	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
+	notice = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	NM_CHECK(notice >= 0);
+	say(notice, "stay \n");
+	setenv("NEARMETAL_NET_NOTICE", path, 1);
+	open_all(2, "on");
+	cut_networks(notice);
+	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
+	leave(1);
+	moving_talk(20, NULL);
+	cut_networks(notice);
+	moving_talk(20, NULL);
+	close_all();
+	close(notice);
 }
 
 /* An endpoint closes while its thread moves it, at any time. */

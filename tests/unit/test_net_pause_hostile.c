@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a peer may not say of the pause of its network, and how long it may last (resume.c). */
 #include <errno.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "forger.h"
 
@@ -243,6 +250,160 @@ NM_TEST(a_peer_that_ends_while_this_endpoint_is_away_is_lost)
 	NM_CHECK_EQ(node_send(a, 2, 8), -EPIPE);
 	NODE_UNTIL(a, net_of(a)->pause.place == NM_NET_STAYS);
 	a->transport->close_by_ns = 0;
+	node_destroy(a);
+}
+
+/* In a pause, after which the messages that followed it arrive. */
+NM_TEST(whose_greeting_was_lost_is_told)
+{
+	struct nm_net_header header = {.sequence = 1, .kind = NM_NET_PACKET};
+	struct nm_net_header token = {.kind = NM_NET_TOKEN, .data = 77};
+	struct node *node;
+	struct forger *forger;
+	uint64_t nonce = 0;
+
+	node = node_create(&net_fixture);
+	forger = forger_create();
+	node->known = &forger->address;
+	header.source = token.source = forger->address.who;
+	header.token = forger_ask_token(forger, node, &forger->address);
+	/* No pause, so no greeting was lost; and then a token that was not given. */
+	for (int i = 0; i < 2; i++) {
+		forger->heard = false;
+		header.token += (uint64_t)i;
+		forge(forger, node, header, NULL);
+		forger_wait(forger, node);
+		header.token -= (uint64_t)i;
+		NM_CHECK(!forger->heard);
+		net_of(node)->pause.opening = 1;
+	}
+	forge(forger, node, header, NULL);
+	while (!forger->heard || forger->last.kind != NM_NET_BYE) {
+		if (forger->heard && forger->last.kind == NM_NET_KNOCK && !nonce) {
+			nonce = token.tag = forger->last.data;
+			forge(forger, node, token, NULL);
+		}
+		if (!node_progress(node) && !forger_step(forger))
+			nm_test_sleep_ms(1);
+	}
+	NM_CHECK_EQ(forger->last.data, NM_NET_REFUSED);
+	NM_CHECK_EQ(forger->last.token, 77);
+	NM_CHECK_EQ(forger->last.sequence, 1);
+	NM_CHECK_EQ(node->nr_packets + node->nr_up, 0);
+	/* Repeated, it is no news. */
+	forger->heard = false;
+	forge(forger, node, header, NULL);
+	forger_wait(forger, node);
+	NM_CHECK(!forger->heard);
+	forger_destroy(forger);
+	node->transport->close_by_ns = 0;
+	node_destroy(node);
+}
+
+static in_port_t port_of(const struct node *node)
+{
+	return ((const struct sockaddr_in *)(const void *)net_of(node)->inner.name)->sin_port;
+}
+
+/* A copy of the socket of the connection that OF has to TO. */
+static int copy_socket(const struct node *of, const struct node *to)
+{
+	for (int fd = 0; fd < 256; fd++) {
+		struct sockaddr_in near = {0}, far = {0};
+		socklen_t near_len = sizeof(near), far_len = sizeof(far);
+
+		if (!getsockname(fd, (struct sockaddr *)&near, &near_len) &&
+		    !getpeername(fd, (struct sockaddr *)&far, &far_len) &&
+		    (near.sin_port == port_of(of) || far.sin_port == port_of(to)))
+			return dup(fd);
+	}
+	nm_test_fail(__FILE__, __LINE__, "no connection");
+}
+
+/* The words that end a connection do not arrive at FD. */
+static void hear_no_end(int fd)
+{
+	struct sock_filter words[] = {
+		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), /* flags of TCP */
+		BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, TH_FIN | TH_RST, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, 0),
+		BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+	};
+	const struct sock_fprog filter = {NM_ARRAY_SIZE(words), words};
+
+	NM_CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)), 0);
+}
+
+/* With the device went the word that ends a connection, so only the peer has it still. */
+NM_TEST_WITHIN(a_connection_of_which_only_the_peer_knows_is_no_obstacle, 60)
+{
+	struct node *a, *b;
+	char path[128];
+	int near, far, on = 1;
+
+	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
+	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
+	a = node_create(&net_fixture);
+	b = node_create(&net_fixture);
+	nodes_connect(&net_fixture, a, b);
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
+	notice(path, "stay");
+	NM_CHECK_EQ(nm_net_heed(net_of(b), path), 0);
+	near = copy_socket(a, b);
+	far = copy_socket(b, a);
+	hear_no_end(near);
+	/* Else the peer would repeat what was not acknowledged, and hear that it is not wanted. */
+	NM_CHECK_EQ(setsockopt(far, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on)), 0);
+	notice(path, "leave");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_AWAY));
+	/* The kernel forgets it without a word. It says the end again where it may not be told that. */
+	(void)setsockopt(far, IPPROTO_TCP, TCP_REPAIR, &on, sizeof(on));
+	close(far);
+	NM_CHECK_EQ(setsockopt(near, SOL_SOCKET, SO_DETACH_FILTER, &on, sizeof(on)), 0);
+	close(near);
+	notice(path, "stay");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
+	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
+	NM_CHECK_EQ(net_of(a)->nr_dropped + net_of(b)->nr_dropped, 0);
+	node_destroy(b);
+	node_destroy(a);
+}
+
+/* It has the sockets of libfabric, and so the port. */
+NM_TEST_WITHIN(a_forked_child_delays_the_return, 60)
+{
+	struct node *a, *b;
+	char path[128];
+	pid_t child;
+
+	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
+	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
+	a = node_create(&net_fixture);
+	b = node_create(&net_fixture);
+	nodes_connect(&net_fixture, a, b);
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
+	notice(path, "stay");
+	NM_CHECK_EQ(nm_net_heed(net_of(b), path), 0);
+	child = fork();
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	notice(path, "leave");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_AWAY));
+	notice(path, "stay");
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.nr_lines > 0));
+	NM_CHECK_EQ(net_of(b)->pause.place, NM_NET_AWAY);
+	NM_CHECK_EQ(kill(child, SIGKILL), 0);
+	NM_CHECK_EQ(waitpid(child, NULL, 0), child);
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
+	node_destroy(b);
 	node_destroy(a);
 }
 

@@ -3,6 +3,8 @@
 # A machine that is moved to another host: its endpoints leave the segment, and return to one.
 # Between the two, segment.left is in the place of segment.conf, so no process finds a segment, and
 # endpoints of running jobs give theirs up. What users gave its virtual functions is remembered, too.
+# If the device of the network goes, they close their network as well: each has a lock of the notice
+# ($run/network) as long as it uses one.
 
 leave_limit=60
 
@@ -14,14 +16,35 @@ leave_refuse() {
 	exit "$leave_status"
 }
 
-# leave_segment [SECONDS]: ask all endpoints to leave, and wait. Those that do not are named, and
-# nothing is asked any more.
-leave_segment() {
+# leave_prepare: the notice, before any process of a job starts.
+leave_prepare() {
+	[ -e "$run/network" ] || (umask 022 && leave_say 'stay ')
+}
+
+# leave_say WORD: written in place, because endpoints have the file open; all words are of one length.
+leave_say() {
+	printf '%s\n' "$1" 1<>"$run/network"
+}
+
+# leave_machine [--network] [SECONDS]: ask all endpoints to leave, and wait. Those that do not are
+# named, and nothing is asked any more.
+leave_machine() {
+	leaves_network=
+	[ "${1-}" != --network ] || {
+		leaves_network=1
+		shift
+	}
 	limit=${1:-$leave_limit}
 	case $limit in
 	'' | *[!0-9]* | ??????*) leave_refuse 2 "leave: '$limit' is not a number of seconds" ;;
 	esac
+	read -r began _ </proc/uptime
 	network_remember
+	leave_segment
+	[ -z "$leaves_network" ] || leave_network
+}
+
+leave_segment() {
 	if [ ! -s "$run/segment.conf" ]; then
 		[ ! -s "$run/segment.left" ] || {
 			printf 'segment: left before\n'
@@ -31,7 +54,6 @@ leave_segment() {
 		return 0
 	fi
 	words=$(nearmetal-segment quiesce "$run/segment.conf" 2>&1) || leave_refuse 1 "leave: $words"
-	read -r began _ </proc/uptime
 	while :; do
 		words=$(nearmetal-segment freeze "$run/segment.conf" 2>&1) && break
 		[ "$?" = 4 ] || leave_give_up 1 "$words"
@@ -45,6 +67,29 @@ leave_segment() {
 		sleep 0.2
 	done
 	printf 'segment: left\n'
+}
+
+leave_network() {
+	[ -e "$run/network" ] ||
+		leave_give_up 1 "there is no $run/network; \`nearmetal-guest configure\` makes it before jobs start"
+	leave_say leave
+	until flock -n "$run/network" true; do
+		leave_has_time ||
+			leave_give_up 4 "after $limit s: processes still use the network: $(leave_users)"
+		sleep 0.1
+	done
+	printf 'network: left\n'
+}
+
+# leave_users: the processes that have a lock of the notice.
+leave_users() {
+	file=$(ls -i "$run/network") && grep " FLOCK .*:${file%% *} " /proc/locks |
+		while read -r _ _ _ _ pid _; do printf '%s ' "$pid"; done
+}
+
+# leave_stay: the network is there, or there again.
+leave_stay() {
+	[ ! -e "$run/network" ] || leave_say 'stay '
 }
 
 leave_has_time() {
@@ -67,8 +112,9 @@ leave_mapped() {
 }
 
 leave_give_up() {
+	leave_stay
 	[ ! -s "$run/segment.left" ] || mv -f "$run/segment.left" "$run/segment.conf"
-	nearmetal-segment run "$run/segment.conf" >/dev/null 2>&1
+	[ ! -s "$run/segment.conf" ] || nearmetal-segment run "$run/segment.conf" >/dev/null 2>&1
 	leave_refuse "$1" "leave: $2"
 }
 
@@ -83,6 +129,7 @@ leave_return() {
 	rm -f "$etc/seed.json.new"
 	seed_read
 	network_return
+	leave_stay
 	segment_set
 	rm -f "$run/segment.left" "$run"/vf.*
 	[ -s "$run/segment.conf" ] || {
