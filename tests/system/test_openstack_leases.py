@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of a real Blazar, to which Nova's fake hypervisors belong: a cluster in one of them."""
+"""Leases of a real Blazar, to which Nova's fake hypervisors belong: clusters and stacks in them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("openstack")
 
 from nearmetal.cluster.backends.openstack.leases import LeasedRoom, Leases
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import BusyError, CloudSession
+from nearmetal.core.errors import BackendError
 from tests.system.openstack_cloud import (
     QUIET,
     RealCloud,
@@ -23,6 +26,7 @@ from tests.system.openstack_cloud import (
     raised,
     running_cloud,
 )
+from tests.system.test_openstack_stacks import KEY, Stacks
 
 pytestmark = [
     pytest.mark.system,
@@ -40,7 +44,7 @@ hosts: [{name: h1, nodes: [{name: n1}, {name: n2}]}]
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
-    with running_cloud(tmp_path_factory.mktemp("leases"), leases=True) as found:
+    with running_cloud(tmp_path_factory.mktemp("leases"), heat=True, leases=True) as found:
         yield found
 
 
@@ -48,7 +52,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCloud]:
 def leases(cloud: RealCloud) -> Iterator[Leases]:
     """The leases of the project, which end with the test."""
     yield (made := Leases(CloudSession("member")))
-    for lease in blazar(cloud, "get", "/leases")["leases"]:
+    for lease in all_leases(cloud):
         made.remove(lease["name"])
 
 
@@ -60,13 +64,38 @@ def blazar(cloud: RealCloud, method: str, path: str, **body: Any) -> Any:
     return answer.json() if answer.content else None
 
 
+def all_leases(cloud: RealCloud) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = blazar(cloud, "get", "/leases")["leases"]
+    return found
+
+
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-def room(vcpus: int) -> LeasedRoom:
-    """Return what a lease for two servers on one hypervisor holds."""
-    return LeasedRoom(2, vcpus, 2048, 1, together=True)
+def room(vcpus: int, *, together: bool = True) -> LeasedRoom:
+    """Return what a lease for two servers holds; a hypervisor has 16 processors."""
+    return LeasedRoom(2, vcpus, 2048, 1, together=together)
+
+
+def whole_host(cloud: RealCloud, leases: Leases, name: str) -> str:
+    """Take a lease for a whole hypervisor; returns the ID of its reservation."""
+    wanted = {
+        "resource_type": "physical:host",
+        "min": 1,
+        "max": 1,
+        "hypervisor_properties": "",
+        "resource_properties": "",
+    }
+    end = (now() + timedelta(minutes=20)).strftime("%Y-%m-%d %H:%M")
+    lease = {"name": name, "start_date": "now", "end_date": end, "events": []}
+    blazar(cloud, "post", "/leases", json={**lease, "reservations": [wanted]})
+    for _ in cloud.waiting("the lease of a hypervisor"):
+        (one,) = leases.find(name)
+        if one.status == "ACTIVE":
+            break
+    (found,) = (one for one in all_leases(cloud) if one["name"] == name)
+    return str(found["reservations"][0]["id"])
 
 
 def host_of(cloud: RealCloud, reservation: str) -> str:
@@ -99,3 +128,111 @@ def test_servers_with_the_flavor_of_a_lease_are_on_its_hypervisor_until_it_ends(
     assert placed(cloud) == {}
     gone(spec, tmp_path)
     assert objects(cloud) == before
+
+
+def test_a_lease_without_room_is_refused_and_names_the_remedy(
+    cloud: RealCloud, leases: Leases
+) -> None:
+    with pytest.raises(BackendError, match="Not enough hosts available") as caught:
+        leases.take("large", room(9), 10, now())
+    assert not isinstance(caught.value, BusyError)
+    assert "try later, with --apart, or with a smaller --flavor" in caught.value.hint
+    assert all_leases(cloud) == []
+    # There is room on two of them, but only once.
+    leases.take("apart", room(9, together=False), 10, now())
+    with pytest.raises(BackendError, match="Not enough hosts available") as caught:
+        leases.take("again", room(9, together=False), 10, now())
+    assert "--apart" not in caught.value.hint
+    assert [lease["name"] for lease in all_leases(cloud)] == ["apart"]
+
+
+def test_a_lease_before_another_one_cannot_last_longer(cloud: RealCloud, leases: Leases) -> None:
+    leases.take("now", room(9, together=False), 10, now())
+    begin, end = now() + timedelta(minutes=20), now() + timedelta(minutes=40)
+    later = {
+        "name": "later",
+        "start_date": begin.strftime("%Y-%m-%d %H:%M"),
+        "end_date": end.strftime("%Y-%m-%d %H:%M"),
+        "events": [],
+        "reservations": [room(9, together=False).reservation()],
+    }
+    blazar(cloud, "post", "/leases", json=later)
+    with pytest.raises(BackendError, match="prolonging a lease: Not enough hosts") as caught:
+        leases.take("now", room(9, together=False), 30, now())
+    assert "nearmetal demo --cloud member --remove" in caught.value.hint
+    # It is as before.
+    assert [lease.status for lease in leases.find("now")] == ["ACTIVE"]
+
+
+def test_two_leases_of_one_name_are_removed_together(cloud: RealCloud, leases: Leases) -> None:
+    leases.take("twice", room(1), 10, now())
+    end = (now() + timedelta(minutes=10)).strftime("%Y-%m-%d %H:%M")
+    same = {"name": "twice", "start_date": "now", "end_date": end, "events": []}
+    blazar(cloud, "post", "/leases", json={**same, "reservations": [room(1).reservation()]})
+    assert len(leases.find("twice")) == 2
+    assert leases.remove("twice") == 2
+    assert all_leases(cloud) == []
+
+
+def test_a_cluster_is_on_the_hypervisor_of_its_reservation(
+    cloud: RealCloud, leases: Leases, tmp_path: Path
+) -> None:
+    before, without = objects(cloud), cloud.spec("demo", TWO)
+    with pytest.raises(BackendError, match="No valid host"):
+        raised(without, tmp_path)
+    gone(without, tmp_path)
+    reservation = whole_host(cloud, leases, "whole")
+    spec = cloud.spec("demo", f"{TWO}reservation: {reservation}\n")
+    raised(spec, tmp_path)
+    host = host_of(cloud, reservation)
+    assert placed(cloud) == {"n1": host, "n2": host}
+    assert plan_of(spec, tmp_path).empty
+    leases.remove("whole")
+    for _ in cloud.waiting("the end of the servers"):
+        if placed(cloud) == {}:
+            break
+    with pytest.raises(BackendError, match="No valid host") as caught:
+        raised(spec, tmp_path)
+    assert f"reservation {reservation} has ended" in caught.value.hint
+    gone(spec, tmp_path)
+    assert objects(cloud) == before
+
+
+def test_a_stack_is_on_the_hypervisor_of_its_reservation(
+    cloud: RealCloud, leases: Leases, tmp_path: Path
+) -> None:
+    before, stacks = objects(cloud), Stacks(cloud, tmp_path)
+    cloud.connected().compute.create_keypair(name="me", public_key=KEY)
+    reservation = whole_host(cloud, leases, "whole")
+    outputs = stacks.made(
+        "create", "mpi-bare-metal", key_name="me", node_count=2, reservation_id=reservation
+    )
+    host = host_of(cloud, reservation)
+    assert placed(cloud) == dict.fromkeys(outputs["deployment_results"], host)
+    assert len(placed(cloud)) == 2
+    stacks.removed("mpi-bare-metal")
+    assert objects(cloud) == before
+
+
+@pytest.mark.parametrize("unrestricted", [False, True])
+def test_an_application_credential_takes_no_lease(cloud: RealCloud, *, unrestricted: bool) -> None:
+    sdk, name = cloud.connected(), f"application-{unrestricted}"
+    made = sdk.identity.create_application_credential(
+        sdk.current_user_id, name, unrestricted=unrestricted
+    )
+    path = Path(os.environ["OS_CLIENT_CONFIG_FILE"])
+    content = yaml.safe_load(path.read_text())
+    content["clouds"][name] = {
+        "auth_type": "v3applicationcredential",
+        "region_name": "RegionOne",
+        "auth": {
+            "auth_url": content["clouds"]["member"]["auth"]["auth_url"],
+            "application_credential_id": made.id,
+            "application_credential_secret": made.secret,
+        },
+    }
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(BusyError, match="making a lease: Internal Server Error") as caught:
+        Leases(CloudSession(name)).take("application", room(1), 10, now())
+    assert "a log-in with a password" in caught.value.hint
+    assert "application" not in {lease["name"] for lease in all_leases(cloud)}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.system.mpi_jobs import program
-from tests.system.test_segment_leave import are_on, found_by, on_n2, peers, seen, within
+from tests.system.test_segment_leave import are_on, on_n2, pairs_in, peers, seen, within
 from tests.system.test_segment_nodes import (
     CHANNELS,
     MPI,
@@ -27,7 +28,7 @@ pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(400)]
 
 LEASE_S = 2
 STOPS = 2
-TRAFFIC = ("-n", "150000", "-s", "7", "-b", "5G")
+END = "/run/end"
 
 
 def signal_ranks(cluster: Cluster, name: str) -> None:  # noqa: F811
@@ -43,7 +44,7 @@ def has_seen_more(cluster: Cluster, before: int) -> bool:  # noqa: F811
 def start(cluster: Cluster) -> Popen[str]:  # noqa: F811
     argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", "300"]
     argv += [*CHANNELS, "--env", f"NEARMETAL_SEGMENT_LEASE_MS={LEASE_S * 1000}"]
-    return cluster.site.start(*argv, "--", str(program(MPI, "mpi_traffic")), *TRAFFIC)
+    return cluster.site.start(*argv, "--", str(program(MPI, "mpi_moved")), "-e", END, "290", "7")
 
 
 def test_ranks_that_stood_still_go_on(cluster: Cluster) -> None:  # noqa: F811
@@ -59,9 +60,13 @@ def test_ranks_that_stood_still_go_on(cluster: Cluster) -> None:  # noqa: F811
                 within(job, partial(has_seen_more, cluster, before))
                 within(job, lambda: are_on(cluster, "segment"))
             moved = [peer["moves"] for peer in peers(cluster)]
-            found = found_by(job, 300)
+            cluster.site.ok("exec", cluster.spec, "n1", "--", "touch", END)
+            out, err = job.communicate(timeout=120)
         except BaseException:
             job.kill()
             raise
+    assert job.returncode == 0, out + err
+    assert "none wrong" in out + err, out + err
     assert min(moved) >= 2 * STOPS
+    found = pairs_in(json.loads(out)["stats"])
     assert {tuple(sorted(peer["channels"])) for peer in found} == {("net", "segment")}
