@@ -74,7 +74,7 @@ def users(place: Place) -> None:
 
 
 def _lease_out(cloud: Any, place: Place) -> None:
-    """Give all hypervisors to Blazar, and put it into the catalogue, where most clouds have none."""
+    """Give all hypervisors to Blazar, and list it in the catalogue, where most clouds have none."""
     _list(cloud.identity, place, "blazar")
     cloud.compute.create_aggregate(name="freepool")
     for host in place.hosts:

@@ -3,9 +3,9 @@
 # cloud_guest.sh FOLDER NAME MAC NETWORK: the first boot of a cloud image, by its own systemd in
 # namespaces.
 #
-# FOLDER has `root.ext4`, the image; `drive`, the content of a config drive; and `console`, a link to a
-# terminal. NAME is that of its control group. Its only card has this MAC, and is on the bridge `lan` of
-# the network namespace NETWORK.
+# FOLDER has `root.ext4`, the image; `drive`, the content of a config drive; and `console`, a link
+# to a terminal. NAME is that of its control group. Its only card has this MAC, and is on the bridge
+# `lan` of the network namespace NETWORK.
 set -eu
 folder=$1 name=$2 mac=$3 network=$4
 groups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)/$name

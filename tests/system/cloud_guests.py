@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """First boots of a cloud image with a config drive of Nova's form: real systemd and cloud-init.
 
-They are in namespaces and not in machines, so that a boot takes seconds. Their network is in another
-one, whose rules stand for a router of Neutron: only the floating address leads there.
+They are in namespaces and not in machines, so that a boot takes seconds. Their network is in
+another one, whose rules stand for a router of Neutron: only the floating address leads there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import threading
 import time
@@ -47,6 +48,8 @@ def address(number: int) -> str:
 def lan() -> Iterator[str]:
     """Make the network of guests; yields the namespace where it is."""
     need_root()
+    if shutil.which("nft", path="/usr/sbin:/usr/bin") is None:
+        lacking("no nft: run `make setup-slurm`")
     name = f"nml{secrets.token_hex(3)}"
     rules = f"""table ip nat {{
         chain before {{

@@ -21,6 +21,7 @@ from nearmetal.core.process import Command, LocalRunner
 from nearmetal.job.guards import guarded, lost_words
 from nearmetal.job.places import MARKER, NodePlaces, Wanted, new_name
 from tests.python.fake_backend import FakeBackend
+from tests.system.need import lacking, need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
 
-if os.geteuid() != 0:
-    pytest.skip("needs root: an sshd with a home of its own", allow_module_level=True)
+need_root()
 for needed in ("dropbear", "dropbearkey", "ssh", "ssh-keygen"):
     if shutil.which(needed) is None:
-        pytest.skip(f"no {needed}", allow_module_level=True)
+        lacking(f"no {needed}: run `make setup-vm`")
 
 PATIENCE_S = 3.0
 LIMIT_S = 5.0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two servers become nodes, and only the first has an address that this machine reaches.
 
-They are cloud images in namespaces. Rules of a network namespace stand for the router of Neutron, and
-a table for what Nova and Neutron say.
+They are cloud images in namespaces. Rules of a network namespace stand for the router of Neutron,
+and a table for what Nova and Neutron say.
 """
 
 from __future__ import annotations

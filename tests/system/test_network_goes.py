@@ -20,10 +20,10 @@ import pytest
 from nearmetal.core.resources import share
 from tests.system.local import site
 from tests.system.mpi_jobs import Cluster, program
-from tests.system.need import lacking
+from tests.system.test_segment_leave import within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from subprocess import Popen
 
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(240)]
@@ -41,9 +41,6 @@ LIMIT_S = 30.0
 GONE_S = 0.3
 # A fast machine ends the traffic first.
 TIMES, TIMES_MIN = 4, 2
-
-if not program(MPI, "mpi_traffic").exists():
-    lacking("the programs of Open MPI are not built")
 
 
 def run(*argv: str) -> str:
@@ -129,14 +126,6 @@ def taken(cluster: Cluster) -> int:
     """The messages that arrived over the network."""
     channels = [peer["channels"] for end in endpoints(cluster) for peer in end["peers"]]
     return sum(found.get("net", {}).get("received_messages", 0) for found in channels)
-
-
-def within(job: Popen[str], what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not what():
-        assert job.poll() is None, f"the job ended too early:\n{''.join(job.communicate())}"
-        assert time.monotonic() < deadline, "nothing happens within the limit"
-        time.sleep(0.1)
 
 
 @contextmanager

@@ -78,6 +78,15 @@ def room(vcpus: int, *, together: bool = True) -> LeasedRoom:
     return LeasedRoom(2, vcpus, 2048, 1, together=together)
 
 
+def reserve(
+    cloud: RealCloud, name: str, wanted: dict[str, Any], *, begin: int = 0, end: int
+) -> None:
+    """Take a lease that nearmetal itself would not take; its times are minutes from now on."""
+    first, last = ((now() + timedelta(minutes=m)).strftime("%Y-%m-%d %H:%M") for m in (begin, end))
+    lease = {"name": name, "start_date": first if begin else "now", "end_date": last, "events": []}
+    blazar(cloud, "post", "/leases", json={**lease, "reservations": [wanted]})
+
+
 def whole_host(cloud: RealCloud, leases: Leases, name: str) -> str:
     """Take a lease for a whole hypervisor; returns the ID of its reservation."""
     wanted = {
@@ -87,9 +96,7 @@ def whole_host(cloud: RealCloud, leases: Leases, name: str) -> str:
         "hypervisor_properties": "",
         "resource_properties": "",
     }
-    end = (now() + timedelta(minutes=20)).strftime("%Y-%m-%d %H:%M")
-    lease = {"name": name, "start_date": "now", "end_date": end, "events": []}
-    blazar(cloud, "post", "/leases", json={**lease, "reservations": [wanted]})
+    reserve(cloud, name, wanted, end=20)
     for _ in cloud.waiting("the lease of a hypervisor"):
         (one,) = leases.find(name)
         if one.status == "ACTIVE":
@@ -148,15 +155,7 @@ def test_a_lease_without_room_is_refused_and_names_the_remedy(
 
 def test_a_lease_before_another_one_cannot_last_longer(cloud: RealCloud, leases: Leases) -> None:
     leases.take("now", room(9, together=False), 10, now())
-    begin, end = now() + timedelta(minutes=20), now() + timedelta(minutes=40)
-    later = {
-        "name": "later",
-        "start_date": begin.strftime("%Y-%m-%d %H:%M"),
-        "end_date": end.strftime("%Y-%m-%d %H:%M"),
-        "events": [],
-        "reservations": [room(9, together=False).reservation()],
-    }
-    blazar(cloud, "post", "/leases", json=later)
+    reserve(cloud, "later", room(9, together=False).reservation(), begin=20, end=40)
     with pytest.raises(BackendError, match="prolonging a lease: Not enough hosts") as caught:
         leases.take("now", room(9, together=False), 30, now())
     assert "nearmetal demo --cloud member --remove" in caught.value.hint
@@ -166,9 +165,7 @@ def test_a_lease_before_another_one_cannot_last_longer(cloud: RealCloud, leases:
 
 def test_two_leases_of_one_name_are_removed_together(cloud: RealCloud, leases: Leases) -> None:
     leases.take("twice", room(1), 10, now())
-    end = (now() + timedelta(minutes=10)).strftime("%Y-%m-%d %H:%M")
-    same = {"name": "twice", "start_date": "now", "end_date": end, "events": []}
-    blazar(cloud, "post", "/leases", json={**same, "reservations": [room(1).reservation()]})
+    reserve(cloud, "twice", room(1).reservation(), end=10)
     assert len(leases.find("twice")) == 2
     assert leases.remove("twice") == 2
     assert all_leases(cloud) == []

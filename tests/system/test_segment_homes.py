@@ -16,8 +16,7 @@ import pytest
 
 from nearmetal.job.mpi import Mpi
 from tests.system.local import ROOT, site
-from tests.system.mpi_jobs import INSTALLED, Cluster, compile_for
-from tests.system.need import lacking
+from tests.system.mpi_jobs import Cluster, compile_for
 from tests.system.test_segment_leave import within
 from tests.system.test_segment_nodes import CHANNELS, CONFIG, TOOL
 
@@ -42,9 +41,6 @@ hosts:
   - name: h1
     nodes: [{{name: n1}}, {{name: n2}}, {{name: n3}}]
 """
-
-if MPI not in INSTALLED or not TOOL.exists():
-    lacking("Open MPI 5 or nearmetal-segment is not built")
 
 
 CHANGE = f"""

@@ -39,7 +39,7 @@ WHERE = ("--env", f"NEARMETAL_SEGMENT={CONFIG}", "--env", "NEARMETAL_SEGMENT_END
 CHANNELS = ("--channels", "self,segment,net", *WHERE)
 
 if not program(MPI, "mpi_traffic").exists() or not TOOL.exists():
-    lacking("the programs of MPICH or nearmetal-segment are not built")
+    lacking("the programs of Open MPI or nearmetal-segment are not built")
 
 
 def share(cluster: Cluster) -> None:

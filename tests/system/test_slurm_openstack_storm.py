@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """50 jobs with servers of real services while jobs and processes are killed at random.
 
-Nova's hypervisors are fakes, so no guest boots: each job ends when its guests do not answer, or when
-it is killed before that. What is made for it, and that all of it goes, is real.
+Nova's hypervisors are fakes, so no guest boots: each job ends when its guests do not answer, or
+when it is killed before that. What is made for it, and that all of it goes, is real.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Storm:
-    """A site beside a cloud, and what was done to it. `ends`: the last state of each job,
-    of which Slurm shows `comments`.
+    """A site beside a cloud, and what was done to it.
 
-    `strange`: drained nodes that nothing was done to.
+    `ends`: the last state of each job. `comments`: the AdminComment of each. `strange`: drained
+    nodes that nothing was done to.
     """
 
     slurm: SlurmSite
@@ -217,9 +217,7 @@ def storm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storm]:
 
 def test_50_jobs_and_everything_that_dies_leave_no_server(storm: Storm) -> None:
     slurm = storm.slurm
-    script = "#!/bin/bash\nsrun true\n"
-    path = slurm.home("ann") / "job.sh"
-    path.write_text(script)
+    (slurm.home("ann") / "job.sh").write_text("#!/bin/bash\nsrun true\n")
     words = ("--nm-node=openstack", "-n1", "-c2", "--requeue", "-t", LIMIT_MIN, "-o", "out.%j")
     for number in range(JOBS):
         more = ("--nm-vms-per-node=2",) if number % 5 == 0 else ()
