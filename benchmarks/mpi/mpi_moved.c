@@ -140,28 +140,31 @@ static void one_round(uint64_t round)
 	MPI_Waitall(nr, requests, MPI_STATUSES_IGNORE);
 }
 
-static void be_quiet(const char *file)
-{
-	const struct timespec moment = {.tv_nsec = 10000000};
-	char name[256];
-
-	snprintf(name, sizeof(name), "%s.quiet", file);
-	fclose(fopen(name, "w"));
-	while (access(file, F_OK))
-		nanosleep(&moment, NULL);
-}
-
+/* Make the file NAME.WHAT; NULL: none. */
 static void mark(const char *name, const char *what)
 {
 	char path[256];
 	FILE *file;
 
-	if (!name || rank)
+	if (!name)
 		return;
 	snprintf(path, sizeof(path), "%s.%s", name, what);
 	file = fopen(path, "w");
-	if (file)
-		fclose(file);
+	if (!file) {
+		perror(path);
+		MPI_Abort(MPI_COMM_WORLD, 2);
+		return;
+	}
+	fclose(file);
+}
+
+static void be_quiet(const char *file)
+{
+	const struct timespec moment = {.tv_nsec = 10000000};
+
+	mark(file, "quiet");
+	while (access(file, F_OK))
+		nanosleep(&moment, NULL);
 }
 
 static void compute(uint64_t millions, const char *marks)
@@ -174,7 +177,6 @@ static void compute(uint64_t millions, const char *marks)
 		mark(marks, "compute");
 		computing[0] = MPI_Wtime() - start;
 	}
-
 	for (uint64_t i = 0; i < millions * 1000000; i++)
 		value = mix(value);
 	result = value;
@@ -230,7 +232,7 @@ int main(int argc, char **argv)
 		else if (option == 'b')
 			block = strtoull(optarg, NULL, 0);
 		else if (option == 'm')
-			marks = optarg;
+			marks = rank ? NULL : optarg;
 		else
 			MPI_Abort(MPI_COMM_WORLD, 2);
 	}

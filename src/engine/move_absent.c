@@ -23,6 +23,8 @@ static uint64_t look_gap(const struct nm_engine *engine)
 
 bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_transport *from)
 {
+	uint64_t now_ns = nm_clock_ns();
+
 	if (peer->state == NM_PEER_LINK_LOST || peer->failover || peer->nr_quarantines ||
 	    engine->closing || !nm_network_reaches(nm_network(engine), peer) ||
 	    !nm_move_of(engine, peer))
@@ -35,9 +37,9 @@ bool nm_move_miss(struct nm_engine *engine, struct nm_peer *peer, struct nm_tran
 			"of the segment: the network is used if the peer lives",
 			NM_WHO(&peer->who), nm_peer_diag(peer)->label.text);
 	peer->move->absent = from;
-	peer->move->absent_ns = nm_clock_ns() + engine->params->move_ms * NM_NS_PER_MS;
+	peer->move->absent_ns = now_ns + engine->params->move_ms * NM_NS_PER_MS;
 	peer->move->heartbeat = from->move->heartbeat(from, &peer->who);
-	peer->move->look_ns = nm_clock_ns() + look_gap(engine);
+	peer->move->look_ns = now_ns + look_gap(engine);
 	peer->move->nr_silent = 0;
 	peer->move->is_sought = false;
 	peer->move->is_source_absent = peer->source_channels >> from->kind->channel & 1;

@@ -121,7 +121,6 @@ static NM_COLD int send_failed(struct net *net, struct nm_net_peer *peer, ssize_
 
 	if (nm_net_may_fail(net, peer))
 		return -EAGAIN;
-
 	snprintf(words, sizeof(words), "network send to it failed: %s",
 		 nm_host.strerror((int)-err));
 	nm_net_lose(net, peer, -ECONNRESET, words);

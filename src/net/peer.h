@@ -5,6 +5,7 @@
 
 #include <rdma/fi_domain.h>
 
+#include "base/arith.h"
 #include "net/wire.h"
 #include "transport/transport.h"
 
@@ -86,6 +87,16 @@ struct nm_net_peers {
 static inline bool nm_net_has_met(const struct nm_net_peer *peer)
 {
 	return peer->greeted || peer->is_source;
+}
+
+/*
+ * Between two questions, of which the first and the last have no answer: as long as from the one to
+ * the other, within limits. So it doubles.
+ */
+static inline uint64_t nm_net_gap(uint64_t first_ns, uint64_t last_ns, uint64_t least_ns,
+				  uint64_t most_ns)
+{
+	return nm_max_u64(least_ns, nm_min_u64(last_ns - first_ns, most_ns));
 }
 
 int nm_net_peers_init(struct nm_net_peers *peers);

@@ -64,12 +64,7 @@ uint64_t nm_net_nonce(const uint8_t key[NM_SIPHASH_KEY_LEN], const struct nm_add
 
 static uint64_t knock_gap(const struct nm_net_peer *peer)
 {
-	/* As long as it waited for the last one. */
-	uint64_t gap = peer->knocked_ns - peer->first_knock_ns;
-
-	if (gap < KNOCK_FIRST_NS)
-		return KNOCK_FIRST_NS;
-	return gap < KNOCK_LAST_NS ? gap : KNOCK_LAST_NS;
+	return nm_net_gap(peer->first_knock_ns, peer->knocked_ns, KNOCK_FIRST_NS, KNOCK_LAST_NS);
 }
 
 static int send_knock(struct net *net, struct nm_net_peer *peer)

@@ -30,6 +30,8 @@
 #include "net/transport.h"
 
 #define LEAVE "leave"
+/* Between two looks at the notice. */
+#define LOOK_NS (100 * NM_NS_PER_MS)
 /* Between two RESUMEs: doubles from the first to the last while there is no answer. */
 #define RESUME_FIRST_NS (20 * NM_NS_PER_MS)
 #define RESUME_LAST_NS NM_NS_PER_S
@@ -331,7 +333,8 @@ static void try_return(struct net *net, uint64_t now)
 static bool is_resumed(struct net *net, struct nm_net_peer *peer, uint64_t now)
 {
 	const struct nm_packet pkt = {.tag = net->pause.opening, .data = peer->rx_sequence};
-	uint64_t gap = peer->resume_ns - peer->first_resume_ns;
+	const uint64_t gap =
+		nm_net_gap(peer->first_resume_ns, peer->resume_ns, RESUME_FIRST_NS, RESUME_LAST_NS);
 
 	if (peer->state != NM_NET_HELD)
 		return true;
@@ -341,7 +344,6 @@ static bool is_resumed(struct net *net, struct nm_net_peer *peer, uint64_t now)
 			go_on(net, peer);
 		return true;
 	}
-	gap = gap < RESUME_FIRST_NS ? RESUME_FIRST_NS : gap < RESUME_LAST_NS ? gap : RESUME_LAST_NS;
 	if (now > net->pause.limit_ns)
 		nm_net_lose(net, peer, -ECONNRESET,
 			    "it has not answered the return of this endpoint's network within "
@@ -427,7 +429,7 @@ void nm_net_look(struct net *net, uint64_t now_ns)
 
 	if (now_ns < net->pause.look_ns)
 		return;
-	net->pause.look_ns = now_ns + NM_NET_LOOK_NS;
+	net->pause.look_ns = now_ns + LOOK_NS;
 	if (net->pause.has_away && net->pause.place != NM_NET_AWAY && now_ns >= net->pause.ask_ns)
 		ask_away(net, now_ns);
 	if (net->pause.notice < 0)

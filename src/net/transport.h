@@ -160,8 +160,7 @@ void nm_net_forget_line(struct nm_net_peer *peer);
 
 /* Heed the notice in the file PATH from now on; without that file nothing is heeded. 0 or -errno. */
 int nm_net_heed(struct net *net, const char *path);
-/* Between two looks at the notice. */
-#define NM_NET_LOOK_NS (100 * NM_NS_PER_MS)
+/* Look at the notice, unless this was just done. */
 void nm_net_look(struct net *net, uint64_t now_ns) NM_COLD;
 /* What a peer says of its own pause, or answers. */
 void nm_net_take_pause(struct net *net, struct nm_net_peer *peer) NM_COLD;

@@ -249,11 +249,7 @@ static inline bool nm_vmseg_is_tied(const struct nm_vmseg_tie *tie)
 			tie->expected_slot);
 }
 /* True if a tied endpoint has ended. Not for a tie that is all zero. */
-static inline bool nm_vmseg_is_gone(const struct nm_vmseg_tie *tie)
-{
-	return (atomic_load_explicit(tie->control, memory_order_acquire) &
-		((1u << NM_VMSEG_STATE_BITS) - 1)) == NM_VMSEG_GONE;
-}
+bool nm_vmseg_is_gone(const struct nm_vmseg_tie *tie);
 /* View PEER's window like nm_window_attach(). nm_window_detach() it before the segment. */
 int nm_vmseg_view(struct nm_vmseg *segment, const struct nm_vmseg_peer *peer,
 		  struct nm_foreign_window *ret_window, struct nm_reason *ret_reason);

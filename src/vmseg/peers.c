@@ -99,6 +99,12 @@ int nm_vmseg_tie(struct nm_vmseg *segment, const struct nm_vmseg_address *addres
 	return nm_vmseg_is_tied(ret_tie) ? 0 : -ESTALE;
 }
 
+bool nm_vmseg_is_gone(const struct nm_vmseg_tie *tie)
+{
+	return nm_vmseg_state_of(atomic_load_explicit(tie->control, memory_order_acquire)) ==
+	       NM_VMSEG_GONE;
+}
+
 int nm_vmseg_look(struct nm_vmseg *segment, const struct nm_vmseg_address *address,
 		  enum nm_vmseg_state *ret_state, uint64_t *ret_heartbeat)
 {

@@ -35,7 +35,6 @@ int ask(unsigned int i, enum nm_vmseg_state state)
 	return err;
 }
 
-/* Mappings of the segments in this process. */
 unsigned int count_mapped(unsigned int segment)
 {
 	char line[512], name[128];
@@ -57,7 +56,6 @@ void begin_to_leave(unsigned int i)
 	machines[i].place = ASKED;
 }
 
-/* As the guest unit: the description goes once the part is FROZEN. */
 bool is_gone(unsigned int i)
 {
 	int err = machines[i].place == ASKED ? ask(i, NM_VMSEG_FROZEN) : 0;
@@ -99,17 +97,6 @@ void step(unsigned int nr)
 	for (unsigned int i = 0; i < nr; i++)
 		nm_engine_progress(moving_node(i)->engine);
 	nm_test_sleep_ms(1);
-}
-
-void one_message(unsigned int from, unsigned int to, const char *text)
-{
-	char in[16] = "";
-
-	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
-	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
-		step(2);
-	NM_CHECK_EQ(near_wait(moving_node(to), moving_node(from), NULL).err, 0);
-	NM_CHECK_STR(in, text);
 }
 
 void leave_at_once(unsigned int i, unsigned int nr)

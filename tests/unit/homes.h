@@ -29,8 +29,6 @@ void leave_at_once(unsigned int i, unsigned int nr);
 void arrive(unsigned int i, unsigned int segment, unsigned int part);
 /* The first NR progress once. */
 void step(unsigned int nr);
-/* One message, while the first two progress. */
-void one_message(unsigned int from, unsigned int to, const char *text);
 /* Endpoint 0 hears HOME from endpoint 1. */
 void say_home(uint64_t home, uint64_t opening);
 /* Neither quarantined nor down. */

@@ -322,6 +322,18 @@ uint64_t moving_sent(unsigned int from, unsigned int to, enum nm_channel channel
 	return near_facts(movers[from].node, movers[to].node).sent[channel].messages;
 }
 
+void moving_message(unsigned int from, unsigned int to, const char *text)
+{
+	char in[16] = "";
+
+	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
+	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
+		if (!near_step(moving_node(from), moving_node(to), NULL))
+			nm_test_sleep_ms(1);
+	NM_CHECK_EQ(near_wait(moving_node(to), moving_node(from), NULL).err, 0);
+	NM_CHECK_STR(in, text);
+}
+
 enum nm_channel moving_channel(unsigned int from, unsigned int to)
 {
 	return near_facts(movers[from].node, movers[to].node).link.channel;

@@ -22,6 +22,8 @@ struct near_node *moving_node(unsigned int i);
 void moving_talk(uint32_t nr, void (*meanwhile)(unsigned int round));
 /* The messages from FROM to TO that began on CHANNEL. */
 uint64_t moving_sent(unsigned int from, unsigned int to, enum nm_channel channel);
+/* One message, which arrives as it was sent. */
+void moving_message(unsigned int from, unsigned int to, const char *text);
 /* The channel on which FROM sends to TO. */
 enum nm_channel moving_channel(unsigned int from, unsigned int to);
 /* A and B send to each other on CHANNEL. */

@@ -65,17 +65,6 @@ static void step_both(unsigned int nr)
 		near_step(moving_node(0), moving_node(1), NULL);
 }
 
-static void one_message(unsigned int from, unsigned int to, const char *text)
-{
-	char in[16] = "";
-
-	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
-	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
-		step_both(1);
-	NM_CHECK_EQ(near_wait(moving_node(to), moving_node(from), NULL).err, 0);
-	NM_CHECK_STR(in, text);
-}
-
 static void check_sound(unsigned int nr)
 {
 	for (unsigned int a = 0; a < nr; a++)
@@ -187,17 +176,17 @@ NM_TEST_WITHIN(one_direction, 120)
 {
 	for (unsigned int from = 0; from < 2; from++) {
 		start(2);
-		one_message(from, !from, "first");
+		moving_message(from, !from, "first");
 		stop(1);
 		step_until_missed(0, 1);
 		let_go(1);
 		while (moving_channel(from, !from) != NM_CHANNEL_NET)
 			step_both(1);
-		one_message(from, !from, "far");
+		moving_message(from, !from, "far");
 		while (moving_channel(from, !from) != NM_CHANNEL_VMSEG)
 			step_both(1);
-		one_message(from, !from, "near");
-		one_message(!from, from, "answer");
+		moving_message(from, !from, "near");
+		moving_message(!from, from, "answer");
 		check_sound(2);
 		moving_destroy();
 	}
@@ -261,8 +250,8 @@ static void die(void (*how)(void), const char *words, int err)
 	struct nm_peer_facts facts;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	NM_CHECK_EQ(near_recv(moving_node(0), moving_node(1), got, sizeof(got), 3, "in"), 0);
 	stop(1);
 	step_until_missed(0, 1);
@@ -331,8 +320,8 @@ NM_TEST_WITHIN(who_computes_after_it_stood_still_is_alive, 60)
 {
 	setenv("NEARMETAL_NET_TIMEOUT_MS", "1000", 1);
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	stop(1);
 	step_until_missed(0, 1);
 	let_go(1);
@@ -349,8 +338,8 @@ NM_TEST_WITHIN(who_stands_still_behind_a_network_that_sees_it_is_alive, 60)
 {
 	setenv("NEARMETAL_NET_TIMEOUT_MS", "1000", 1);
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	near_watch_net(moving_node(0));
 	stop(1);
 	step_until_missed(0, 1);
@@ -379,8 +368,8 @@ NM_TEST_WITHIN(who_comes_back_early, 60)
 	struct nm_peer *peer;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	peer = peer_of(0, 1);
 	say_absent(1, 0);
 	while (peer->source_channels >> NM_CHANNEL_VMSEG & 1)
@@ -396,8 +385,8 @@ NM_TEST_WITHIN(who_comes_back_early, 60)
 	near_hold_net(moving_node(0), false);
 	while (!is_settled(0, 1) || !moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step_both(1);
-	one_message(0, 1, "near");
-	one_message(1, 0, "near");
+	moving_message(0, 1, "near");
+	moving_message(1, 0, "near");
 	check_sound(2);
 	moving_destroy();
 }
@@ -407,8 +396,8 @@ NM_TEST_WITHIN(who_is_joining, 60)
 {
 	for (unsigned int who = 0; who < 2; who++) {
 		start(2);
-		one_message(0, 1, "first");
-		one_message(1, 0, "first");
+		moving_message(0, 1, "first");
+		moving_message(1, 0, "first");
 		say_absent(0, 1);
 		say_absent(1, 0);
 		while (!moving_is_on(0, 1, NM_CHANNEL_NET))
@@ -425,8 +414,8 @@ NM_TEST_WITHIN(who_is_joining, 60)
 		while (!is_settled(0, 1) || !is_settled(1, 0) ||
 		       !moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 			step_both(1);
-		one_message(0, 1, "near");
-		one_message(1, 0, "near");
+		moving_message(0, 1, "near");
+		moving_message(1, 0, "near");
 		check_sound(2);
 		moving_destroy();
 	}
@@ -436,22 +425,22 @@ NM_TEST_WITHIN(who_is_joining, 60)
 NM_TEST_WITHIN(a_network_that_is_not_met_yet, 60)
 {
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	near_set_net(moving_node(0), NEAR_NET_UNMET);
 	near_set_net(moving_node(1), NEAR_NET_UNMET);
 	say_absent(0, 1);
 	say_absent(1, 0);
 	step_both(200);
-	one_message(0, 1, "near");
-	one_message(1, 0, "near");
+	moving_message(0, 1, "near");
+	moving_message(1, 0, "near");
 	NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_VMSEG));
 	near_set_net(moving_node(0), NEAR_NET_GOOD);
 	near_set_net(moving_node(1), NEAR_NET_GOOD);
 	while (!moving_is_on(0, 1, NM_CHANNEL_NET))
 		step_both(1);
-	one_message(0, 1, "far");
-	one_message(1, 0, "far");
+	moving_message(0, 1, "far");
+	moving_message(1, 0, "far");
 	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step_both(1);
 	check_sound(2);
@@ -464,8 +453,8 @@ NM_TEST_WITHIN(a_flood_of_absences, 60)
 	uint64_t moves;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	for (unsigned int i = 0; i < 5000; i++)
 		say_absent(0, 1);
 	moves = peer_of(0, 1)->nr_moves;
@@ -477,7 +466,7 @@ NM_TEST_WITHIN(a_flood_of_absences, 60)
 	say_absent(1, 0);
 	while (!moving_is_on(0, 1, NM_CHANNEL_NET))
 		step_both(1);
-	one_message(0, 1, "far");
+	moving_message(0, 1, "far");
 	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step_both(1);
 	check_sound(2);

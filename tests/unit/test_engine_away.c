@@ -33,8 +33,8 @@ NM_TEST_WITHIN(attaching_never_waits, 60)
 	int lock;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	leave_at_once(1, 2);
 	segment_use(1);
 	/* A slot of a dead machine, in state RUN: the lock file knows nothing of it. */
@@ -48,12 +48,12 @@ NM_TEST_WITHIN(attaching_never_waits, 60)
 	segment_use(0);
 	step_in_time(1500);
 	NM_CHECK(!shm_of(1)->segment);
-	one_message(0, 1, "far");
+	moving_message(0, 1, "far");
 	close(lock);
 	while (!shm_of(1)->segment)
 		step_in_time(1);
 	machines[1] = (struct machine){.segment = 1, .part = part};
-	one_message(1, 0, "found");
+	moving_message(1, 0, "found");
 	moving_destroy();
 	nm_vmseg_release(stranger);
 	nm_vmseg_detach(other);
@@ -66,7 +66,7 @@ NM_TEST_WITHIN(strangers_are_seen_without_waiting, 60)
 	struct nm_vmseg *other;
 
 	start(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	leave_at_once(1, 2);
 	segment_use(1);
 	other = segment_attach(1);
@@ -82,7 +82,7 @@ NM_TEST_WITHIN(strangers_are_seen_without_waiting, 60)
 	while (!shm_of(1)->segment)
 		step_in_time(1);
 	machines[1] = (struct machine){.segment = 1, .part = 1};
-	one_message(1, 0, "found");
+	moving_message(1, 0, "found");
 	moving_destroy();
 	nm_vmseg_release(stranger);
 	nm_vmseg_detach(other);
@@ -95,8 +95,8 @@ NM_TEST_WITHIN(a_child_is_forked_while_the_segment_is_away, 60)
 	pid_t child;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	leave_at_once(1, 2);
 	for (unsigned int closes = 0; closes < 2; closes++) {
 		child = fork();
@@ -108,13 +108,13 @@ NM_TEST_WITHIN(a_child_is_forked_while_the_segment_is_away, 60)
 		}
 		NM_CHECK_EQ(waitpid(child, &status, 0), child);
 		NM_CHECK_EQ(status, 0);
-		one_message(0, 1, "far");
-		one_message(1, 0, "far");
+		moving_message(0, 1, "far");
+		moving_message(1, 0, "far");
 	}
 	arrive(1, 0, 2);
 	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step(2);
-	one_message(0, 1, "near");
+	moving_message(0, 1, "near");
 	check_sound(0, 1);
 	moving_destroy();
 }
@@ -145,8 +145,8 @@ NM_TEST_WITHIN(homes_amid_a_change_of_the_way, 60)
 		uint64_t home = home_of(!is_true, 1);
 
 		start(2);
-		one_message(0, 1, "first");
-		one_message(1, 0, "first");
+		moving_message(0, 1, "first");
+		moving_message(1, 0, "first");
 		begin_to_leave(1);
 		near_hold_net(moving_node(0), true);
 		step_until(0, 1, NM_WAY_COUNTING);
@@ -154,7 +154,7 @@ NM_TEST_WITHIN(homes_amid_a_change_of_the_way, 60)
 		near_hold_net(moving_node(0), false);
 		while (!moving_is_on(0, 1, NM_CHANNEL_NET))
 			step(2);
-		one_message(0, 1, "far");
+		moving_message(0, 1, "far");
 		near_set_net(moving_node(0), NEAR_NET_UNMET);
 		machines[1].place = STAYS;
 		NM_CHECK_EQ(ask(1, NM_VMSEG_RUN), 0);
@@ -166,8 +166,8 @@ NM_TEST_WITHIN(homes_amid_a_change_of_the_way, 60)
 			step(2);
 		for (int i = 0; i < 100; i++)
 			step(2);
-		one_message(0, 1, "then");
-		one_message(1, 0, "then");
+		moving_message(0, 1, "then");
+		moving_message(1, 0, "then");
 		NM_CHECK_EQ(moving_channel(0, 1), is_true ? NM_CHANNEL_VMSEG : NM_CHANNEL_NET);
 		check_sound(0, 1);
 		moving_destroy();
@@ -180,14 +180,14 @@ NM_TEST_WITHIN(who_closes_while_it_attaches, 60)
 	struct nm_vmseg_config config;
 
 	start(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	leave_at_once(1, 2);
 	config = segment_config(1);
 	config.token[3] ^= 1;
 	segment_describe(&config, "node1.conf");
 	for (int i = 0; i < 200; i++)
 		step(2);
-	one_message(1, 0, "far");
+	moving_message(1, 0, "far");
 	moving_destroy();
 	NM_CHECK_EQ(count_mapped(0), 0);
 }

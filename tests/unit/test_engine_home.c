@@ -15,7 +15,6 @@
 #include "engine/move_private.h"
 #include "engine/protocol.h"
 #include "homes.h"
-#include "transport/vmseg/home.h"
 
 #define PATIENCE_MS 20000
 
@@ -102,11 +101,11 @@ NM_TEST_WITHIN(who_meets_after_the_move, 120)
 		arrive(1, 0, 2);
 		while (!shm_of(1)->segment)
 			step(2);
-		one_message(first, !first, "by network");
-		one_message(!first, first, "answer");
+		moving_message(first, !first, "by network");
+		moving_message(!first, first, "answer");
 		while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 			step(2);
-		one_message(0, 1, "near");
+		moving_message(0, 1, "near");
 		moving_destroy();
 		NM_CHECK_EQ(count_mapped(0), 0);
 		/* The machine of the next endpoint there. */
@@ -118,7 +117,7 @@ NM_TEST_WITHIN(who_meets_after_the_move, 120)
 NM_TEST_WITHIN(an_endpoint_that_computes_keeps_the_segment, 60)
 {
 	start(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	begin_to_leave(1);
 	while (ask(1, NM_VMSEG_FROZEN) == -EBUSY)
 		step(2);
@@ -133,7 +132,7 @@ NM_TEST_WITHIN(an_endpoint_that_computes_keeps_the_segment, 60)
 	while (!is_gone(1))
 		step(2);
 	NM_CHECK_EQ(count_mapped(0), 2);
-	one_message(0, 1, "far");
+	moving_message(0, 1, "far");
 	/* It closes while it has no segment. */
 	moving_destroy();
 }
@@ -151,8 +150,8 @@ NM_TEST_WITHIN(a_segment_that_is_not_there_yet, 60)
 	struct nm_vmseg_config config;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	leave_at_once(1, 2);
 	nr_failures = 0;
 	nm_log_set_sink(count_failures);
@@ -163,12 +162,12 @@ NM_TEST_WITHIN(a_segment_that_is_not_there_yet, 60)
 		step(2);
 	NM_CHECK_EQ(nr_failures, 4);
 	NM_CHECK_EQ(count_mapped(0), 2);
-	one_message(0, 1, "by network");
+	moving_message(0, 1, "by network");
 	nm_log_set_sink(NULL);
 	arrive(1, 0, 1);
 	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step(2);
-	one_message(0, 1, "near");
+	moving_message(0, 1, "near");
 	moving_destroy();
 }
 
@@ -180,23 +179,23 @@ NM_TEST_WITHIN(counts_outlive_the_segment, 60)
 
 	start(2);
 	for (int i = 0; i < 3; i++) {
-		one_message(0, 1, "first");
-		one_message(1, 0, "first");
+		moving_message(0, 1, "first");
+		moving_message(1, 0, "first");
 	}
 	leave_at_once(1, 2);
 	arrive(1, 0, 2);
 	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step(2);
-	one_message(0, 1, "near");
-	one_message(1, 0, "near");
+	moving_message(0, 1, "near");
+	moving_message(1, 0, "near");
 	segment = moving_node(1)->engine->transports[NM_CHANNEL_VMSEG];
 	segment->quarantine->cast_out(segment, &moving_node(0)->address.who, "a test");
 	/* What is sent before it hears of that would be lost. */
 	while (!near_facts(moving_node(0), moving_node(1)).nr_quarantines ||
 	       !near_facts(moving_node(1), moving_node(0)).nr_quarantines)
 		step(2);
-	one_message(0, 1, "after");
-	one_message(1, 0, "after");
+	moving_message(0, 1, "after");
+	moving_message(1, 0, "after");
 	NM_CHECK_EQ(moving_node(0)->nr_lost + moving_node(1)->nr_lost, 0);
 	/* And a peer that was cast out stays out, also in another segment. */
 	leave_at_once(1, 2);
@@ -215,8 +214,8 @@ static void refused(enum nm_channel channel, uint32_t len, uint64_t home, uint64
 		.op = NM_OP_HOME, .len = len, .tag = home, .data = opening};
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	if (channel == NM_CHANNEL_NET)
 		near_peer(moving_node(0), moving_node(1))->source_channels |= 1U << channel;
 	moving_forge(0, 1, channel, &packet, "x");
@@ -244,12 +243,12 @@ NM_TEST_WITHIN(a_flood_of_homes, 60)
 	struct nm_peer *peer;
 
 	start(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	/* In memory a home changes nothing. */
 	say_home(1, 1);
 	say_home(1, 1);
-	one_message(0, 1, "near");
+	moving_message(0, 1, "near");
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
 	leave_at_once(1, 2);
 	peer = near_peer(moving_node(0), moving_node(1));
@@ -261,8 +260,8 @@ NM_TEST_WITHIN(a_flood_of_homes, 60)
 	NM_CHECK_EQ(peer->move->opening, 1999);
 	NM_CHECK(peer->move->again_ns > nm_clock_ns());
 	NM_CHECK(peer->move->again_ns <= nm_clock_ns() + NM_NS_PER_S);
-	one_message(0, 1, "far");
-	one_message(1, 0, "far");
+	moving_message(0, 1, "far");
+	moving_message(1, 0, "far");
 	/* Its own word is older than that, so it is not believed, and both stay on the network. */
 	arrive(1, 0, 2);
 	while (!shm_of(1)->segment)
@@ -270,8 +269,8 @@ NM_TEST_WITHIN(a_flood_of_homes, 60)
 	for (int i = 0; i < 1500; i++)
 		step(2);
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_NET);
-	one_message(0, 1, "still");
-	one_message(1, 0, "there");
+	moving_message(0, 1, "still");
+	moving_message(1, 0, "there");
 	check_sound(0, 1);
 	moving_destroy();
 }

@@ -135,19 +135,6 @@ NM_TEST_WITHIN(a_machine_leaves_while_sessions_are_made, 120)
 	moving_destroy();
 }
 
-static void one_message(unsigned int from, unsigned int to, const char *text)
-{
-	char in[16] = "";
-	struct nm_completion c;
-
-	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
-	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
-		near_step(moving_node(from), moving_node(to), NULL);
-	c = near_wait(moving_node(to), moving_node(from), NULL);
-	NM_CHECK_EQ(c.err, 0);
-	NM_CHECK_STR(in, text);
-}
-
 static void step_until_frozen(unsigned int part)
 {
 	while (!is_frozen[part]) {
@@ -162,13 +149,13 @@ NM_TEST_WITHIN(one_direction_is_enough, 120)
 {
 	for (unsigned int part = 0; part < 2; part++) {
 		moving_create(2);
-		one_message(0, 1, "by memory");
+		moving_message(0, 1, "by memory");
 		ask(part);
 		step_until_frozen(part);
-		one_message(0, 1, "by network");
+		moving_message(0, 1, "by network");
 		NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_NET);
 		NM_CHECK(!near_facts(moving_node(1), moving_node(0)).connected);
-		one_message(1, 0, "and back");
+		moving_message(1, 0, "and back");
 		NM_CHECK_EQ(moving_channel(1, 0), NM_CHANNEL_NET);
 		stay(part);
 		moving_destroy();
@@ -194,7 +181,7 @@ NM_TEST_WITHIN(nothing_passes_a_way_that_is_counted, 60)
 	char in[8] = "";
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	near_hold_net(moving_node(1), true);
 	ask(1);
 	step_until_way(0, 1, NM_WAY_COUNTING);
@@ -206,7 +193,7 @@ NM_TEST_WITHIN(nothing_passes_a_way_that_is_counted, 60)
 	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_FROZEN), -EBUSY);
 	NM_CHECK_EQ(near_recv(moving_node(1), NULL, in, sizeof(in), 4, "in"), 0);
 	near_hold_net(moving_node(1), false);
-	one_message(0, 1, "second");
+	moving_message(0, 1, "second");
 	step_until_frozen(1);
 	NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), "y", 1, 4, 0, NULL), 0);
 	NM_CHECK_EQ(near_wait(moving_node(1), moving_node(0), NULL).err, 0);
@@ -220,7 +207,7 @@ NM_TEST_WITHIN(what_is_in_memory_comes_before_what_is_on_the_network, 60)
 	char in[8];
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	for (char c = 'a'; c < 'f'; c++)
 		NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), &c, 1, 4, 0, NULL), 0);
 	ask(1);
@@ -282,8 +269,8 @@ NM_TEST_WITHIN(without_a_network_memory_stays, 60)
 static void ask_in_vain(enum near_net_state state)
 {
 	moving_create(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	near_set_net(moving_node(0), state);
 	near_set_net(moving_node(1), state);
 	ask(1);
@@ -292,8 +279,8 @@ static void ask_in_vain(enum near_net_state state)
 		nm_test_sleep_ms(1);
 	}
 	NM_CHECK_EQ(machine_ask(1, NM_VMSEG_FROZEN), -EBUSY);
-	one_message(0, 1, "still");
-	one_message(1, 0, "there");
+	moving_message(0, 1, "still");
+	moving_message(1, 0, "there");
 	check_on(0, 1, NM_CHANNEL_VMSEG);
 }
 
@@ -315,7 +302,7 @@ NM_TEST_WITHIN(memory_is_left_when_the_network_comes, 60)
 	near_set_net(moving_node(0), NEAR_NET_GOOD);
 	near_set_net(moving_node(1), NEAR_NET_GOOD);
 	step_until_frozen(1);
-	one_message(0, 1, "far");
+	moving_message(0, 1, "far");
 	check_on(0, 1, NM_CHANNEL_NET);
 	moving_destroy();
 }
@@ -326,7 +313,7 @@ NM_TEST_WITHIN(a_network_that_ends_amid_a_move, 60)
 	struct nm_peer_facts facts;
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	near_hold_net(moving_node(1), true);
 	ask(1);
 	step_until_way(0, 1, NM_WAY_COUNTING);
@@ -345,8 +332,8 @@ NM_TEST_WITHIN(who_answers_and_stays_is_given_up, 60)
 
 	setenv("NEARMETAL_MOVE_MS", "1000", 1);
 	moving_create(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	/* It never hears the question. */
 	segment = moving_node(1)->engine->transports[NM_CHANNEL_VMSEG];
 	segment->sink.asked = NULL;
@@ -364,11 +351,11 @@ NM_TEST(a_request_that_is_taken_back_moves_nothing)
 	struct nm_transport *t;
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	t = moving_node(0)->engine->transports[NM_CHANNEL_VMSEG];
 	NM_CHECK(t->sink.asked(t, peer_of(0, 1), NM_LEAVES));
 	NM_CHECK(t->sink.asked(t, peer_of(0, 1), NM_STAYS));
-	one_message(0, 1, "second");
+	moving_message(0, 1, "second");
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
 	NM_CHECK_EQ(peer_of(0, 1)->way, NM_WAY_MEMORY);
 	moving_destroy();
@@ -380,7 +367,7 @@ NM_TEST_WITHIN(who_does_not_count_is_given_up, 60)
 
 	setenv("NEARMETAL_MOVE_MS", "1000", 1);
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	near_hold_net(moving_node(1), true);
 	ask(1);
 	step_until_way(0, 1, NM_WAY_ENDED);
@@ -396,8 +383,8 @@ NM_TEST_WITHIN(who_is_given_up_holds_up_no_machine, 60)
 {
 	setenv("NEARMETAL_MOVE_MS", "1000", 1);
 	moving_create(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	ask(0);
 	/* The other one computes. */
 	while (!is_frozen[0]) {
@@ -416,8 +403,8 @@ NM_TEST_WITHIN(an_answer_outlives_a_close_amid_a_move, 60)
 	struct nm_completion c;
 
 	moving_create(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	near_hold_net(moving_node(0), true);
 	near_hold_net(moving_node(1), true);
 	NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), "x", 1, 5,

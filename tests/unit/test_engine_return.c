@@ -40,11 +40,6 @@ static void stay(unsigned int part)
 	places[part] = STAYS;
 }
 
-static bool is_on(unsigned int a, unsigned int b, enum nm_channel channel)
-{
-	return moving_channel(a, b) == channel && moving_channel(b, a) == channel;
-}
-
 static void check_both_used(unsigned int a, unsigned int b)
 {
 	struct nm_peer_facts facts = near_facts(moving_node(a), moving_node(b));
@@ -65,7 +60,7 @@ static void go_on(unsigned int part, unsigned int again)
 	} else if (places[part] == FROZEN) {
 		NM_CHECK_EQ(moving_channel(part, again), NM_CHANNEL_NET);
 		stay(part);
-	} else if (is_on(part, again, NM_CHANNEL_VMSEG)) {
+	} else if (moving_is_on(part, again, NM_CHANNEL_VMSEG)) {
 		ask(part);
 		nr_rounds++;
 	}
@@ -89,7 +84,7 @@ static void talk_until_on(unsigned int a, unsigned int b, enum nm_channel channe
 	for (unsigned int part = 0; part < MOVING_MAX; part++)
 		if (places[part] != STAYS)
 			stay(part);
-	while (!is_on(a, b, channel))
+	while (!moving_is_on(a, b, channel))
 		moving_talk(1, NULL);
 }
 
@@ -150,7 +145,7 @@ NM_TEST_WITHIN(neighbours_of_one_that_comes_back, 240)
 	talk_until_on(1, 2, NM_CHANNEL_VMSEG);
 	check_both_used(0, 1);
 	check_both_used(2, 1);
-	NM_CHECK(is_on(0, 2, NM_CHANNEL_VMSEG));
+	NM_CHECK(moving_is_on(0, 2, NM_CHANNEL_VMSEG));
 	NM_CHECK_EQ(near_facts(moving_node(0), moving_node(2)).nr_moves, 0);
 	moving_destroy();
 }
@@ -185,7 +180,7 @@ NM_TEST_WITHIN(a_job_that_begins_while_its_machine_is_away, 120)
 	moving_create(2);
 	ask(1);
 	moving_talk(20, NULL);
-	NM_CHECK(is_on(0, 1, NM_CHANNEL_NET));
+	NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_NET));
 	while (!freezes(1))
 		moving_talk(1, NULL);
 	talk_until_on(0, 1, NM_CHANNEL_VMSEG);
@@ -200,17 +195,6 @@ static void step(void)
 {
 	near_step(moving_node(0), moving_node(1), NULL);
 	nm_test_sleep_ms(1);
-}
-
-static void one_message(unsigned int from, unsigned int to, const char *text)
-{
-	char in[16] = "";
-
-	NM_CHECK_EQ(near_recv(moving_node(to), moving_node(from), in, sizeof(in), 3, "in"), 0);
-	while (near_send(moving_node(from), moving_node(to), text, strlen(text), 3, 0, NULL))
-		step();
-	NM_CHECK_EQ(near_wait(moving_node(to), moving_node(from), NULL).err, 0);
-	NM_CHECK_STR(in, text);
 }
 
 static struct nm_peer *peer_of(unsigned int at, unsigned int other)
@@ -238,15 +222,15 @@ NM_TEST_WITHIN(one_direction_comes_back, 120)
 {
 	for (unsigned int part = 0; part < 2; part++) {
 		moving_create(2);
-		one_message(0, 1, "by memory");
+		moving_message(0, 1, "by memory");
 		for (int i = 0; i < 5; i++) {
 			away(part);
-			one_message(0, 1, "by network");
+			moving_message(0, 1, "by network");
 			NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_NET);
 			stay(part);
 			while (moving_channel(0, 1) != NM_CHANNEL_VMSEG)
 				step();
-			one_message(0, 1, "and back");
+			moving_message(0, 1, "and back");
 		}
 		NM_CHECK_EQ(peer_of(0, 1)->nr_moves, 10);
 		NM_CHECK(!near_facts(moving_node(1), moving_node(0)).connected);
@@ -257,7 +241,7 @@ NM_TEST_WITHIN(one_direction_comes_back, 120)
 		/* It met one endpoint, however often that came. */
 		NM_CHECK_EQ(nr_met(1, 0), 1);
 		/* The first word of the other one is in memory at once. */
-		one_message(1, 0, "answer");
+		moving_message(1, 0, "answer");
 		NM_CHECK_EQ(moving_channel(1, 0), NM_CHANNEL_VMSEG);
 		moving_destroy();
 	}
@@ -269,7 +253,7 @@ NM_TEST_WITHIN(what_is_on_the_network_comes_before_what_is_in_memory, 60)
 	char in[8];
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	away(1);
 	near_hold_net(moving_node(1), true);
 	for (char c = 'a'; c < 'f'; c++)
@@ -300,7 +284,7 @@ NM_TEST_WITHIN(an_endpoint_that_comes_back_and_closes, 60)
 	char in[8];
 
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	away(1);
 	near_hold_net(moving_node(1), true);
 	NM_CHECK_EQ(near_send(moving_node(0), moving_node(1), "x", 1, 4, 0, NULL), 0);
@@ -326,7 +310,7 @@ NM_TEST_WITHIN(an_endpoint_that_comes_back_and_closes, 60)
 NM_TEST_WITHIN(who_computes_comes_back_later, 60)
 {
 	moving_create(2);
-	one_message(0, 1, "first");
+	moving_message(0, 1, "first");
 	away(1);
 	stay(1);
 	for (int i = 0; i < 300; i++) {
@@ -335,7 +319,7 @@ NM_TEST_WITHIN(who_computes_comes_back_later, 60)
 	}
 	/* Its service thread agrees for it. */
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
-	one_message(0, 1, "second");
+	moving_message(0, 1, "second");
 	moving_destroy();
 }
 
@@ -357,7 +341,7 @@ NM_TEST_WITHIN(a_loss_in_a_later_session_is_found, 60)
 
 	moving_create(2);
 	for (int i = 0; i < 3; i++)
-		one_message(0, 1, "first");
+		moving_message(0, 1, "first");
 	away(1);
 	return_alone(0, 1);
 	/* Beside the mark. */
@@ -378,22 +362,22 @@ NM_TEST_WITHIN(a_loss_in_a_later_session_is_found, 60)
 NM_TEST_WITHIN(a_network_that_ends_after_the_return, 60)
 {
 	moving_create(2);
-	one_message(0, 1, "first");
-	one_message(1, 0, "first");
+	moving_message(0, 1, "first");
+	moving_message(1, 0, "first");
 	away(1);
-	one_message(0, 1, "by network");
-	one_message(1, 0, "by network");
+	moving_message(0, 1, "by network");
+	moving_message(1, 0, "by network");
 	stay(1);
-	while (!is_on(0, 1, NM_CHANNEL_VMSEG))
+	while (!moving_is_on(0, 1, NM_CHANNEL_VMSEG))
 		step();
-	one_message(0, 1, "and back");
-	one_message(1, 0, "and back");
+	moving_message(0, 1, "and back");
+	moving_message(1, 0, "and back");
 	for (unsigned int at = 0; at < 2; at++) {
 		near_set_net(moving_node(at), NEAR_NET_BROKEN);
 		moving_end_net(at, !at, -ECONNRESET);
 	}
-	one_message(0, 1, "by memory");
-	one_message(1, 0, "by memory");
+	moving_message(0, 1, "by memory");
+	moving_message(1, 0, "by memory");
 	/* A source that only memory ends. */
 	NM_CHECK_EQ(peer_of(1, 0)->source_channels, 1U << NM_CHANNEL_VMSEG);
 	moving_destroy();
@@ -417,15 +401,15 @@ NM_TEST_WITHIN(memory_that_is_gone_after_it_was_left, 60)
 		uint64_t start_ns;
 
 		moving_create(2);
-		one_message(0, 1, "first");
-		one_message(1, 0, "first");
+		moving_message(0, 1, "first");
+		moving_message(1, 0, "first");
 		away(0);
 		away(1);
 		overwrite(bytes[i]);
 		for (int n = 0; n < 200; n++)
 			step();
-		one_message(0, 1, "by network");
-		one_message(1, 0, "by network");
+		moving_message(0, 1, "by network");
+		moving_message(1, 0, "by network");
 		start_ns = nm_clock_ns();
 		moving_destroy();
 		NM_CHECK(nm_clock_ns() - start_ns < 10 * NM_NS_PER_S);

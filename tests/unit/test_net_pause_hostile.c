@@ -14,6 +14,8 @@
 
 #include "forger.h"
 
+enum { PATH_LEN = 128 };
+
 struct scene {
 	struct node *node;
 	struct forger *forger;
@@ -225,20 +227,41 @@ static void notice(const char *path, const char *word)
 	NM_CHECK_EQ(fclose(file), 0);
 }
 
-NM_TEST(a_peer_that_ends_while_this_endpoint_is_away_is_lost)
+/* A has sent to B. PATH: the notice of one of them. */
+static void begin_pair(struct node **ret_a, struct node **ret_b, char path[PATH_LEN])
 {
 	struct node *a, *b;
-	char path[128];
 
 	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
-	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
-	a = node_create(&net_fixture);
-	b = node_create(&net_fixture);
+	snprintf(path, PATH_LEN, "%s/network", nm_test_dir());
+	a = *ret_a = node_create(&net_fixture);
+	b = *ret_b = node_create(&net_fixture);
 	nodes_connect(&net_fixture, a, b);
 	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
 	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
+}
+
+static void heed(struct node *node, const char *path)
+{
 	notice(path, "stay");
-	NM_CHECK_EQ(nm_net_heed(net_of(a), path), 0);
+	NM_CHECK_EQ(nm_net_heed(net_of(node), path), 0);
+}
+
+/* The network of B comes back. */
+static void goes_on(struct node *a, struct node *b)
+{
+	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
+	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
+	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
+}
+
+NM_TEST(a_peer_that_ends_while_this_endpoint_is_away_is_lost)
+{
+	struct node *a, *b;
+	char path[PATH_LEN];
+
+	begin_pair(&a, &b, path);
+	heed(a, path);
 	notice(path, "leave");
 	NODE_UNTIL(a, (node_progress(b), net_of(a)->pause.place == NM_NET_AWAY));
 	NM_CHECK_EQ(node_send(a, 2, 8), -EAGAIN);
@@ -338,18 +361,11 @@ static void hear_no_end(int fd)
 NM_TEST_WITHIN(a_connection_of_which_only_the_peer_knows_is_no_obstacle, 60)
 {
 	struct node *a, *b;
-	char path[128];
+	char path[PATH_LEN];
 	int near, far, on = 1;
 
-	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
-	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
-	a = node_create(&net_fixture);
-	b = node_create(&net_fixture);
-	nodes_connect(&net_fixture, a, b);
-	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
-	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
-	notice(path, "stay");
-	NM_CHECK_EQ(nm_net_heed(net_of(b), path), 0);
+	begin_pair(&a, &b, path);
+	heed(b, path);
 	near = copy_socket(a, b);
 	far = copy_socket(b, a);
 	hear_no_end(near);
@@ -363,9 +379,7 @@ NM_TEST_WITHIN(a_connection_of_which_only_the_peer_knows_is_no_obstacle, 60)
 	NM_CHECK_EQ(setsockopt(near, SOL_SOCKET, SO_DETACH_FILTER, &on, sizeof(on)), 0);
 	close(near);
 	notice(path, "stay");
-	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
-	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
-	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
+	goes_on(a, b);
 	NM_CHECK_EQ(a->nr_down + b->nr_down, 0);
 	NM_CHECK_EQ(net_of(a)->nr_dropped + net_of(b)->nr_dropped, 0);
 	node_destroy(b);
@@ -376,18 +390,11 @@ NM_TEST_WITHIN(a_connection_of_which_only_the_peer_knows_is_no_obstacle, 60)
 NM_TEST_WITHIN(a_forked_child_delays_the_return, 60)
 {
 	struct node *a, *b;
-	char path[128];
+	char path[PATH_LEN];
 	pid_t child;
 
-	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
-	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
-	a = node_create(&net_fixture);
-	b = node_create(&net_fixture);
-	nodes_connect(&net_fixture, a, b);
-	NODE_UNTIL(a, (node_progress(b), node_send(a, 1, 8) == 0));
-	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 1));
-	notice(path, "stay");
-	NM_CHECK_EQ(nm_net_heed(net_of(b), path), 0);
+	begin_pair(&a, &b, path);
+	heed(b, path);
 	child = fork();
 	if (child == 0) {
 		for (;;)
@@ -400,9 +407,7 @@ NM_TEST_WITHIN(a_forked_child_delays_the_return, 60)
 	NM_CHECK_EQ(net_of(b)->pause.place, NM_NET_AWAY);
 	NM_CHECK_EQ(kill(child, SIGKILL), 0);
 	NM_CHECK_EQ(waitpid(child, NULL, 0), child);
-	NODE_UNTIL(b, (node_progress(a), net_of(b)->pause.place == NM_NET_STAYS));
-	NODE_UNTIL(a, (node_progress(b), node_send(a, 2, 8) == 0));
-	NODE_UNTIL(b, (node_progress(a), b->nr_packets == 2));
+	goes_on(a, b);
 	node_destroy(b);
 	node_destroy(a);
 }
@@ -413,7 +418,7 @@ NM_TEST(no_endpoint_begins_while_the_network_is_away)
 	struct nm_address address = {.version = NM_ADDRESS_VERSION};
 	struct nm_transport *transport;
 	struct nm_reason why = {""};
-	char path[128];
+	char path[PATH_LEN];
 
 	snprintf(path, sizeof(path), "%s/network", nm_test_dir());
 	setenv("NEARMETAL_NET_NOTICE", path, 1);
