@@ -8,7 +8,7 @@ before it is done and can be repeated, so a service that is killed continues wit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -105,13 +105,19 @@ class PartKeeper:
                 self._refuse(one.server, one.fault)
             elif one.domain is not None and one.running and not self.holdings.holder(one.server):
                 waiting[one.server] = (one, one.domain)
-        end = self.clock() + GIVE_S
-        for server in self._waiting.order({key: d.project for key, (_, d) in waiting.items()}):
-            if self.clock() >= end:
-                break
-            self._waiting.had(server)
+        projects = {server: domain.project for server, (_, domain) in waiting.items()}
+        for server in self._in_time(self._waiting, projects):
             self._consider(*waiting[server], withheld)
         return frozenset(seen)
+
+    def _in_time(self, turns: ProjectTurns, projects: Mapping[str, str]) -> Iterator[str]:
+        """Yield servers in the order of their turns, until `GIVE_S` is over."""
+        end = self.clock() + GIVE_S
+        for server in turns.order(projects):
+            if self.clock() >= end:
+                return
+            turns.had(server)
+            yield server
 
     def _forget(self, seen: Mapping[str, SeenServer]) -> None:
         for server in [one for one in self.refusals if one not in seen]:
@@ -140,11 +146,8 @@ class PartKeeper:
                     self._rest(segment.key, held, "has ended")
                 else:
                     asked[held.server] = segment.key, held, one
-        end = self.clock() + GIVE_S
-        for server in self._looked.order({name: key[0] for name, (key, _, _) in asked.items()}):
-            if self.clock() >= end:
-                break
-            self._looked.had(server)
+        projects = {server: key[0] for server, (key, _, _) in asked.items()}
+        for server in self._in_time(self._looked, projects):
             self._settle(*asked[server], withheld)
 
     def _settle(

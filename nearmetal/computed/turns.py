@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 class ProjectTurns:
     """Each project has its turn before another has its second, and so has each of its servers.
 
-    Who comes new stands behind those who were there: a project cannot come first by new servers.
+    A new server stands behind those that wait: a project cannot come first by new servers.
     """
 
     _count: int = 0

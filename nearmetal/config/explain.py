@@ -109,7 +109,8 @@ def first_problem(error: ValidationError) -> str:
     """Return where a model is wrong first, and why; without the value, which may be a secret."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
-    return f"{where}: {first['msg'].partition('|')[0]}"
+    why = first["msg"].partition("|")[0]
+    return f"{where}: {why}" if where else why
 
 
 def known_keys(annotation: Any, path: tuple[Key, ...]) -> list[str]:

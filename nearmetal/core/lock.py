@@ -68,6 +68,7 @@ def locked(
             try:
                 _release(path, descriptor)
             except BaseException:
+                # The signal may have come before the file was removed.
                 _release(path, descriptor)
                 raise
             finally:
@@ -85,7 +86,7 @@ def _remove(path: Path) -> None:
 
 
 def _release(path: Path, descriptor: int) -> None:
-    """Remove the file at `path`, unless another process holds its lock or made it anew."""
+    """Remove the file at `path`, unless another process holds its lock or has recreated it."""
     if _take(descriptor) and _is_at(path, descriptor):
         path.unlink(missing_ok=True)
 

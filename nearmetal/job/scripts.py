@@ -65,7 +65,7 @@ rm -rf -- "$@" && exit $code
 """
 
 # The deadline ("" for none), then the words of END.
-# With a lost connection nobody reads its words, and the job is to end all the same.
+# With a lost connection no process reads its words, and the job is to end all the same.
 GUARD = f"""
 trap '' PIPE
 deadline=$1

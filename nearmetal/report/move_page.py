@@ -107,8 +107,9 @@ def _sentence(story: MoveStory) -> str:
     stayed = sum(move.moved is False for move in moves)
     parts = [f"{counted(len(moves), 'move')}: {moved} reached the destination"]
     parts += [f"{stayed} stayed"] if stayed else []
-    open_ones = len(moves) - moved - stayed
-    return ", ".join([*parts, *([f"{open_ones} without an end"] if open_ones else [])])
+    nr_open = len(moves) - moved - stayed
+    parts += [f"{nr_open} without an end"] if nr_open else []
+    return ", ".join(parts)
 
 
 def _seconds(value: float | None) -> str:

@@ -331,7 +331,7 @@ def _checked(read: object, name: str) -> JobServers | None:
         and all(0 <= moment < math.inf for moment in (one.since, one.ended))
         and f"{one.clouds}{one.node}{one.request}{one.fault}".isprintable()
         and one.clouds.startswith("/")
-        and bool(one.mark) >= one.doubtful
+        and (bool(one.mark) or not one.doubtful)
     )
     return one if sound else None
 

@@ -107,7 +107,7 @@ def test_the_service_connects_again_and_status_shows_parts_and_reasons(
         assert main(["computed", "status", "--state", str(world.folder / "state")]) == 0
     told = capsys.readouterr()
     assert one in told.out
-    # Who looks for the reason of a live migration that was refused finds what to do.
+    # It shows the remedy for a live migration that QEMU refuses.
     assert "nearmetal computed take SERVER" in told.out
     assert any(f"nearmetal computed take {one}`" in line for line in said)
     assert f"server {two}: no segment: it needs 2 empty PCIe root ports" in told.err

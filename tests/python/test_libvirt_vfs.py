@@ -116,5 +116,5 @@ def test_facts_that_no_guest_can_be_told_are_an_error_of_the_host(
 ) -> None:
     """Anything else would end a move in the middle: this is a failed action, with a way back."""
     granted = vfs(tree).take("a", VfRequest(), frozenset())
-    with pytest.raises(BackendError, match=rf"VF 0000:01:10\.0 .* told to a guest: {words}"):
+    with pytest.raises(BackendError, match=rf"VF 0000:01:10\.0 .* described to a guest: {words}"):
         seed_interface(replace(granted, **change))

@@ -6,13 +6,12 @@ from __future__ import annotations
 import itertools
 import sys
 from pathlib import Path
+from signal import SIGTERM
 from types import FrameType
 from typing import Any
 
 from nearmetal.core.errors import Interrupted
 from nearmetal.core.lock import locked
-
-SIGTERM = 15
 
 
 class Signal:

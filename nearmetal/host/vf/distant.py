@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from nearmetal.config.explain import first_problem
 from nearmetal.core.errors import HostError, NearmetalError
 from nearmetal.core.process import Completed
 from nearmetal.core.text import printable, printable_lines
@@ -62,9 +63,7 @@ def answer(text: bytes, host: VfHost) -> str:
     try:
         question = VfQuestion.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        what = f"{'.'.join(map(str, first['loc'])) or 'question'}: {first['msg']}"
-        return _error(f"this release does not know the question: {what}")
+        return _error(f"this release does not know the question: {first_problem(error)}")
     try:
         found = _act(question, host)
     except NearmetalError as error:
@@ -162,8 +161,7 @@ class DistantVfHost:
         try:
             found = VfAnswer.model_validate_json(done.stdout)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            raise self._strange(printable(f"{first['loc']}: {first['msg']}")[:300]) from error
+            raise self._strange(printable(first_problem(error))[:300]) from error
         if found.error:
             raise HostError(
                 f"host {self._name}: {printable_lines(found.error)}", printable_lines(found.hint)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,12 +15,22 @@ from nearmetal.cluster.backends.libvirt.spec import LibvirtHost
 from nearmetal.cluster.backends.libvirt.values import VirtualNode
 from nearmetal.cluster.move.checks import FabricNeed
 from nearmetal.cluster.resource import Region
+from nearmetal.config.explain import first_problem
 from nearmetal.core.errors import BackendError, HostError, NearmetalError
 from nearmetal.host.vf import GrantedVf, Owner, VfHost, VfOffer, Wish, this_machine
 from nearmetal.host.vf.distant import LIMIT_S, DistantVfHost
 from nearmetal.host.vf.facts import Sysfs
 from nearmetal.host.vf.request import VfRequest
 from nearmetal.image.seed import SeedInterface, SeedVf
+
+
+@contextmanager
+def _naming(node: str) -> Iterator[None]:
+    """Turn each error into a BackendError that names the node."""
+    try:
+        yield
+    except NearmetalError as error:
+        raise BackendError(f"node {node}: {error.message}", error.hint) from error
 
 
 class NodeVfs:
@@ -95,10 +106,8 @@ class NodeVfs:
                     "nearmetal runs on",
                     f"run nearmetal there, or remove passthrough from its nodes: {host.uri}",
                 )
-            try:
+            with _naming(node.name):
                 devices = passthrough.survey(self._host.kernel.sysfs, node.passthrough)
-            except BackendError as error:
-                raise BackendError(f"node {node.name}: {error.message}", error.hint) from error
             found[node.name] = (*found.get(node.name, ()), *devices)
         return found
 
@@ -109,17 +118,13 @@ class NodeVfs:
 
     def take(self, node: str, request: VfRequest, cells: frozenset[int]) -> GrantedVf:
         """Return a node's VF, ready for the machine; a second call returns the same VF."""
-        try:
+        with _naming(node):
             return self._host.allocate(request, self.owner(node), cells)
-        except NearmetalError as error:
-            raise BackendError(f"node {node}: {error.message}", error.hint) from error
 
     def give_back(self, node: str) -> None:
         """Give back the VF of a node; no error if it has none."""
-        try:
+        with _naming(node):
             self._host.release(self.owner(node))
-        except NearmetalError as error:
-            raise BackendError(f"node {node}: {error.message}", error.hint) from error
 
 
 def vfs_of(
@@ -147,7 +152,7 @@ def _asked(there: NodeVfs, wishes: Mapping[str, VfRequest]) -> dict[str, VfOffer
 def fabric_needs(
     vfs_at: Callable[[str], NodeVfs], nodes: Mapping[str, VirtualNode]
 ) -> tuple[dict[str, FabricNeed], dict[str, str]]:
-    """Return what the VF of each running node that has one is connected to, or why none knows."""
+    """Return the fabric of the VF of each running node that has one, or why it is not known."""
     found, unknown = {}, {}
     for host in sorted({node.host for node in nodes.values() if node.vf is not None}):
         held = {name: n.vf for name, n in nodes.items() if n.vf is not None and n.host == host}
@@ -182,14 +187,14 @@ def vfs_for(
     return tuple(free), refused
 
 
-def _alike(asked: Mapping[str, VfRequest]) -> Iterator[dict[str, VfRequest]]:
-    """Return the requests by groups to which every VF means the same."""
+def _alike(asked: Mapping[str, VfRequest]) -> Iterable[dict[str, VfRequest]]:
+    """Return the requests in groups: a VF serves all requests of a group, or none."""
     groups: dict[str, dict[str, VfRequest]] = {}
     for name, request in asked.items():
         values = {"guid": "derived", "vlan": request.vlan and 1, "rate": request.rate and 1}
         key = request.model_copy(update=values).model_dump_json()
         groups.setdefault(key, {})[name] = request
-    yield from groups.values()
+    return groups.values()
 
 
 def seed_interface(vf: GrantedVf) -> SeedInterface | None:
@@ -204,8 +209,7 @@ def seed_interface(vf: GrantedVf) -> SeedInterface | None:
         seed = SeedVf(pf=vf.pf, index=vf.number, host_numa=vf.numa, vlan=settings.vlan or None)
         return SeedInterface(mac=settings.mac, vf=seed)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        what = f"{'.'.join(map(str, first['loc']))}: {first['msg'].partition('|')[0]}"
         raise BackendError(
-            f"VF {vf.address} of adapter {vf.pf} cannot be told to a guest: {what}"
+            f"VF {vf.address} of adapter {vf.pf} cannot be described to a guest: "
+            f"{first_problem(error)}"
         ) from error

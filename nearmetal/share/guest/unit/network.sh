@@ -36,10 +36,10 @@ network_load_drivers() {
 # network_device MAC: sets $device to the interface with that address.
 network_device() {
 	for device in /sys/class/net/*; do
-		read -r address <"$device/address" 2>/dev/null || continue
+		read -r hardware <"$device/address" 2>/dev/null || continue
 		device=${device##*/}
 		# A bond or a bridge shows the address of its first member: take the member.
-		[ "$address" = "$1" ] && [ ! -e "/sys/class/net/$device/bridge" ] &&
+		[ "$hardware" = "$1" ] && [ ! -e "/sys/class/net/$device/bridge" ] &&
 			[ ! -e "/sys/class/net/$device/bonding" ] && return 0
 	done
 	return 1
@@ -81,13 +81,12 @@ network_wait() {
 }
 
 network_set_one() {
-	wanted_address=$address
 	network_wait
-	[ "${wanted_address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
+	[ "${address%/*}" != "$own_address" ] || printf '%s\n' "$device" >"$run/interface"
 	[ "$keep" != true ] || return 0
 	script="link set dev $device ${mtu:+mtu $mtu} up"
-	[ -z "$wanted_address" ] || script="$script
-address replace $wanted_address dev $device"
+	[ -z "$address" ] || script="$script
+address replace $address dev $device"
 	[ -z "$gateway" ] || script="$script
 route replace default via $gateway dev $device"
 	words=$(printf '%s\n' "$script" | real ip -batch - 2>&1) ||
@@ -168,12 +167,9 @@ network_routes() {
 	done
 }
 
-# network_return: virtual functions that the machine got at its new host.
 network_return_one() {
 	[ -n "$vf" ] || return 0
-	wanted_address=$address
 	network_device "$mac" || network_load_drivers
-	address=$wanted_address
 	network_set_one
 	[ -s "$run/vf.$mac" ] || return 0
 	for family in 0 4 6; do
@@ -186,6 +182,7 @@ network_return_one() {
 	done
 }
 
+# network_return: sets up the virtual functions that the machine got at its new host.
 network_return() {
 	own_address=none
 	network_each network_return_one
