@@ -36,7 +36,7 @@ backend: local
 hosts: [{name: h1, nodes: [{name: n1}]}, {name: h2, nodes: [{name: n2}]},
         {name: h3, nodes: [{name: n3}]}]
 """
-TRAFFIC = ("-n", "24000", "-s", "7", "-b", "1G")
+TRAFFIC = ("-n", "48000", "-s", "7", "-b", "1G")
 LIMIT_S = 30.0
 GONE_S = 0.3
 # A fast machine ends the traffic first.
@@ -162,4 +162,6 @@ def test_a_device_is_made_anew_under_a_job(cluster: Cluster) -> None:
     assert re.search(r"traffic OK: \d+ messages", out + err), out + err
     for end in json.loads(out)["stats"]:
         for peer in end["peers"]:
-            assert (peer["quarantines"], peer["down"]) == (0, False), peer
+            assert peer["quarantines"] == 0, peer
+            # A rank that ends first says so.
+            assert not peer["down"] or peer["down_reason"].endswith("closed its endpoint"), peer
