@@ -223,7 +223,7 @@ static void take_message(struct net *net, const struct nm_net_buffer *buffer, si
 		nm_net_drop(net, why.text);
 		return;
 	}
-	if (nm_unlikely(nm_net_introduces(header.kind))) {
+	if (nm_unlikely(nm_net_is_outside_link(header.kind))) {
 		take_introduction(net, &header, payload);
 		return;
 	}

@@ -57,7 +57,7 @@ static void enter(struct net *net, enum nm_net_place place)
 
 int nm_net_heed(struct net *net, const char *path)
 {
-	net->pause.notice = open(path, O_RDONLY | O_CLOEXEC);
+	net->pause.notice = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (net->pause.notice < 0)
 		return errno == ENOENT ? 0 : -errno;
 	if (is_asked(net))

@@ -57,8 +57,8 @@ struct nm_net_hello {
 	uint8_t token[8]; /* the sender's, for the receiver's messages to it */
 };
 
-/* What is no message of a link that stands: the first kind, and those that have no number. */
-static inline bool nm_net_introduces(uint8_t kind)
+/* No message of a link that stands: a greeting, and what has no number. */
+static inline bool nm_net_is_outside_link(uint8_t kind)
 {
 	return kind >= NM_NET_HELLO;
 }

@@ -192,6 +192,14 @@ class Tree:
         return found
 
 
+def tree_of_two_vfs(root: Path) -> Tree:
+    """Return a tree with an adapter of two VFs, and the directory of a cluster `c`."""
+    made = Tree(root).make()
+    made.pf(total=2)
+    (made.root / "state/c").mkdir(parents=True)
+    return made
+
+
 class FakeKernel(Kernel):
     """The kernel of a tree. Dies before change number `kill_at`."""
 

@@ -20,7 +20,7 @@ from nearmetal.host.vf.distant import DistantVfHost, VfQuestion, answer
 from nearmetal.host.vf.model import INFINIBAND
 from nearmetal.host.vf.request import VfRequest
 from tests.python.distant import another, completed
-from tests.python.sriov_tree import FakeKernel, Killed, Tree
+from tests.python.sriov_tree import FakeKernel, Killed, Tree, tree_of_two_vfs
 
 if TYPE_CHECKING:
     from nearmetal.core.process import Command, Completed
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    made = Tree(tmp_path / "root").make()
-    made.pf(total=2)
-    (made.root / "state/c").mkdir(parents=True)
-    return made
+    return tree_of_two_vfs(tmp_path / "root")
 
 
 def host(tree: Tree, kill_at: int = 0) -> VfHost:

@@ -15,7 +15,7 @@ from nearmetal.host.vf import Ledger, VfHost
 from nearmetal.host.vf.model import INFINIBAND, VfSettings
 from nearmetal.host.vf.request import VfRequest, derive_guids
 from tests.python.distant import another
-from tests.python.sriov_tree import FakeKernel, Tree
+from tests.python.sriov_tree import FakeKernel, Tree, tree_of_two_vfs
 
 TEXT = """
 version: 1
@@ -27,10 +27,7 @@ hosts: [{name: h, nodes: [{name: a, vf: {vlan: 7}}, {name: b, vf: {pf: PF}}, {na
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    made = Tree(tmp_path / "root").make()
-    made.pf(total=2)
-    (made.root / "state/c").mkdir(parents=True)
-    return made
+    return tree_of_two_vfs(tmp_path / "root")
 
 
 def host_of(tree: Tree) -> VfHost:

@@ -77,15 +77,20 @@ def network() -> Iterator[Network]:
         yield net
 
 
-@pytest.fixture
-def pair(network: Network, arena: Arena) -> tuple[Peer, Peer]:
-    a = arena.start("a", KNOBS, prefix=network.enter("a"))
-    b = arena.start("b", KNOBS, prefix=network.enter("b"))
+def met(network: Network, arena: Arena, knobs: dict[str, str]) -> tuple[Peer, Peer]:
+    """Return two peers on two hosts, which have exchanged messages."""
+    a = arena.start("a", knobs, prefix=network.enter("a"))
+    b = arena.start("b", knobs, prefix=network.enter("b"))
     open_all(a, b)
     a.knows(b)
     b.knows(a)
     exchange(a, b)
     return a, b
+
+
+@pytest.fixture
+def pair(network: Network, arena: Arena) -> tuple[Peer, Peer]:
+    return met(network, arena, KNOBS)
 
 
 def expect_reset(survivor: Peer, ident: str) -> None:
@@ -123,12 +128,7 @@ def test_a_host_that_vanished_before_anyone_asked_is_lost(network: Network, aren
     """Not over TCP, where a lifeline that was never seen to stand would prove nothing."""
     adapter = PROVIDER_DIR.parents[1] / "tests/device"
     knobs = KNOBS | {"NET": "nmadapter", "FI_PROVIDER_PATH": f"{PROVIDER_DIR}:{adapter}"}
-    a = arena.start("a", knobs, prefix=network.enter("a"))
-    b = arena.start("b", knobs, prefix=network.enter("b"))
-    open_all(a, b)
-    a.knows(b)
-    b.knows(a)
-    exchange(a, b)
+    a, b = met(network, arena, knobs)
     network.cut()
     deadline = time.monotonic() + PATIENCE_S
     while lines(network, "a") and time.monotonic() < deadline:
