@@ -13,6 +13,7 @@
 #include <getopt.h>
 #include <signal.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include "traffic_receive.h"
 #include "traffic_send.h"
@@ -20,15 +21,17 @@
 struct options {
 	uint64_t messages, seed, cap;
 	double patience; /* seconds without progress before the watchdog speaks */
+	const char *end; /* the file that ends the traffic, or NULL: one plan is enough */
 };
 
 static const char usage[] =
-	"usage: mpi_traffic [-n MESSAGES] [-s SEED] [-b BYTES] [-w SECONDS]\n"
+	"usage: mpi_traffic [-n MESSAGES] [-s SEED] [-b BYTES] [-w SECONDS] [-e FILE]\n"
 	"  -n MESSAGES  at least so many messages in all (default 10000)\n"
 	"  -s SEED      of the plan (default 1); the same seed makes the same traffic\n"
 	"  -b BYTES     at most so many payload bytes in all (default 1G); sizes are log-uniform\n"
 	"               from 0 to 8 MiB, with a lower upper bound for most if the cap asks for it\n"
 	"  -w SECONDS   patience of the watchdog (default 60)\n"
+	"  -e FILE      another plan, with the next seed, until FILE exists where rank 0 runs\n"
 	"Example: mpirun -n 4 mpi_traffic -n 10000 -s 7 -b 1G\n";
 
 static const char *const mode_names[NR_SEND_MODES] = {"isend", "issend", "persistent",
@@ -46,6 +49,9 @@ static const char *const way_names[NR_WAYS] = {"any_source_any_tag",
 
 static struct job job;
 static struct plan plan;
+static struct {
+	uint64_t messages, bytes;
+} planned; /* in all plans */
 static struct sender sender;
 static struct receiver receiver;
 static uint64_t random_state;
@@ -302,7 +308,7 @@ static void print_counts(const char *what, const char *const *names, const uint6
 	printf("\n");
 }
 
-static void report(double seconds)
+static void report(uint64_t seed, double seconds)
 {
 	static const char *const names[] = {"messages",	 "bytes",	"strided",
 					    "cancelled", "cancel_lost", "deferred"};
@@ -314,8 +320,8 @@ static void report(double seconds)
 	print_counts("counted", names, counts, 6);
 	if (job.rank)
 		return;
-	printf("traffic OK: %lu messages, %lu bytes, %d ranks, seed %lu, %.1f s\n", plan.messages,
-	       plan.bytes, job.nr_ranks, plan.seed, seconds);
+	printf("traffic OK: %lu messages, %lu bytes, %d ranks, seed %lu, %.1f s\n",
+	       planned.messages, planned.bytes, job.nr_ranks, seed, seconds);
 }
 
 static int options_parse(int argc, char **argv, struct options *ret_options)
@@ -324,7 +330,7 @@ static int options_parse(int argc, char **argv, struct options *ret_options)
 	int option, ret = 0;
 
 	opterr = 0;
-	while (!ret && (option = getopt(argc, argv, "n:s:b:w:")) != -1) {
+	while (!ret && (option = getopt(argc, argv, "n:s:b:w:e:")) != -1) {
 		switch (option) {
 		case 'n':
 			ret = size_parse(optarg, &options.messages);
@@ -337,6 +343,9 @@ static int options_parse(int argc, char **argv, struct options *ret_options)
 			break;
 		case 'w':
 			ret = number_parse(optarg, 1, 86400, &options.patience);
+			break;
+		case 'e':
+			options.end = optarg;
 			break;
 		default:
 			ret = -EINVAL;
@@ -388,13 +397,50 @@ static void set_up(const struct options *options)
 	for (i = 0; i < NR_RECORDS; i++)
 		receiver.record[i].buffer = allocate(MESSAGE_MAX + RECEIVE_GUARD);
 	receiver.cursor = calloc((size_t)job.nr_ranks * NR_TAGS, sizeof(receiver.cursor[0]));
-	receiver.due_all = plan_incoming(&plan, job.rank, receiver.due);
 	find_quirks(&receiver.quirks);
 	sender.attached = allocate(ATTACHED_BYTES);
 	if (!receiver.cursor)
 		job_fail(&job, "no memory");
 	MPI_Buffer_attach(sender.attached, (int)ATTACHED_BYTES);
 	random_state = mix64(options->seed ^ ((uint64_t)(unsigned)job.rank << 32));
+}
+
+static void plan_begin(uint64_t seed, const struct options *options)
+{
+	if (plan_make(seed, job.nr_ranks, options->messages, options->cap, &plan))
+		job_fail(&job, "%lu messages do not fit into %lu bytes", options->messages,
+			 options->cap);
+	planned.messages += plan.messages;
+	planned.bytes += plan.bytes;
+	if (!job.rank)
+		printf("# plan messages=%lu bytes=%lu seed=%lu rounds=%u usual_max=%zu\n",
+		       plan.messages, plan.bytes, plan.seed, plan.rounds, plan.usual_max);
+	fflush(stdout);
+	sender.index = 0;
+	memset(receiver.cursor, 0, (size_t)job.nr_ranks * NR_TAGS * sizeof(receiver.cursor[0]));
+	receiver.due_all = plan_incoming(&plan, job.rank, receiver.due);
+}
+
+static void plan_run(void)
+{
+	uint64_t incoming = receiver.arrived;
+	uint32_t round;
+
+	for (round = 0; round < plan.rounds; round++) {
+		current_round = round;
+		incoming += plan_round_incoming(&plan, round, job.rank);
+		run_round(round, incoming);
+	}
+	finish();
+}
+
+/* Also keeps the next plan from a rank that still looks for messages nobody sent. */
+static bool goes_on(const char *end)
+{
+	int more = !job.rank && end && access(end, F_OK);
+
+	MPI_Allreduce(MPI_IN_PLACE, &more, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+	return more;
 }
 
 static void tear_down(void)
@@ -414,8 +460,7 @@ static void tear_down(void)
 int main(int argc, char **argv)
 {
 	struct options options = {0};
-	uint64_t incoming = 0;
-	uint32_t round;
+	uint64_t seed;
 	double start;
 
 	MPI_Init(&argc, &argv);
@@ -426,24 +471,16 @@ int main(int argc, char **argv)
 		fputs(usage, stderr);
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
-	if (plan_make(options.seed, job.nr_ranks, options.messages, options.cap, &plan))
-		job_fail(&job, "%lu messages do not fit into %lu bytes", options.messages,
-			 options.cap);
 	job_begin(&job, "traffic");
-	if (!job.rank)
-		printf("# plan messages=%lu bytes=%lu seed=%lu rounds=%u usual_max=%zu\n",
-		       plan.messages, plan.bytes, plan.seed, plan.rounds, plan.usual_max);
-	fflush(stdout);
 	set_up(&options);
 	watchdog_start(options.patience);
 	start = MPI_Wtime();
-	for (round = 0; round < plan.rounds; round++) {
-		current_round = round;
-		incoming += plan_round_incoming(&plan, round, job.rank);
-		run_round(round, incoming);
-	}
-	finish();
-	report(MPI_Wtime() - start);
+	seed = options.seed;
+	do {
+		plan_begin(seed++, &options);
+		plan_run();
+	} while (goes_on(options.end));
+	report(options.seed, MPI_Wtime() - start);
 	tear_down();
 	job_end(&job, "traffic");
 	MPI_Finalize();

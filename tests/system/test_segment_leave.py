@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.mpi, pytest.mark.timeout(580)]
 
 LIMIT_S = 60.0
-# Fast ranks end it within half a minute, and commands of a busy machine take seconds.
-TRAFFIC = ("-n", "150000", "-s", "5", "-b", "5G")
-LONG_TRAFFIC = ("-n", "500000", "-s", "6", "-b", "16G")
-# A fast machine ends the traffic first, and a busy one has time for it after the moves.
+# The traffic lasts until all has been done to its machine: this file, at rank 0, ends it.
+END = "/run/end"
+TRAFFIC = ("-n", "10000", "-s", "5", "-b", "400M", "-e", END)
 MOVES, MOVES_MIN, MOVES_S = 10, 3, 60.0
-UCX_TRAFFIC, STAYS_S = ("-n", "120000", "-s", "5", "-b", "3G"), 2.0
+JOB_S, STAYS_S = 420, 2.0
 
 
 def is_pair(endpoint: dict[str, Any], peer: dict[str, Any]) -> bool:
@@ -105,13 +104,12 @@ def within(job: Popen[str], what: Callable[[], bool]) -> None:
 @contextmanager
 def traffic(
     cluster: Cluster,  # noqa: F811
-    limit_s: int,
-    *words: str,
     options: tuple[str, ...] = CHANNELS,
 ) -> Iterator[Popen[str]]:
     """A job that uses the segment; it checks bytes, order and number of all messages itself."""
-    argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", str(limit_s)]
-    argv += [*options, "--", str(program(MPI, "mpi_traffic")), *words]
+    argv = ["run", "--json", cluster.spec, "--mpi", MPI, "-n", "4", "--timeout", str(JOB_S)]
+    argv += [*options, "--", str(program(MPI, "mpi_traffic")), *TRAFFIC]
+    cluster.site.ok("exec", cluster.spec, "n1", "--", "rm", "-f", END)
     with cluster.site.start(*argv) as job:
         try:
             within(job, lambda: seen(cluster, "segment") > 0)
@@ -123,21 +121,22 @@ def traffic(
             ask(cluster, "run")
 
 
-def found_by(job: Popen[str], limit_s: float) -> list[dict[str, Any]]:
-    """What the endpoints of n1 and n2 knew of each other at the end of the job, which is good."""
-    out, err = job.communicate(timeout=limit_s)
+def found_by(job: Popen[str], cluster: Cluster) -> list[dict[str, Any]]:  # noqa: F811
+    """End a job, which is good: what the endpoints of n1 and n2 knew of each other then."""
+    cluster.site.ok("exec", cluster.spec, "n1", "--", "touch", END)
+    out, err = job.communicate(timeout=JOB_S)
     assert job.returncode == 0, out + err
     assert re.search(r"traffic OK: \d+ messages", out + err), out + err
     return pairs_in(json.loads(out)["stats"])
 
 
 def test_a_job_continues_while_its_machine_leaves(cluster: Cluster) -> None:  # noqa: F811
-    with traffic(cluster, 420, *TRAFFIC) as job:
+    with traffic(cluster) as job:
         assert ask(cluster, "freeze") != 0
         assert ask(cluster, "quiesce") == 0
         within(job, lambda: ask(cluster, "freeze") == 0)
         within(job, lambda: seen(cluster, "net") > 0)
-        found = found_by(job, 420)
+        found = found_by(job, cluster)
     assert {tuple(sorted(peer["channels"])) for peer in found} == {("net", "segment")}
 
 
@@ -146,19 +145,19 @@ def test_a_machine_with_peers_over_ucx_stays(cluster: Cluster) -> None:  # noqa:
     need_ucx()
     freeze = ("exec", cluster.spec, "n2", "--", str(TOOL), "freeze", CONFIG)
     options = ("--fabric", "ucx", "--channels", "self,segment", *WHERE)
-    with traffic(cluster, 420, *UCX_TRAFFIC, options=options) as job:
+    with traffic(cluster, options) as job:
         assert ask(cluster, "quiesce") == 0
         time.sleep(STAYS_S)
         done = cluster.site.run(*freeze)
         assert job.poll() is None, "the job ended too early"
         assert done.returncode == 4, done.stdout + done.stderr
         assert re.search(r"slot \d+", done.stdout + done.stderr), done.stdout + done.stderr
-        found = found_by(job, 420)
+        found = found_by(job, cluster)
     assert {tuple(peer["channels"]) for peer in found} == {("segment",)}
 
 
 def test_a_machine_leaves_and_comes_back_over_and_over(cluster: Cluster) -> None:  # noqa: F811
-    with traffic(cluster, 420, *LONG_TRAFFIC) as job:
+    with traffic(cluster) as job:
         moves, end = 0, time.monotonic() + MOVES_S
         while moves < MOVES and (moves < MOVES_MIN or time.monotonic() < end):
             moves += 1
@@ -170,7 +169,7 @@ def test_a_machine_leaves_and_comes_back_over_and_over(cluster: Cluster) -> None
             assert ask(cluster, "run") == 0
             within(job, lambda: are_on(cluster, "segment"))
         moved = [peer["moves"] for peer in peers(cluster)]
-        found = found_by(job, 420)
+        found = found_by(job, cluster)
     assert min(moved) == max(moved) == 2 * moves
     assert {peer["channel"] for peer in found} == {"segment"}
     for peer in found:
