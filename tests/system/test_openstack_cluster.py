@@ -287,7 +287,6 @@ def test_after_any_broken_request_the_next_up_ends_as_planned(
     assert objects(cloud) == before
 
 
-@pytest.mark.full
 def test_virtual_functions_run_out_with_an_error_that_says_so(
     cloud: RealCloud, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Heat templates on real OpenStack services: stacks are made, grow, shrink, fail and go.
 
-Seven minutes, of which Heat itself takes most.
+Continuous integration has one test of all templates; the others take minutes, Heat itself most.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tests.system.openstack_cloud import QUIET, SERVICES, RealCloud, objects, ru
 pytestmark = [
     pytest.mark.system,
     pytest.mark.root,
-    pytest.mark.full,
     pytest.mark.timeout(900),
     *QUIET,
 ]
 
 LEASE = "4129fe81-0582-43be-8a38-eeef96550885"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEvXYu6YpJYmS1n5eV0bNmKk2UHR3Jd4O9mIAT8y3E8x me@here"
+MACHINES = [("mpi-bare-metal", "bare-metal"), ("kvm-sr-iov-host", "host"), ("big-data", "big-data")]
+"""Templates of machines of their own, and what their servers say that they are."""
 SITE = {
     "vm_image": "hpc",
     "bare_metal_image": "hpc",
@@ -89,6 +90,10 @@ class Stacks:
     def made(self, verb: str, template: str, **parameters: object) -> dict[str, Any]:
         """Change a stack and wait for its end; returns the outputs."""
         self.change(verb, template, **parameters)
+        return self.complete(verb, template)
+
+    def complete(self, verb: str, template: str) -> dict[str, Any]:
+        """Wait for the good end of a change; returns the outputs."""
         state, reason = self.ended(template)
         assert state == f"{verb.upper()}_COMPLETE", reason
         found = self.cloud.connected().orchestration.get_stack(template)
@@ -128,6 +133,36 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
         yield Stacks(cloud, directory)
 
 
+def test_every_template_is_made_beside_the_others_one_grows_and_shrinks_and_all_go(
+    stacks: Stacks,
+) -> None:
+    before = objects(stacks.cloud)
+    small = {"vcpus_per_vm": 1, "memory_per_vm": 2, "total_nodes": 1, "total_vms": 1}
+    of_each: dict[str, dict[str, object]] = {
+        "mpi-kvm-sr-iov": small,
+        **{name: {"node_count": 1} for name, _ in MACHINES},
+    }
+    for name, parameters in of_each.items():
+        stacks.change("create", name, key_name="me", **parameters)
+    results = {name: stacks.complete("create", name)["deployment_results"] for name in of_each}
+    # Machines of two stacks may have one name.
+    servers = list(stacks.cloud.connected().compute.servers())
+    names = sorted(name for found in results.values() for name in found)
+    assert sorted(server.name for server in servers) == names
+    assert {server.status for server in servers} == {"ACTIVE"}
+    assert len(set(stacks.functions())) == len(stacks.functions()) == len(of_each)
+
+    for total in (2, 1):
+        grown = stacks.made("update", "mpi-kvm-sr-iov", total_vms=total)["deployment_results"]
+        assert len(grown) == total
+        assert len(set(stacks.functions())) == len(of_each) - 1 + total
+
+    stacks.typed("delete", "--yes", "--wait", *of_each)
+    assert objects(stacks.cloud) == before
+    assert stacks.functions() == []
+
+
+@pytest.mark.full
 def test_a_cluster_of_virtual_machines_grows_shrinks_and_runs_out(stacks: Stacks) -> None:
     name = "mpi-kvm-sr-iov"
     before = objects(stacks.cloud)
@@ -196,10 +231,8 @@ def test_a_cluster_of_virtual_machines_grows_shrinks_and_runs_out(stacks: Stacks
     assert stacks.functions() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("mpi-bare-metal", "bare-metal"), ("kvm-sr-iov-host", "host"), ("big-data", "big-data")],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "kind"), MACHINES)
 def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
     stacks: Stacks, name: str, kind: str
 ) -> None:
@@ -218,6 +251,7 @@ def test_machines_of_their_own_are_made_with_a_reservation_and_removed(
     assert objects(stacks.cloud) == before
 
 
+@pytest.mark.full
 def test_a_cloud_without_the_flavor_is_named_before_anything_is_made(stacks: Stacks) -> None:
     before = objects(stacks.cloud)
     stacks.change("create", "mpi-kvm-sr-iov", key_name="me", vcpus_per_vm=7)
