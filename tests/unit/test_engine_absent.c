@@ -84,20 +84,36 @@ static bool is_settled(unsigned int a, unsigned int b)
 	return !peer_of(a, b)->move || !peer_of(a, b)->move->absent;
 }
 
+static uint64_t moves_of(unsigned int a, unsigned int b)
+{
+	return near_facts(moving_node(a), moving_node(b)).nr_moves +
+	       near_facts(moving_node(b), moving_node(a)).nr_moves;
+}
+
+/*
+ * All talk until A and B have gone to the network and come back, which may be between two looks.
+ * BEFORE: their moves until then.
+ */
+static void talk_until_back(unsigned int a, unsigned int b, uint64_t before)
+{
+	while (moves_of(a, b) < before + 4 || !is_settled(a, b) || !is_settled(b, a) ||
+	       !moving_is_on(a, b, NM_CHANNEL_VMSEG))
+		moving_talk(1, NULL);
+}
+
 /* Amid traffic of all kinds. */
 static void stand_still(unsigned int still)
 {
 	start(2);
 	moving_talk(20, NULL);
 	for (unsigned int round = 0; round < 3; round++) {
+		uint64_t before = moves_of(0, 1);
+
 		stop(still);
 		/* The other one sends what its ring takes, and then only waits. */
 		step_until_missed(!still, still);
 		let_go(still);
-		moving_talk_until_on(0, 1, NM_CHANNEL_NET);
-		moving_talk(5, NULL);
-		moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
-		NM_CHECK(is_settled(0, 1) && is_settled(1, 0));
+		talk_until_back(0, 1, before);
 		moving_talk(5, NULL);
 	}
 	check_sound(2);
@@ -123,11 +139,10 @@ NM_TEST_WITHIN(others_stay_in_memory, 120)
 	stop(2);
 	step_until_missed(0, 2);
 	let_go(2);
-	moving_talk_until_on(0, 2, NM_CHANNEL_NET);
-	NM_CHECK(moving_is_on(0, 1, NM_CHANNEL_VMSEG));
-	moving_talk_until_on(0, 2, NM_CHANNEL_VMSEG);
+	talk_until_back(0, 2, 0);
 	moving_talk_until_on(1, 2, NM_CHANNEL_VMSEG);
 	moving_talk(10, NULL);
+	NM_CHECK_EQ(moves_of(0, 1), 0);
 	check_sound(3);
 	moving_destroy();
 }
@@ -157,14 +172,14 @@ NM_TEST_WITHIN(at_any_moment, 240)
 {
 	start(2);
 	for (seed = 1; seed < 40; seed += 7) {
+		uint64_t before = moves_of(0, 1);
 		unsigned int mine = seed;
 
 		moving_talk(60, miss_at_random);
 		/* Whoever heard nothing yet hears it now. */
 		for (unsigned int i = 0; i < 2; i++)
 			say_absent(i, !i);
-		moving_talk_until_on(0, 1, NM_CHANNEL_NET);
-		moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+		talk_until_back(0, 1, before);
 		seed = mine;
 	}
 	check_sound(2);
@@ -281,8 +296,7 @@ NM_TEST_WITHIN(who_stands_still_after_a_question, 60)
 		step_one(0, 1);
 	}
 	let_go(1);
-	moving_talk_until_on(0, 1, NM_CHANNEL_NET);
-	moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+	talk_until_back(0, 1, 0);
 	check_sound(2);
 	moving_destroy();
 }
@@ -376,8 +390,7 @@ NM_TEST_WITHIN(who_computes_after_it_stood_still_is_alive, 60)
 	let_go(1);
 	step_one(0, 4000);
 	NM_CHECK(peer_of(0, 1)->move->absent);
-	moving_talk_until_on(0, 1, NM_CHANNEL_NET);
-	moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+	talk_until_back(0, 1, 0);
 	check_sound(2);
 	moving_destroy();
 }
@@ -395,8 +408,7 @@ NM_TEST_WITHIN(who_stands_still_behind_a_network_that_sees_it_is_alive, 60)
 	step_one(0, 4000);
 	NM_CHECK(peer_of(0, 1)->move->absent);
 	let_go(1);
-	moving_talk_until_on(0, 1, NM_CHANNEL_NET);
-	moving_talk_until_on(0, 1, NM_CHANNEL_VMSEG);
+	talk_until_back(0, 1, 0);
 	check_sound(2);
 	moving_destroy();
 }
