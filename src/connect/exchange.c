@@ -311,7 +311,8 @@ bool nm_exchange_turn(struct nm_sessions *sessions, struct nm_exchange *exchange
 				"it does not take messages from this endpoint");
 		return true;
 	}
-	if (exchange->asked_ns && now_ns - exchange->asked_ns > wire->lease_ns) {
+	/* If its machine stands still after the question, its lease ends, and it may come back. */
+	if (exchange->asked_ns && exchange->lease.since_ns > exchange->asked_ns + wire->lease_ns) {
 		nm_exchange_end(sessions, exchange, true,
 				"it does not answer, but its heartbeat continues");
 		return true;

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/params.h"
 #include "net/gpudirect.h"
@@ -335,7 +336,9 @@ static void pay_paused(struct net *net, struct nm_net_peer *peer)
 {
 	bool leaves = net->pause.place == NM_NET_PAUSING;
 
+	NM_FAULT("net-paused-say-before");
 	pay(net, peer, leaves ? NM_NET_PAUSE : NM_NET_PAUSED, &peer->paused_owed);
+	NM_FAULT("net-paused-say-after");
 	if (!peer->paused_owed)
 		peer->pause_said = peer->is_quiet = leaves;
 }

@@ -26,6 +26,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "base/log.h"
 #include "net/transport.h"
 
@@ -100,6 +101,7 @@ void nm_net_take_pause(struct net *net, struct nm_net_peer *peer)
 		nm_net_quarantine(net, peer, "a pause within a pause");
 		return;
 	}
+	NM_FAULT("net-pause-heard");
 	peer->state = NM_NET_HELD;
 	peer->is_away = net->pause.has_away = true;
 	peer->away_ns = nm_clock_ns();
@@ -123,6 +125,7 @@ void nm_net_take_paused(struct net *net, struct nm_net_peer *peer)
 		nm_net_quarantine(net, peer, "the answer to a pause that was not");
 		return;
 	}
+	NM_FAULT("net-paused-heard");
 	peer->is_quiet = true;
 }
 
@@ -171,6 +174,7 @@ void nm_net_take_resume(struct net *net, const struct nm_net_header *header)
 	}
 	if (!compare(net, peer, header))
 		return;
+	NM_FAULT("net-resume-heard");
 	peer->opening = (uint32_t)header->tag;
 	/* It stays paused until it has the answer. */
 	peer->is_away = peer->pause_said = peer->is_quiet = false;
@@ -182,9 +186,11 @@ void nm_net_pay_resumed(struct net *net, struct nm_net_peer *peer)
 {
 	const struct nm_packet pkt = {.tag = peer->opening, .data = peer->rx_sequence};
 
+	NM_FAULT("net-resumed-say-before");
 	if (peer->state == NM_NET_HELD &&
 	    nm_net_send_one(net, peer, NM_NET_RESUMED, &pkt, NULL, 0) == -EAGAIN)
 		return;
+	NM_FAULT("net-resumed-say-after");
 	peer->resumed_owed = false;
 	net->nr_owed--;
 	if (peer->state == NM_NET_HELD)
@@ -198,6 +204,7 @@ void nm_net_take_resumed(struct net *net, const struct nm_net_header *header)
 	if (!peer || peer->state != NM_NET_HELD || !peer->first_resume_ns || peer->resumed_owed ||
 	    header->tag != net->pause.opening)
 		return;
+	NM_FAULT("net-resumed-heard");
 	if (compare(net, peer, header))
 		go_on(net, peer);
 }
@@ -216,8 +223,11 @@ static bool is_awaited(struct net *net, struct nm_net_peer *peer)
 		return nm_net_knock(net, peer) == -EAGAIN;
 	if (!nm_net_has_met(peer))
 		return false;
-	if (!peer->pause_said && !peer->is_away && !peer->resumed_owed)
+	if (!peer->pause_said && !peer->is_away && !peer->resumed_owed) {
+		NM_FAULT("net-pause-say-before");
 		peer->pause_said = nm_net_say(net, peer, NM_NET_PAUSE) == 0;
+		NM_FAULT("net-pause-say-after");
+	}
 	return true;
 }
 
@@ -237,13 +247,16 @@ static void cut(struct net *net)
 {
 	struct nm_net_peer *peer;
 
+	NM_FAULT("net-all-quiet");
 	shut(net);
+	NM_FAULT("net-shut");
 	for (peer = net->peers.all; peer; peer = peer->next) {
 		peer->in_flight = 0;
 		nm_net_forget_line(peer);
 	}
 	memset(net->strangers, 0, sizeof(net->strangers));
 	flock(net->pause.notice, LOCK_UN);
+	NM_FAULT("net-unlocked");
 	enter(net, NM_NET_AWAY);
 	net->pause.nr_lines = 0;
 	net->pause.look_ns = 0;
@@ -317,6 +330,7 @@ static void try_return(struct net *net, uint64_t now)
 	/* The guest unit gives its lock back when the network is there. */
 	if (!net->closing && flock(net->pause.notice, LOCK_SH | LOCK_NB))
 		return;
+	NM_FAULT("net-locked");
 	if (reopen(net, &why)) {
 		flock(net->pause.notice, LOCK_UN);
 		net->pause.look_ns = now + RETRY_NS;
@@ -324,6 +338,7 @@ static void try_return(struct net *net, uint64_t now)
 			nm_warn("the network cannot be used yet: %s", why.text);
 		return;
 	}
+	NM_FAULT("net-opened");
 	reach_again(net);
 	begin_return(net);
 	nm_info("the network is there again: %s", net->inner.text);
@@ -354,6 +369,7 @@ static bool is_resumed(struct net *net, struct nm_net_peer *peer, uint64_t now)
 	    (peer->first_resume_ns && now - peer->resume_ns < gap) ||
 	    nm_net_send_one(net, peer, NM_NET_RESUME, &pkt, NULL, 0))
 		return peer->state != NM_NET_HELD;
+	NM_FAULT("net-resume-said");
 	peer->resume_ns = now;
 	if (!peer->first_resume_ns)
 		peer->first_resume_ns = now;
@@ -370,6 +386,7 @@ static void resume_peers(struct net *net)
 		is_over &= is_resumed(net, peer, now);
 	if (!is_over)
 		return;
+	NM_FAULT("net-returned");
 	enter(net, NM_NET_STAYS);
 	net->take = net->pause.take;
 }
@@ -398,6 +415,7 @@ static void begin(struct net *net)
 					 "adapters reach memory of devices (NEARMETAL_GPUDIRECT)");
 		return;
 	}
+	NM_FAULT("net-pause-begin");
 	enter(net, NM_NET_PAUSING);
 	net->pause.take = net->take;
 	net->take = take;

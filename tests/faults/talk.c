@@ -57,25 +57,22 @@ static bool is_filled(const char *bytes, size_t size, const struct nm_identity *
 	return true;
 }
 
-static struct nm_address address_of(const struct talker *me, const struct nm_identity *who)
-{
-	return (struct nm_address){
-		.version = NM_ADDRESS_VERSION,
-		.who = *who,
-		.inner_len = me->cables ? 1 : 0,
-	};
-}
-
 static uint64_t resolve(void *arg, const struct nm_identity *who, struct nm_address *ret_address)
 {
-	*ret_address = address_of(arg, who);
-	return 0;
+	const struct talker *me = arg;
+
+	for (unsigned int i = 0; i < me->nr_all; i++)
+		if (nm_identity_equal(&me->all[i].who, who)) {
+			*ret_address = me->all[i];
+			return i;
+		}
+	return UINT64_MAX;
 }
 
 int talker_open(struct talker *me)
 {
 	struct nm_engine_config config = {
-		.who = me->who,
+		.who = me->address.who,
 		.resolve = resolve,
 		.resolve_arg = me,
 	};
@@ -90,7 +87,6 @@ int talker_open(struct talker *me)
 		.access = NM_REMOTE_READ | NM_REMOTE_WRITE,
 		.key = 1,
 	};
-	struct nm_address address = {.version = NM_ADDRESS_VERSION, .who = me->who};
 	int err;
 
 	me->shared = calloc(1, SHARED);
@@ -109,14 +105,12 @@ int talker_open(struct talker *me)
 		queues.remote_write = &me->written;
 	}
 	nm_engine_bind(me->engine, &queues);
-	err = (me->by_segment ? &nm_vmseg_kind : &nm_shm_kind)
-		      ->create(nm_engine_sink(me->engine), &address, &channel, &why);
+	err = me->create(nm_engine_sink(me->engine), &me->address, &channel, &why);
 	if (err)
 		return err;
-	me->who = address.who;
 	err = nm_engine_add_transport(me->engine, channel);
 	if (!err && me->cables)
-		err = cable_create(me->cables, nm_engine_sink(me->engine), &address, &channel);
+		err = cable_create(me->cables, nm_engine_sink(me->engine), &me->address, &channel);
 	return err || !me->cables ? err : nm_engine_add_transport(me->engine, channel);
 }
 
@@ -208,20 +202,20 @@ static void start(struct conversation *c, struct message *m, bool is_send, uint6
 	} while (refused(c, m, err));
 }
 
-static void messages(struct conversation *c, const struct nm_identity *other, unsigned int round)
+static void messages(struct conversation *c, const struct nm_address *other, unsigned int round)
 {
 	unsigned int i;
 
 	for (i = 0; i < NR_SIZES; i++) {
 		memset(c->in[i].bytes, 0, sizes[i]);
-		fill(c->out[i].bytes, sizes[i], &c->me->who, round * NR_SIZES + i);
+		fill(c->out[i].bytes, sizes[i], &c->me->address.who, round * NR_SIZES + i);
 		start(c, &c->in[i], false, round * NR_SIZES + i);
 	}
 	for (i = 0; i < NR_SIZES; i++)
 		start(c, &c->out[i], true, round * NR_SIZES + i);
 	finish(c);
 	for (i = 0; i < NR_SIZES && c->end == TALK_GOOD; i++)
-		if (!is_filled(c->in[i].bytes, sizes[i], other, round * NR_SIZES + i))
+		if (!is_filled(c->in[i].bytes, sizes[i], &other->who, round * NR_SIZES + i))
 			c->end = TALK_MIXED;
 }
 
@@ -250,12 +244,12 @@ static void access_memory(struct conversation *c, size_t size, bool is_read)
 /* Put and get back; nobody else writes there. */
 static void accesses(struct conversation *c, size_t size)
 {
-	fill(c->access.bytes, size, &c->me->who, 77);
+	fill(c->access.bytes, size, &c->me->address.who, 77);
 	access_memory(c, size, false);
 	memset(c->access.bytes, 0, size);
 	if (c->end == TALK_GOOD)
 		access_memory(c, size, true);
-	if (c->end == TALK_GOOD && !is_filled(c->access.bytes, size, &c->me->who, 77))
+	if (c->end == TALK_GOOD && !is_filled(c->access.bytes, size, &c->me->address.who, 77))
 		c->end = TALK_MIXED;
 }
 
@@ -287,15 +281,14 @@ static void fetch_and_add(struct conversation *c, unsigned int nth)
 		c->end = TALK_MIXED;
 }
 
-enum talk_end talk(struct talker *me, const struct nm_identity *other, unsigned int nth)
+enum talk_end talk(struct talker *me, const struct nm_address *other, unsigned int nth)
 {
-	const struct nm_address address = address_of(me, other);
 	struct conversation *c = calloc(1, sizeof(*c));
 	enum talk_end end;
 	unsigned int i;
 
 	c->me = me;
-	c->peer = nm_engine_peer(me->engine, &address);
+	c->peer = nm_engine_peer(me->engine, other);
 	c->deadline = nm_clock_ns() + PATIENCE_NS;
 	c->access.bytes = calloc(1, SHARED);
 	for (i = 0; i < NR_SIZES; i++) {
@@ -345,13 +338,12 @@ bool talks_on(struct talker *me, const struct nm_identity *other, enum nm_channe
 	return view.is_so;
 }
 
-bool talk_until_gone(struct talker *me, const struct nm_identity *other)
+bool talk_until_gone(struct talker *me, const struct nm_address *other)
 {
-	const struct nm_address address = address_of(me, other);
 	struct conversation c = {.me = me, .deadline = nm_clock_ns() + PATIENCE_NS};
 	struct message in = {.size = 0};
 
-	c.peer = nm_engine_peer(me->engine, &address);
+	c.peer = nm_engine_peer(me->engine, other);
 	start(&c, &in, false, 0);
 	finish(&c);
 	return c.end == TALK_LOST;

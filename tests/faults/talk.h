@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One endpoint over one channel of memory, and a conversation that uses everything two endpoints can do. */
+/* One endpoint over one channel, and a conversation that uses everything two endpoints can do. */
 #ifndef NM_TEST_FAULTS_TALK_H
 #define NM_TEST_FAULTS_TALK_H
 
@@ -8,10 +8,14 @@
 #include "engine/engine.h"
 
 struct talker {
-	struct nm_identity who; /* complete once it is open */
-	bool by_segment;	/* the channel between machines, not the one within a kernel */
-	const char *cables;	/* where its network is, beside that channel; NULL: it has none */
-	unsigned int number;	/* small; a counter of its own at everybody's */
+	struct nm_address address;    /* complete once it is open */
+	const struct nm_address *all; /* the addresses of NR_ALL endpoints, its own among them */
+	unsigned int nr_all;
+	/* What create() of its channel is. */
+	int (*create)(const struct nm_sink *sink, struct nm_address *address,
+		      struct nm_transport **ret_transport, struct nm_reason *ret_reason);
+	const char *cables;  /* where its network is, beside that channel; NULL: it has none */
+	unsigned int number; /* small; a counter of its own at everybody's */
 	struct nm_engine *engine;
 	struct nm_cqueue *cq;
 	struct nm_memory_table *memory;
@@ -34,10 +38,10 @@ enum talk_end {
  * Messages of all sizes both ways, puts, gets and an atomic. Both sides call it, at the NTH time
  * (from 0) with each other.
  */
-enum talk_end talk(struct talker *me, const struct nm_identity *other, unsigned int nth);
+enum talk_end talk(struct talker *me, const struct nm_address *other, unsigned int nth);
 /* True if messages to OTHER use CHANNEL. */
 bool talks_on(struct talker *me, const struct nm_identity *other, enum nm_channel channel);
 /* Wait until OTHER has closed. False: in vain. */
-bool talk_until_gone(struct talker *me, const struct nm_identity *other);
+bool talk_until_gone(struct talker *me, const struct nm_address *other);
 
 #endif

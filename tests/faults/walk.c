@@ -5,11 +5,12 @@
  * guest comes to the victim first and closes. The survivor ends in bounded time, sees no byte that
  * is not the victim's own, and keeps no descriptor, mapping or socket.
  *
- * They meet in one of three worlds: in one rundir, or in a segment between three virtual
+ * They meet in one of four worlds: in one rundir, or in a segment between three virtual
  * machines, of which the guest shares the victim's; there the next who comes must get a slot. Marks
  * that the first world knows are only killed in the second. In the third world all have a network
- * beside the segment, which the victim's machine leaves and comes back to; only marks that the other
- * two do not know are walked there.
+ * beside the segment, which the victim's machine leaves and comes back to; in the fourth they have
+ * nothing but a network, whose device goes and comes back. Only marks that the worlds before do not
+ * know are walked in these two.
  *
  * usage: walk [--sample] [NAME...]   these marks alone; without, all that the linker has put into
  *                                    the table. --sample: each mark in one of its ways, by turns
@@ -32,15 +33,19 @@
 #include "common.h"
 #include "connect/rundir.h"
 #include "machines.h"
+#include "network.h"
 #include "talk.h"
+#include "transport/transport.h"
 
 enum { VICTIM, SURVIVOR, THIRD, GUEST, NR_ROLES };
-enum { IN_DIRECTORY, IN_SEGMENT, IN_MOVE, NR_WORLDS };
+enum { IN_DIRECTORY, IN_SEGMENT, IN_MOVE, IN_PAUSE, NR_WORLDS };
 static const uint32_t machine_of[NR_ROLES] = {[SURVIVOR] = 1, [THIRD] = 2};
 static const char *const world_names[] = {"in a directory", "in a segment",
-					  "in a segment that is left"};
+					  "in a segment that is left", "in a network that pauses"};
 /* Marks are walked by so many at a time: most of it is waiting. */
 enum { NR_WALKERS = 4 };
+/* So the second pause of each is that of both. */
+enum { NR_PAUSES = 6 };
 enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
 #define PATIENCE_NS (60 * NM_NS_PER_S)
 #define STOPPED_NS (60 * NM_NS_PER_MS)
@@ -48,7 +53,7 @@ enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
 
 /* What all processes of a run see. */
 struct shared {
-	struct nm_identity who[NR_ROLES];
+	struct nm_address addresses[NR_ROLES];
 	_Atomic int open[NR_ROLES]; /* 1: open; 2: never will be */
 	char words[256];
 	_Atomic uint32_t seen[]; /* by world, then by mark */
@@ -84,7 +89,7 @@ static enum talk_end converse(struct run *run, unsigned int me, unsigned int oth
 		[TALK_MIXED] = "saw bytes or completions that are not its own",
 		[TALK_HUNG] = "waited in vain",
 	};
-	enum talk_end end = talk(&run->talkers[me], &shared->who[other], nth);
+	enum talk_end end = talk(&run->talkers[me], &shared->addresses[other], nth);
 
 	if (end == TALK_MIXED || end == TALK_HUNG) {
 		snprintf(shared->words, sizeof(shared->words), "process %u with %u: %s", me, other,
@@ -92,6 +97,11 @@ static enum talk_end converse(struct run *run, unsigned int me, unsigned int oth
 		_exit(EXIT_DEFECT);
 	}
 	return end;
+}
+
+static bool has_segment(unsigned int world)
+{
+	return world == IN_SEGMENT || world == IN_MOVE;
 }
 
 static void open_talker(struct run *run, unsigned int role)
@@ -104,13 +114,14 @@ static void open_talker(struct run *run, unsigned int role)
 		_exit(EXIT_DEFECT);
 	}
 	/* Its machine is asked to leave the segment before it has met anybody, and then stays. */
-	if (role == VICTIM && run->world != IN_DIRECTORY &&
-	    !machines_leave_and_return(dir_path, machine_of[role], run->talkers[role].who.id)) {
+	if (role == VICTIM && has_segment(run->world) &&
+	    !machines_leave_and_return(dir_path, machine_of[role],
+				       run->talkers[role].address.who.id)) {
 		snprintf(shared->words, sizeof(shared->words),
 			 "the victim does not leave and return");
 		_exit(EXIT_DEFECT);
 	}
-	shared->who[role] = run->talkers[role].who;
+	shared->addresses[role] = run->talkers[role].address;
 	atomic_store(&shared->open[role], 1);
 }
 
@@ -118,7 +129,7 @@ static void open_talker(struct run *run, unsigned int role)
 static enum talk_end move(struct run *run, enum nm_vmseg_state state, enum nm_channel channel)
 {
 	struct talker *me = &run->talkers[VICTIM];
-	const struct nm_identity *other = &shared->who[SURVIVOR];
+	const struct nm_identity *other = &shared->addresses[SURVIVOR].who;
 	uint64_t deadline = nm_clock_ns() + MOVE_NS;
 	int err = machines_ask(dir_path, machine_of[VICTIM], state);
 
@@ -169,6 +180,37 @@ static enum talk_end move_there_and_back(struct run *run)
 	return end == TALK_GOOD ? converse(run, VICTIM, SURVIVOR, 2) : end;
 }
 
+/* The device of ROLE's machine goes, and is there again. The dead do not hold it up. */
+static void pause_network(struct run *run, unsigned int role)
+{
+	uint64_t deadline = nm_clock_ns() + MOVE_NS;
+
+	network_ask();
+	while (!network_is_given_up()) {
+		nm_engine_progress(run->talkers[role].engine);
+		nap(NM_NS_PER_MS / 4);
+		if (nm_clock_ns() < deadline)
+			continue;
+		snprintf(shared->words, sizeof(shared->words),
+			 "process %u does not give its network up", role);
+		_exit(EXIT_DEFECT);
+	}
+	network_return();
+}
+
+/* The victim, the survivor, and both at once, with a conversation each time. */
+static enum talk_end pause_by_turns(struct run *run, unsigned int me, unsigned int other)
+{
+	enum talk_end end = TALK_GOOD;
+
+	for (unsigned int i = 0; i < NR_PAUSES && end == TALK_GOOD; i++) {
+		if (i % 3 != other)
+			pause_network(run, me);
+		end = converse(run, me, other, 1 + i);
+	}
+	return end;
+}
+
 static int play_victim(struct run *run)
 {
 	enum talk_end end;
@@ -180,13 +222,15 @@ static int play_victim(struct run *run)
 	open_talker(run, VICTIM);
 	wait_for(GUEST);
 	end = converse(run, VICTIM, GUEST, 0);
-	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &shared->who[GUEST]))
+	if (end == TALK_GOOD && !talk_until_gone(&run->talkers[VICTIM], &shared->addresses[GUEST]))
 		end = TALK_HUNG;
 	wait_for(SURVIVOR);
 	if (end == TALK_GOOD)
 		end = converse(run, VICTIM, SURVIVOR, 0);
 	if (end == TALK_GOOD && run->world == IN_MOVE)
 		end = move_there_and_back(run);
+	if (end == TALK_GOOD && run->world == IN_PAUSE)
+		end = pause_by_turns(run, VICTIM, SURVIVOR);
 	talker_close(&run->talkers[VICTIM]);
 	return end == TALK_GOOD ? EXIT_GOOD : EXIT_LOST;
 }
@@ -201,6 +245,11 @@ static int play_survivor(struct run *run)
 	end = converse(run, SURVIVOR, VICTIM, 0);
 	for (unsigned int i = 1; i < 3 && run->world == IN_MOVE && end == TALK_GOOD; i++)
 		end = converse(run, SURVIVOR, VICTIM, i);
+	if (run->world == IN_PAUSE && end == TALK_GOOD)
+		end = pause_by_turns(run, SURVIVOR, VICTIM);
+	/* The dead do not answer. */
+	if (run->world == IN_PAUSE && end != TALK_GOOD)
+		pause_network(run, SURVIVOR);
 	/* The engine does not wait for who has not opened yet. */
 	wait_for(THIRD);
 	if (converse(run, SURVIVOR, THIRD, 0) != TALK_GOOD) {
@@ -230,7 +279,7 @@ static int play_third(struct run *run)
 static int play_guest(struct run *run)
 {
 	/* The victim makes its machine's part, and may die while the machine is asked to leave. */
-	if (run->world != IN_DIRECTORY) {
+	if (has_segment(run->world)) {
 		wait_for(VICTIM);
 		if (!machines_stay(dir_path, machine_of[GUEST]))
 			return EXIT_DEFECT;
@@ -249,6 +298,8 @@ static void start(struct run *run, unsigned int role, int (*play)(struct run *))
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	machines_enter(dir_path, machine_of[role]);
+	if (run->world == IN_PAUSE && !network_enter(dir_path, machine_of[role]))
+		_exit(EXIT_DEFECT);
 	_exit(play(run));
 }
 
@@ -300,8 +351,10 @@ static const char *look_for_remains(const struct run *run)
 
 	if (run->world == IN_MOVE && !machines_stay(dir_path, machine_of[VICTIM]))
 		return "the victim's machine cannot stay";
-	if (run->world != IN_DIRECTORY)
+	if (has_segment(run->world))
 		return machines_remains(dir_path);
+	if (run->world == IN_PAUSE)
+		return network_remains(dir_path);
 	if (nm_rundir_open(dir_path, &dir, &why))
 		return "the rundir is gone";
 	nm_rundir_reap(&dir, 0);
@@ -337,18 +390,26 @@ static bool walk(const char *mark, unsigned int world, enum nm_fault_action acti
 	const char *defect;
 	unsigned int i;
 
-	if (world != IN_DIRECTORY && !machines_make(dir_path)) {
+	if (has_segment(world) && !machines_make(dir_path)) {
 		printf("not ok: no segment can be made in %s\n", dir_path);
 		return false;
 	}
 	for (i = 0; i < NR_ROLES; i++) {
 		atomic_store(&shared->open[i], 0);
 		run.talkers[i].number = i;
-		run.talkers[i].by_segment = world != IN_DIRECTORY;
+		run.talkers[i].create = world == IN_DIRECTORY ? nm_shm_kind.create :
+					world == IN_PAUSE     ? network_create :
+								nm_vmseg_kind.create;
 		run.talkers[i].cables = world == IN_MOVE ? dir_path : NULL;
-		if (nm_identity_create(&run.talkers[i].who))
+		run.talkers[i].all = shared->addresses;
+		run.talkers[i].nr_all = NR_ROLES;
+		run.talkers[i].address = (struct nm_address){
+			.version = NM_ADDRESS_VERSION,
+			.inner_len = world == IN_MOVE,
+		};
+		if (nm_identity_create(&run.talkers[i].address.who))
 			return false;
-		shared->who[i] = run.talkers[i].who;
+		shared->addresses[i] = run.talkers[i].address;
 	}
 	start(&run, VICTIM, play_victim);
 	start(&run, SURVIVOR, play_survivor);
@@ -361,6 +422,7 @@ static bool walk(const char *mark, unsigned int world, enum nm_fault_action acti
 		defect = look_for_remains(&run);
 	machines_remove(dir_path);
 	cables_remove(dir_path);
+	network_remove(dir_path);
 	if (defect)
 		printf("not ok %s, %s, %s at time %u: %s\n", mark, world_names[world],
 		       action_names[action], nth, defect);
@@ -420,10 +482,11 @@ static unsigned int walk_mark(const char *name, unsigned int turn)
 {
 	uint32_t here = times_seen(name, IN_DIRECTORY), there = times_seen(name, IN_SEGMENT);
 	uint32_t moving = here || there ? 0 : times_seen(name, IN_MOVE);
+	uint32_t pausing = here || there || moving ? 0 : times_seen(name, IN_PAUSE);
 	struct way ways[NR_WORLDS * NR_WAYS_IN_A_WORLD];
 	unsigned int nr = 0, bad = 0, i;
 
-	if (!here && !there && !moving) {
+	if (!here && !there && !moving && !pausing) {
 		printf("not ok %s: no conversation comes by it\n", name);
 		return 1;
 	}
@@ -433,12 +496,15 @@ static unsigned int walk_mark(const char *name, unsigned int turn)
 		nr += ways_in(ways + nr, IN_SEGMENT, there, !here);
 	if (moving)
 		nr += ways_in(ways + nr, IN_MOVE, moving, true);
+	if (pausing)
+		nr += ways_in(ways + nr, IN_PAUSE, pausing, true);
 	for (i = 0; i < nr; i++)
 		if (!sampled || i == turn % nr)
 			bad += !walk(name, ways[i].world, ways[i].action, ways[i].nth);
 	if (!bad)
-		printf("ok %s%s%s%s\n", name, here ? ", in a directory" : "",
-		       there ? ", in a segment" : "", moving ? ", in a move" : "");
+		printf("ok %s%s%s%s%s\n", name, here ? ", in a directory" : "",
+		       there ? ", in a segment" : "", moving ? ", in a move" : "",
+		       pausing ? ", in a pause" : "");
 	return bad;
 }
 

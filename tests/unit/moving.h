@@ -28,7 +28,7 @@ void moving_message(unsigned int from, unsigned int to, const char *text);
 enum nm_channel moving_channel(unsigned int from, unsigned int to);
 /* A and B send to each other on CHANNEL. */
 bool moving_is_on(unsigned int a, unsigned int b, enum nm_channel channel);
-/* All talk until then; the case fails if that takes long. */
+/* All talk until then. */
 void moving_talk_until_on(unsigned int a, unsigned int b, enum nm_channel channel);
 /* The network of AT reports the end of FROM, because of a test. */
 void moving_end_net(unsigned int at, unsigned int from, int err);

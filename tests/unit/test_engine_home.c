@@ -16,16 +16,10 @@
 #include "engine/protocol.h"
 #include "homes.h"
 
-#define PATIENCE_MS 20000
-
 static void talk_until_gone(unsigned int i)
 {
-	uint64_t end = nm_clock_ns() + PATIENCE_MS * NM_NS_PER_MS;
-
-	while (!is_gone(i)) {
+	while (!is_gone(i))
 		moving_talk(1, NULL);
-		NM_CHECK(nm_clock_ns() < end);
-	}
 }
 
 /* Near, far, near: to another segment and back, into the same part and into another one. */
@@ -241,6 +235,7 @@ NM_TEST_WITHIN(homes_that_no_correct_peer_says, 60)
 NM_TEST_WITHIN(a_flood_of_homes, 60)
 {
 	struct nm_peer *peer;
+	uint64_t begin_ns;
 
 	start(2);
 	moving_message(0, 1, "first");
@@ -252,13 +247,14 @@ NM_TEST_WITHIN(a_flood_of_homes, 60)
 	NM_CHECK_EQ(moving_channel(0, 1), NM_CHANNEL_VMSEG);
 	leave_at_once(1, 2);
 	peer = near_peer(moving_node(0), moving_node(1));
+	begin_ns = nm_clock_ns();
 	for (uint64_t i = 2; i < 2000; i++)
 		say_home(i * 7919 & 0xffffff, i);
 	/* An old number, and one twice. */
 	say_home(5, 3);
 	say_home(6, 1999);
 	NM_CHECK_EQ(peer->move->opening, 1999);
-	NM_CHECK(peer->move->again_ns > nm_clock_ns());
+	NM_CHECK(peer->move->again_ns >= begin_ns + NM_NS_PER_S);
 	NM_CHECK(peer->move->again_ns <= nm_clock_ns() + NM_NS_PER_S);
 	moving_message(0, 1, "far");
 	moving_message(1, 0, "far");

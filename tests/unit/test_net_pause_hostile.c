@@ -28,7 +28,6 @@ static void scene_begin(struct scene *scene)
 	uint64_t token;
 
 	setenv("NEARMETAL_NET_NOTICE", "/nowhere", 1);
-	setenv("NEARMETAL_MOVE_MS", "1000", 1);
 	memset(scene, 0, sizeof(*scene));
 	scene->node = node_create(&net_fixture);
 	scene->forger = forger_create();
@@ -198,6 +197,7 @@ static void reach_limit(bool is_waited_for)
 	/* No room, as long as it may come back. */
 	scene.node->link = link;
 	NM_CHECK_EQ(node_send(scene.node, 1, 8), -EAGAIN);
+	net_of(scene.node)->move_ns = NM_NS_PER_S;
 	while (scene.node->nr_down == 0) {
 		node_progress(scene.node);
 		if (is_waited_for)
