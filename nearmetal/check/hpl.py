@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import isqrt
+from threading import Event
 from typing import Self
 
 from nearmetal.check.performance.run import (
@@ -219,15 +221,25 @@ class HplMeasurement:
         found: dict[str, HplResult] = {}
         slots = {n.name: n.slots for _, n in self.spec.nodes if n.name in wanted}
         able = [n for n in slots if not self._unmeasured.is_left_out("hpl", (n,))]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            jobs = [pool.submit(self._outcome, (name,), slots[name], size) for name in able]
+        interrupted, running = Event(), set[str]()
+
+        def outcome(name: str) -> HplResult | str:
+            running.add(name)
             try:
-                ends = [job.result() for job in jobs]
+                return "" if interrupted.is_set() else self._outcome((name,), slots[name], size)
+            finally:
+                running.remove(name)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            try:
+                ends = list(pool.map(outcome, able))
             except BaseException:
-                # The pool waits for its jobs, which would take their whole limit.
-                pool.shutdown(wait=False, cancel_futures=True)
-                while wait(jobs, timeout=_LOOK_S).not_done:
+                # The pool waits for its jobs, also for one that an interrupted submit() has begun:
+                # they would take their whole limit.
+                interrupted.set()
+                while running:
                     self._end()
+                    time.sleep(_LOOK_S)
                 raise
         for name, end in zip(able, ends, strict=True):
             if isinstance(end, HplResult):

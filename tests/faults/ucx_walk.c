@@ -42,7 +42,7 @@ struct shared {
 };
 
 static struct shared *shared;
-static char dir_path[] = "/dev/shm/nearmetal-ucx-walk-XXXXXX";
+static char dir_path[] = "/dev/shm/nearmetal-walk-ucx-XXXXXX";
 static struct nm_ucx_iface *face;
 static unsigned int role, got[NR_ROLES];
 static bool is_lost;

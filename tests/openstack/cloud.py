@@ -36,6 +36,7 @@ from openstack.exceptions import SDKException
 
 from tests.openstack import database, hypervisor, seed
 from tests.openstack.settings import REGION, USERS, Place, write_settings
+from tests.ports import free_ports
 
 STATE = Path("/run/nearmetal-openstack")
 HERE = Path(__file__).parent
@@ -67,9 +68,7 @@ class Cloud:
         self.apis = [name for name in APIS if name not in without]
         self.sockets = {name: _listener() for name in APIS}
         ports = {name: one.getsockname()[1] for name, one in self.sockets.items()}
-        for name in ("broker", "epmd", "broker-peer"):
-            with _listener() as free:
-                ports[name] = free.getsockname()[1]
+        ports |= zip(("broker", "epmd", "broker-peer"), free_ports(3), strict=True)
         for name in without:
             self.sockets.pop(name).close()
         users = (*USERS, "admin", "member", "broker", "stacks")

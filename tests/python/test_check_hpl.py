@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -161,9 +163,23 @@ def test_without_a_program_or_common_files_hpl_is_missing() -> None:
     assert hpl.failures == {}
 
 
-def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them() -> None:
+@pytest.mark.parametrize("begins", [False, True])
+def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them(
+    begins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`begins`: it arrives before the call that begins the last job returns."""
     ended, all_run = threading.Event(), threading.Barrier(len(NAMES))
     in_time: list[bool] = []
+    submit, submitted = ThreadPoolExecutor.submit, list[Any]()
+
+    def submit_late(*words: Any) -> Any:
+        submitted.append(submit(*words))
+        if len(submitted) == len(NAMES):
+            time.sleep(60)
+        return submitted[-1]
+
+    if begins:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_late)
 
     class Hanging(HplJobs):
         def run(self, *_: Any) -> Any:

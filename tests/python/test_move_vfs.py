@@ -332,7 +332,7 @@ class World:
 @pytest.fixture
 def fresh() -> Iterator[Callable[[], World]]:
     """Worlds in memory: a disk would write each of hundreds of moves."""
-    with TemporaryDirectory(prefix="nearmetal-", dir="/dev/shm") as folder:
+    with TemporaryDirectory(prefix="nearmetal-test-", dir="/dev/shm") as folder:
         made = iter(range(100000))
         yield lambda: World(Path(folder) / str(next(made)))
 

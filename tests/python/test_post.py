@@ -216,8 +216,10 @@ def test_output_takes_no_room_in_the_node_while_the_script_runs(site: Site) -> N
 
 
 def test_a_daemon_that_writes_on_is_neither_ended_nor_waited_for(site: Site) -> None:
-    write = "while :; do echo more || exit; sleep 0.05; done"
-    site.script("daemon", "echo first", f"({write}) & echo $! >{site.folder}/pids")
+    said = site.folder / "said"
+    write = f"while :; do echo more || exit; touch {said}; sleep 0.05; done"
+    started = f"({write}) & echo $! >{site.folder}/pids; until [ -e {said} ]; do sleep 0.05; done"
+    site.script("daemon", "echo first", started)
     try:
         site.up("daemon, nodes: [n1]")
         (log,) = (site.state / "post").iterdir()

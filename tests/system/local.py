@@ -27,8 +27,8 @@ UID = 64321
 NAMESPACES = ("pid", "mnt", "net", "uts", "ipc", "user")
 
 
-OF_C_TESTS = ("nearmetal-test-", "nearmetal-walk-")
-"""Directories in /dev/shm of tests/unit and tests/faults, which may run beside."""
+OF_OTHER_TESTS = ("nearmetal-test-", "nearmetal-walk-")
+"""Names in /dev/shm of tests/python, tests/unit and tests/faults, which may run beside."""
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Site:
         links = {path.name for path in Path("/sys/class/net").iterdir()}
         found += [f"device {name}" for name in links & {"br0", "v11", "v12"}]
         fresh = [p for p in Path("/dev/shm").glob("nearmetal*") if p.name not in self.shm]
-        found += [f"shm {p}" for p in fresh if not p.name.startswith(OF_C_TESTS)]
+        found += [f"shm {p}" for p in fresh if not p.name.startswith(OF_OTHER_TESTS)]
         return found
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.image.seed import FAILED_MARK, READY_MARK, Seed
+from tests.ports import free_ports
 from tests.system.need import lacking
 
 if TYPE_CHECKING:
@@ -61,10 +61,8 @@ def built_image(*extras: str, appliance: str = "") -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    (port,) = free_ports(1)
+    return port
 
 
 def new_hub() -> str:

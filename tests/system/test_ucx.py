@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearmetal.job.stats import JobVerdict, judge, read_counters, read_stats
+from nearmetal.job.stats import JobVerdict, Seen, judge, read_counters, read_stats
 from tests.system.local import ROOT, Site, site
 from tests.system.machines import free_port
 from tests.system.need import lacking, need_build, need_root, need_ucx
@@ -166,20 +166,27 @@ def test_pieces_of_a_message_have_a_number_that_fits_on_a_stack() -> None:
 
 # ---- Two processes of one kernel ----
 
+SERVER = ("stdbuf", "-oL", PERFTEST)
+
+
+def waits(process: subprocess.Popen[str]) -> None:
+    """Return when a server takes connections."""
+    assert process.stdout
+    assert process.stdout.readline().startswith("Waiting")
+
 
 @contextmanager
 def server(rundir: Path, port: int, *options: str, **more: str) -> Iterator[subprocess.Popen[str]]:
     options = options or ("-d", "memory", "-x", "nearmetal")
     with subprocess.Popen(
-        ["stdbuf", "-oL", PERFTEST, "-p", str(port), *options],
+        [*SERVER, "-p", str(port), *options],
         env=os.environ | variables(str(rundir)) | more,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
         try:
-            assert process.stdout
-            assert process.stdout.readline().startswith("Waiting")
+            waits(process)
             yield process
         finally:
             process.kill()
@@ -193,6 +200,18 @@ def client(rundir: Path, port: int, *options: str, **more: str) -> subprocess.Po
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def wait_for_traffic(stats: Path) -> list[Seen]:
+    """Wait until both processes have sent and received messages; return what they counted."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = read_counters(stats)
+        totals = [peer.total for seen in found for peer in seen.counters.peers]
+        if len(totals) == 2 and all(t.sent_messages > 20 < t.received_messages for t in totals):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.01)
 
 
 def carried(output: str) -> int:
@@ -322,13 +341,13 @@ ENDLESS = ("-n", "1000000000", "-t", "tag_lat", "-s", "8")
 
 @pytest.mark.parametrize("mode", [(), SLEEP])
 def test_peer_that_dies_is_reported(tmp_path: Path, mode: tuple[str, ...]) -> None:
-    port = free_port()
+    port, counted = free_port(), {"NEARMETAL_STATS_DIR": str(tmp_path)}
     endless = (*mode, "-e", *ENDLESS)
     with (
-        server(tmp_path, port, *mode) as other,
-        client(tmp_path, port, *endless) as process,
+        server(tmp_path, port, *mode, **counted) as other,
+        client(tmp_path, port, *endless, **counted) as process,
     ):
-        time.sleep(1)
+        wait_for_traffic(tmp_path)
         assert process.poll() is None
         names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
         assert "nm-waker\n" in names
@@ -341,12 +360,13 @@ def test_peer_that_dies_is_reported(tmp_path: Path, mode: tuple[str, ...]) -> No
 def test_peer_that_is_stopped_is_waited_for(tmp_path: Path) -> None:
     """It is silent for longer than any time limit of a handshake or of a sleep."""
     port = free_port()
+    counted = {"NEARMETAL_STATS_DIR": str(tmp_path), "NEARMETAL_STATS_MS": "1"}
     many = (*SLEEP, "-e", "-n", "60000", "-t", "tag_lat", "-s", "8")
     with (
-        server(tmp_path, port, *SLEEP) as other,
-        client(tmp_path, port, *many) as process,
+        server(tmp_path, port, *SLEEP, **counted) as other,
+        client(tmp_path, port, *many, **counted) as process,
     ):
-        time.sleep(0.5)
+        wait_for_traffic(tmp_path)
         other.send_signal(signal.SIGSTOP)
         time.sleep(3)
         assert process.poll() is None
@@ -365,8 +385,7 @@ def test_statistics_of_both_processes(tmp_path: Path) -> None:
         server(tmp_path, port, NEARMETAL_STATS_DIR=str(stats)) as other,
         client(tmp_path, port, "-e", *ENDLESS, NEARMETAL_STATS_DIR=str(stats)) as process,
     ):
-        time.sleep(2)
-        running = read_counters(stats)
+        running = wait_for_traffic(stats)
         other.send_signal(signal.SIGKILL)
         process.communicate(timeout=PATIENCE_S)
     assert [seen.alive for seen in running] == [True, True]
@@ -469,9 +488,9 @@ def in_node(name: str, spec: str, *command: str, **more: str) -> list[str]:
 def test_messages_between_nodes(up: tuple[Site, str], name: str) -> None:
     place, spec = up
     uct = ("-d", "memory", "-x", "nearmetal")
-    with place.start(*in_node("n1", spec, PERFTEST, *uct)) as other:
+    with place.start(*in_node("n1", spec, *SERVER, *uct)) as other:
         try:
-            time.sleep(2)
+            waits(other)
             options = ("-n", "2000", *TESTS[name], "10.77.0.11")
             done = place.run(*in_node("n2", spec, PERFTEST, *options))
             other.communicate(timeout=PATIENCE_S)
@@ -485,9 +504,9 @@ def test_messages_between_nodes(up: tuple[Site, str], name: str) -> None:
 def test_nodes_that_forbid_direct_copies_get_messages(up: tuple[Site, str]) -> None:
     """They have PID namespaces of their own, so there is no proof."""
     place, spec = up
-    with place.start(*in_node("n1", spec, PERFTEST, **COPIES)) as other:
+    with place.start(*in_node("n1", spec, *SERVER, **COPIES)) as other:
         try:
-            time.sleep(2)
+            waits(other)
             options = (*ONE_COPY["tag"], "10.77.0.11")
             done = place.run(*in_node("n2", spec, PERFTEST, *options, **COPIES))
             other.communicate(timeout=PATIENCE_S)

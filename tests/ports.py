@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports for servers that are told their port, and take it some time later."""
+
+import contextlib
+import secrets
+import socket
+from pathlib import Path
+
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many free TCP ports of 127.0.0.1, below those that the kernel gives out.
+
+    It gives one of those to each client, and to each server that names none: to a program that
+    runs beside, too, before the server of the test takes its port.
+    """
+    least = int(RANGE.read_text(encoding="ascii").split()[0])
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(ports) < count:
+            probe, port = held.enter_context(socket.socket()), secrets.randbelow(least // 2)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", least // 2 + port))
+                ports.append(least // 2 + port)
+    return ports
