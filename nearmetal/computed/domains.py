@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -33,7 +33,10 @@ _PASSED = ("hostdev", "interface[@type='hostdev']", "interface[@type='vdpa']")
 
 @dataclass(frozen=True)
 class ServerDomain:
-    """A server of Nova. `part_size`: what its flavor gives it, 0 for nothing; `fault`: why not."""
+    """A server of Nova. `part_size`: what its flavor gives it, 0 for nothing; `fault`: why not.
+
+    `unsaid`: its domain does not say what its flavor gives it, see `sized`.
+    """
 
     server: str
     name: str
@@ -42,6 +45,7 @@ class ServerDomain:
     fault: str = ""
     ports: tuple[str, ...] = ()
     """Root ports that have no device in the XML, the last first."""
+    unsaid: bool = False
 
 
 def is_id(text: object) -> bool:
@@ -71,23 +75,30 @@ def read_server(document: str) -> ServerDomain | None:
         return None
     server, name = top.findtext("uuid") or "", _shown(top.findtext("name") or "")
     projects = [item for one in instances for item in one.findall(_path("owner", "project"))]
-    path = _path("flavor", "extraSpecs", "extraSpec")
-    specs = [item for one in instances for item in one.findall(path)]
+    groups = [item for one in instances for item in one.findall(_path("flavor", "extraSpecs"))]
+    specs = [item for one in groups for item in one.findall(_path("extraSpec"))]
     sizes = [item.text or "" for item in specs if item.get("name") == EXTRA_SPEC]
-    if not sizes:
+    if groups and not sizes:
         return None
     if len(instances) > 1 or len(projects) != 1 or len(sizes) > 1:
         raise BackendError(f"domain {name}: its metadata of Nova has no single owner or flavor")
     project = projects[0].get("uuid") or ""
     if not is_id(server) or not is_project(project):
         raise BackendError(f"domain {name}: the ID of its server or project is not valid")
-    size, fault = _size(sizes[0])
+    size, fault = _size(sizes[0]) if sizes else (0, "")
     if any(top.find(f"./devices/{path}") is not None for path in _PASSED) and not _locks(top):
         fault = (
             "it has devices of the host (VFIO or vDPA), so its flavor also needs the extra specs "
             "hw:locked_memory=true and hw:mem_page_size"
         )
-    return ServerDomain(server, name, project, size, fault, tuple(_free_ports(top)))
+    ports = tuple(_free_ports(top))
+    return ServerDomain(server, name, project, size, fault, ports, unsaid=not sizes)
+
+
+def sized(domain: ServerDomain, text: str) -> ServerDomain:
+    """Return a server with what its flavor gives it: Nova before 2025.2 does not write it."""
+    size, fault = _size(text)
+    return replace(domain, part_size=size, fault=domain.fault or fault, unsaid=False)
 
 
 def _path(*names: str) -> str:

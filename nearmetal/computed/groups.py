@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server is in which group: only Nova knows. Its answer is checked against the domain."""
+"""Which server is in which group: only Nova knows. Its answer is checked against the domain.
+
+Before release 2025.2, Nova writes no extra specs into domains, and only its answer has them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.computed.domains import is_id
 
 if TYPE_CHECKING:
@@ -17,10 +21,14 @@ _VERSION = "2.71"
 
 @dataclass(frozen=True)
 class ServerMembership:
-    """What Nova says about a server. `group`: "" for none."""
+    """What Nova says about a server. `group`: "" for none.
+
+    `part`: the extra spec of its flavor, "" for none; None: Nova does not show extra specs.
+    """
 
     project: str
     group: str
+    part: str | None = None
 
 
 def read_membership(server: str, answer: Any) -> ServerMembership:
@@ -31,7 +39,11 @@ def read_membership(server: str, answer: Any) -> ServerMembership:
         raise ValueError("another server")
     if len(groups) > 1 or not all(map(is_id, groups)):
         raise ValueError("a group without an ID")
-    return ServerMembership(project, groups[0] if groups else "")
+    specs = found["flavor"].get("extra_specs")
+    part = None if specs is None else specs.get(EXTRA_SPEC, "")
+    if not isinstance(part, str | None):
+        raise ValueError("an extra spec that is no text")
+    return ServerMembership(project, groups[0] if groups else "", part)
 
 
 class NovaGroups:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from nearmetal.cluster.backends.libvirt.build import Layout
 from nearmetal.cluster.backends.libvirt.machine import SegmentView, ivshmem_views
-from nearmetal.computed.domains import ServerDomain
+from nearmetal.computed.domains import ServerDomain, sized
 from nearmetal.computed.groups import ServerMembership
 from nearmetal.computed.holdings import GroupSegment, Holdings, PartHolding, PartPhase
 from nearmetal.computed.segment_files import SegmentFiles, new_name
@@ -36,6 +36,7 @@ GIVE_S = 5.0
 """The longest time that a turn looks at parts, and that it gives parts. The next turn continues."""
 
 _PORTS = 2
+_MAX_WORDS = 500
 
 
 class ServerPlace(Protocol):
@@ -82,6 +83,8 @@ class PartKeeper:
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a server whose flavor has the extra spec has no part."""
     _retry: dict[str, float] = field(default_factory=dict)
+    _said: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """What Nova says that flavors give, by server and start, where domains do not say it."""
     _unclean: set[tuple[str, int]] = field(default_factory=set)
     """Segments and parts that could not be zeroed."""
     _looked: ProjectTurns = field(default_factory=ProjectTurns)
@@ -103,8 +106,10 @@ class PartKeeper:
         for one in seen.values():
             if one.fault:
                 self._refuse(one.server, one.fault)
-            elif one.domain is not None and one.running and not self.holdings.holder(one.server):
-                waiting[one.server] = (one, one.domain)
+            elif one.running and not self.holdings.holder(one.server):
+                domain = self._as_said(one)
+                if domain is not None:
+                    waiting[one.server] = (one, domain)
         projects = {server: domain.project for server, (_, domain) in waiting.items()}
         for server in self._in_time(self._waiting, projects):
             self._consider(*waiting[server], withheld)
@@ -123,6 +128,9 @@ class PartKeeper:
         for server in [one for one in self.refusals if one not in seen]:
             del self.refusals[server]
         self._retry = {key: at for key, at in self._retry.items() if key in seen}
+        self._said = {
+            key: one for key, one in self._said.items() if key in seen and seen[key].run == one[0]
+        }
 
     def _refuse(self, server: str, why: str, *, retry_s: float = 0.0) -> None:
         if self.refusals.get(server) != why:
@@ -263,6 +271,26 @@ class PartKeeper:
 
     # Servers without a part
 
+    def _as_said(self, one: SeenServer) -> ServerDomain | None:
+        """Return a server with what Nova said of it; None: its flavor gives it nothing."""
+        if one.domain is None or not one.domain.unsaid or one.server not in self._said:
+            return one.domain
+        part = self._said[one.server][1]
+        return sized(one.domain, part) if part else None
+
+    def _listen(self, one: SeenServer, domain: ServerDomain) -> ServerDomain | None:
+        """Ask Nova once for each start what a flavor gives, if the domain does not say it."""
+        if domain.unsaid:
+            part = self._membership(domain).part
+            if part is None:
+                raise NearmetalError(
+                    "this Nova writes no extra specs into domains, and does not show them to the "
+                    "user of the service (policy os_compute_api:os-flavor-extra-specs:index)"
+                )
+            self._said[one.server] = one.run, part
+            self.refusals.pop(one.server, None)
+        return self._as_said(one)
+
     def _consider(self, one: SeenServer, domain: ServerDomain, withheld: frozenset[str]) -> None:
         """Give a server a part, or say why not."""
         if one.server in withheld:
@@ -271,12 +299,15 @@ class PartKeeper:
         if self.clock() < self._retry.get(one.server, 0.0):
             return
         try:
+            found = self._listen(one, domain)
+            if found is None:
+                return
             if not self._ask(one.server, lambda: self.place.ask_back(one.server, self._ids())):
                 self._refuse(
                     one.server, "its guest has not yet let devices go that no record names"
                 )
                 return
-            segment = self._segment_for(domain)
+            segment = self._segment_for(found)
         except (NearmetalError, OSError) as error:
             self._refuse(one.server, _words(error), retry_s=RETRY_S)
             return
@@ -291,6 +322,13 @@ class PartKeeper:
         self.holdings.put(segment.with_part(held))
         self._settle(segment.key, held, one, frozenset())
 
+    def _membership(self, domain: ServerDomain) -> ServerMembership:
+        server = domain.server
+        answer = self.deadline.call("nova", "Nova", lambda: self.nova.membership(server))
+        if answer.project != domain.project:
+            raise NearmetalError("Nova says another project than its domain")
+        return answer
+
     def _segment_for(self, domain: ServerDomain) -> GroupSegment:
         """Return the segment of a server's group, which may have no file yet."""
         if domain.fault:
@@ -302,9 +340,7 @@ class PartKeeper:
                 f"it needs {_PORTS} empty PCIe root ports and has {len(ports)}: raise "
                 "num_pcie_ports in nova.conf, section libvirt, and restart the server"
             )
-        answer = self.deadline.call("nova", "Nova", lambda: self.nova.membership(server))
-        if answer.project != domain.project:
-            raise NearmetalError("Nova says another project than its domain")
+        answer = self._membership(domain)
         if not answer.group:
             raise NearmetalError("it is in no server group")
         key = (domain.project, answer.group)
@@ -339,8 +375,9 @@ class PartKeeper:
 
 
 def _words(error: Exception) -> str:
-    """Return the reason of a failure in one line."""
+    """Return the reason of a failure in one line: a QEMU may give one without end."""
+    text = error.message if isinstance(error, NearmetalError) else str(error)
     if isinstance(error, CommandError):
         # The program's own words.
-        return printable(" ".join((error.hint or error.message).split()))
-    return error.message if isinstance(error, NearmetalError) else str(error)
+        text = error.hint or text
+    return printable(" ".join(text.split()))[:_MAX_WORDS]

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -72,11 +75,50 @@ def _nested(member: StackResource) -> stack.Stack:
     return found
 
 
+def _parts(content: Any, function: str) -> Iterator[list[Any]]:
+    """Yield the arguments of each use of a function of templates."""
+    if isinstance(content, dict):
+        if [*content] == [function]:
+            words = content[function]
+            yield words if isinstance(words, list) else [words]
+        content = [*content.values()]
+    for part in content if isinstance(content, list) else ():
+        yield from _parts(part, function)
+
+
+def _outputs(member: StackResource) -> set[str]:
+    """Return the outputs of a nested stack; those of a group are lists of its members'."""
+    nested = _nested(member)
+    if not isinstance(member, ResourceGroup):
+        return set(nested.outputs)
+    (one,) = nested.values()
+    return {"refs", *(_outputs(one) if isinstance(one, StackResource) else one.attributes)}
+
+
+def check_names(checked: stack.Stack) -> None:
+    """Check what Heat looks at only when it has made all: outputs, of this stack and nested ones."""
+    content = {name: checked.t[name] for name in ("resources", "outputs")}
+    for name, *_ in _parts(content["outputs"], "get_param"):
+        if not isinstance(name, dict) and name not in checked.parameters:
+            raise ValueError(f"outputs: there is no parameter {name}")
+    wanted = defaultdict[str, set[str]](set)
+    for name, attribute, *_ in _parts(content, "get_attr"):
+        wanted[name].add(re.sub(r"^resource\.[0-9]+\.", "", attribute))
+    for name, attributes in wanted.items():
+        member = checked.get(name)
+        if isinstance(member, StackResource) and (missing := attributes - _outputs(member)):
+            raise ValueError(f"{name}: it has no output {', '.join(sorted(missing))}")
+    for name, *_ in _parts(content["outputs"], "get_resource"):
+        if name not in checked.t["resources"]:
+            raise ValueError(f"outputs: there is no resource {name}")
+
+
 def validate(checked: stack.Stack, *, in_group: bool = False) -> None:
     """Validate a stack, and then its nested ones, as the engine does when it begins each."""
     # Before there is anything, members of groups have no values that other resources give them.
     checked.strict_validate = not in_group
     checked.validate()
+    check_names(checked)
     for member in checked.values():
         if in_group:
             member.properties.validate(with_value=True)

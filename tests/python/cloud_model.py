@@ -138,8 +138,8 @@ class ModelCloud(CloudSession):
     def delete_server_group(self, one: Any) -> None:
         self._delete("server_group", one)
 
-    def find_flavor(self, name: str, **_: Any) -> Any:
-        return SimpleNamespace(id="f", name=name, vcpus=1, ram=1024, disk=10)
+    def flavors(self, **_: Any) -> list[Any]:
+        return [SimpleNamespace(id="f", name=self.flavor, vcpus=1, ram=1024, disk=10)]
 
     def get_limits(self) -> Any:
         raise faults.HttpException("forbidden", SimpleNamespace(status_code=403, headers={}))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -65,6 +65,8 @@ class FakeServer:
     running: bool = True
     lets_go: bool = True
     fault: str = ""
+    cannot: str = ""
+    """What its domain lacks for a part."""
     answers_s: float = 0.0
     """What its QEMU takes for each answer."""
     devices: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -81,6 +83,8 @@ class World:
     nova_down: bool = False
     nova_takes_s: float = 0.0
     """For each answer."""
+    nova_is_old: bool = False
+    """Whether it writes no extra specs into domains."""
     runs: int = 0
     questions: int = 0
     steps: int = 0
@@ -96,7 +100,9 @@ class World:
         """Start a server, or start it again."""
         server, self.runs = uuid(number), self.runs + 1
         self.servers[server] = FakeServer(server, project, self.runs, **more)  # type: ignore[arg-type]
-        self.groups[server] = ServerMembership(project, group)
+        size = self.servers[server].part_size
+        part = f"{size} B" if size else ""
+        self.groups[server] = ServerMembership(project, group, part)
         return server
 
     def step(self) -> None:
@@ -117,10 +123,11 @@ class World:
         ]
 
     def domain(self, one: FakeServer) -> ServerDomain | None:
-        if not one.part_size or one.fault:
-            return None
         ports = tuple(f"pci.{number}" for number in range(9, 9 - one.ports, -1))
-        return ServerDomain(one.server, "instance", one.project, one.part_size, "", ports)
+        found = ServerDomain(one.server, "instance", one.project, one.part_size, "", ports)
+        if self.nova_is_old:
+            return replace(found, part_size=0, fault=one.cannot, unsaid=True)
+        return found if one.part_size and not one.fault else None
 
     def of(self, server: str) -> FakeServer:
         if server not in self.servers:

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 import pytest
 
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
-from nearmetal.computed.domains import MAX_DOCUMENT, NOVA, empty_ports, read_server
+from nearmetal.computed.domains import MAX_DOCUMENT, NOVA, empty_ports, read_server, sized
 from nearmetal.computed.settings import check_credentials, read_settings
 from nearmetal.core.deadline import Deadline
 from nearmetal.core.errors import BackendError, NearmetalError, PasswordError
@@ -53,6 +53,19 @@ def test_nova_and_the_flavor_are_read() -> None:
     assert found is not None
     assert (found.server, found.project, found.part_size) == (SERVER, PROJECT, 64 << 20)
     assert found.ports == ("pci.10", "pci.2", "pci.1")
+
+
+def test_a_nova_before_2025_2_does_not_say_what_a_flavor_gives() -> None:
+    old = document(devices=port(1)).replace(f"<nova:extraSpecs>{SPEC}</nova:extraSpecs>", "")
+    found = read_server(old)
+    assert found is not None
+    assert (found.unsaid, found.part_size, found.ports) == (True, 0, ("pci.1",))
+    assert sized(found, "64 MiB") == read_server(document(devices=port(1)))
+    assert "'3 MiB' is not a power of two" in sized(found, "3 MiB").fault
+    # What the domain itself lacks stays its fault.
+    found = read_server(old.replace("<devices>", "<devices><hostdev/>"))
+    assert found is not None
+    assert "hw:locked_memory=true" in sized(found, "64 MiB").fault
 
 
 def test_domains_of_others_and_flavors_without_the_extra_spec_are_left_out() -> None:

@@ -97,6 +97,56 @@ def test_a_flavor_without_the_extra_spec_gets_nothing_and_nova_is_not_asked(worl
     assert (shown(world), keeper.refusals, world.questions) == ({}, {}, 0)
 
 
+def test_an_old_nova_is_asked_once_for_each_start_what_a_flavor_gives(world: World) -> None:
+    world.nova_is_old = True
+    one, two, plain = world.start(1), world.start(2), world.start(3, part_size=0)
+    bound = world.start(4, cannot="its memory is not locked")
+    keeper = service(world)
+    settle(world, keeper)
+    assert set(shown(world)) == {one, two}
+    assert keeper.refusals == {bound: "its memory is not locked"}
+    # Once for the size, once for the group.
+    assert world.questions == 2 * 2 + 1 + 1
+    world.start(3, part_size=0)
+    settle(world, keeper)
+    assert world.questions == 2 * 2 + 2 + 1
+    world.start(3)
+    settle(world, keeper)
+    assert set(shown(world)) == {one, two, plain}
+
+
+def test_an_old_nova_that_does_not_say_it_gives_nothing(world: World) -> None:
+    world.nova_is_old = world.nova_down = True
+    server = world.start(1)
+    keeper = service(world)
+    settle(world, keeper)
+    assert "does not answer" in keeper.refusals[server]
+    world.nova_down = False
+    world.groups[server] = ServerMembership(RED, GROUP)
+    settle(world, keeper)
+    assert "os_compute_api:os-flavor-extra-specs:index" in keeper.refusals[server]
+    world.groups[server] = ServerMembership(BLUE, GROUP, "2 MiB")
+    settle(world, keeper)
+    assert keeper.refusals == {server: "Nova says another project than its domain"}
+    assert (shown(world), files(world)) == ({}, [])
+
+
+class HostileWorld(World):
+    """A QEMU there refuses devices with a reason without end."""
+
+    def plug_in(self, *_: object) -> None:
+        raise BackendError("no\n" + "x" * (1 << 20) + "\x1b[2J")
+
+
+def test_the_reason_of_a_qemu_is_one_bounded_line(tmp_path: Path) -> None:
+    world = HostileWorld(tmp_path)
+    server = world.start(1)
+    keeper = service(world)
+    keeper.turn()
+    assert keeper.refusals[server].startswith("no xxx")
+    assert max(map(len, world.said)) < 1000
+
+
 def test_while_nova_is_down_nothing_is_given_and_nothing_is_taken(world: World) -> None:
     one = world.start(1)
     keeper = service(world)

@@ -147,6 +147,12 @@ MUTATIONS = [
     ),
     ("cluster.yaml", "type: machine.yaml", "type: machines.yaml", "machines.yaml"),
     ("cluster.yaml", "policies: [affinity]", "policies: [afinity]", "afinity"),
+    ("ports.yaml", "  address:\n", "  adress:\n", "ports: it has no output address"),
+    ("ports.yaml", "value: {get_param: machine}", "value: {get_param: machin}", "machin"),
+    ("ports.yaml", "value: {get_resource: network_port}", "value: {get_resource: port}", "port"),
+    ("choice.yaml", "  flavor:\n    value", "  flavour:\n    value", "no output flavor"),
+    ("cluster.yaml", "  first_instance_ip:", "  first_ip:", "no output first_instance_ip"),
+    ("cluster.yaml", "resource.0.network_port", "resource.0.port", "no output port"),
     (
         "mpi-kvm-sr-iov.yaml",
         "groups: {get_param: total_nodes}",

@@ -17,9 +17,9 @@ from openstack import exceptions as faults
 from nearmetal.cluster.backends.openstack.driver import OpenstackBackend
 from nearmetal.cluster.backends.openstack.marks import ClusterMark, make_mark
 from nearmetal.cluster.backends.openstack.plan import Router, server_of
-from nearmetal.cluster.backends.openstack.session import CloudSession
+from nearmetal.cluster.backends.openstack.session import CloudSession, GoneError
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
-from nearmetal.cluster.backends.openstack.stock import needs_of, quotas_of
+from nearmetal.cluster.backends.openstack.stock import missing, needs_of, quotas_of
 from nearmetal.cluster.backends.openstack.work import CloudWork
 from nearmetal.cluster.backends.openstack.world import Catalog, World, read_world
 from nearmetal.cluster.diff import Plan, make_plan
@@ -377,6 +377,44 @@ def test_a_server_without_a_place_has_the_remedy_for_its_spec(more: str, hint: s
     with pytest.raises(BackendError) as caught:
         work_of(spec_of(more, MADE, ONE), World(), session).wait_for({"s1": "n1"})
     assert caught.value.hint.startswith(hint)
+
+
+class Subnets(Catalog):
+    """A catalog that has everything, and networks with these subnets; one without text is hidden."""
+
+    def __init__(self, cidrs: list[str]) -> None:
+        sizes = dict.fromkeys(("ram", "disk", "min_ram", "min_disk"), 1)
+        self._all = item("n", subnet_ids=cidrs, status="active", **sizes)
+
+    def _found(self, kind: str, name: str) -> list[Any]:
+        del kind, name
+        return [self._all]
+
+    def subnet(self, identity: str) -> Any:
+        if not identity:
+            raise GoneError("no subnet")
+        return item("s", cidr=identity)
+
+
+@pytest.mark.parametrize(
+    ("more", "node", "cidrs", "named"),
+    [
+        ("ssh: {}\n", "{name: n1}", ["fd00::/64"], True),
+        ("outside: n\n", "{name: n1, floating: true}", ["fd00::/64", "fd01::/64"], True),
+        ("", "{name: n1}", ["fd00::/64"], False),
+        ("ssh: {}\n", "{name: n1}", ["fd00::/64", "192.0.2.0/24"], False),
+        ("ssh: {}\n", "{name: n1}", ["fd00::/64", ""], False),
+        ("ssh: {}\n", "{name: n1}", [], False),
+    ],
+)
+def test_a_first_network_without_ipv4_is_named_before_the_first_change(
+    more: str, node: str, cidrs: list[str], *, named: bool, tmp_path: Path
+) -> None:
+    spec = spec_of(more, EXISTING, f"hosts: [{{name: h1, nodes: [{node}]}}]\n")
+    plan = planned(backend_of(spec, World(), tmp_path, network="n"))
+    found = [one.sentence for one in missing(spec, plan, Subnets(cidrs), {})]
+    line = "network mpi (nodes n1): it has no IPv4 subnet, for logins; write another network first"
+    assert found == ([line] if named else [])
 
 
 # What is there

@@ -79,10 +79,17 @@ hosts:
         assert "flavor plain shows none" in backend.why_apart(*pair)
 
 
-def test_servers_with_virtual_functions_await_no_part() -> None:
-    found = of("small", networks=NETWORKS)
-    assert (found.nodes, found.others) == ((), ("n1", "n2"))
-    assert "virtual functions get no segment yet (network rdma)" in found.why
+@pytest.mark.parametrize(("value", "given"), [("true", True), ("False", False), (None, False)])
+def test_servers_with_virtual_functions_need_locked_memory(value: str | None, given: bool) -> None:
+    spec = spec_of("ssh: {}\n", NETWORKS, HOSTS.replace("FLAVOR", "plain"))
+    specs = {EXTRA_SPEC: "64MiB"} | ({"hw:locked_memory": value} if value else {})
+    found = shared_memory(spec, lambda name: Flavors(small=specs).get("flavor", name))
+    assert (found.nodes, found.others) == ((("n1",), ("n2",)) if given else ((), ("n1", "n2")))
+    named = "(network rdma), a flavor also needs the extra specs hw:locked_memory=true" in found.why
+    assert named != given
+    # Each reason has its own flavors.
+    assert "flavor plain shows none" in found.why
+    assert ("flavor small does not show the first" in found.why) != given
 
 
 def test_hosts_of_one_node_say_nothing() -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,3 +133,50 @@ def test_states_of_servers_in_words() -> None:
     assert why_unfinished(server()) == ""
     assert why_unfinished(server(status="SHUTOFF")) == "it is off: SHUTOFF"
     assert why_unfinished(server(status="BUILD")) == "Nova still works on it: BUILD"
+
+
+class Listed(Catalog):
+    """A catalog of services that answer a path up to its first `#` or `?`, as web services do."""
+
+    _values: Mapping[str, Any] = {"vcpus": 1, "ram": 1, "status": "active"} | dict.fromkeys(
+        ("disk", "extra_specs", "min_ram", "min_disk", "properties")
+    )
+
+    def __init__(self, *names: str) -> None:
+        self._items = [
+            SimpleNamespace(id=f"id-{name}", name=name, **self._values) for name in names
+        ]
+        service = SimpleNamespace(
+            flavors=lambda **_: self._items,
+            images=lambda name: [one for one in self._items if one.name == name],
+            networks=lambda name: [one for one in self._items if one.name == name],
+            find_image=self._by_path,
+            find_network=self._by_path,
+        )
+        session: Any = SimpleNamespace(
+            sdk=SimpleNamespace(compute=service, image=service, network=service),
+            asking=lambda _what: contextlib.nullcontext(),
+        )
+        super().__init__(session)
+
+    def _by_path(self, name: str, **_: Any) -> Any:
+        path = re.split("[#?]", name)[0]
+        return next((one for one in self._items if path == one.id), None)
+
+
+@pytest.mark.parametrize("kind", ["flavor", "image", "network"])
+def test_a_name_means_only_what_has_it(kind: str) -> None:
+    catalog = Listed("a", "a#b", "x/y", "detail")
+    for name in ("a", "a#b", "x/y", "detail", "id-a"):
+        found = catalog.get(kind, name)
+        assert found is not None
+        assert name in (found.id, found.name)
+    for name in ("id-a#b?", "id-a#z", "id-a?x=1", "../a"):
+        assert catalog.get(kind, name) is None
+
+
+def test_a_flavor_is_its_id_before_the_name_of_another() -> None:
+    catalog = Listed("a", "id-a")
+    found = catalog.get("flavor", "id-a")
+    assert found is not None
+    assert (found.id, catalog.several("flavor", "id-a")) == ("id-a", False)

@@ -33,12 +33,10 @@ class LeasedCloud(ModelCloud):
         for port in self.there["port"].values():
             port.device_id = ""
 
-    def find_flavor(self, name: str, **words: Any) -> Any:
-        if self.ended:
-            return None
-        found = super().find_flavor(name, **words)
-        found.name = self.flavor
-        return found
+    def flavors(self, **words: Any) -> list[Any]:
+        (leased,) = super().flavors(**words)
+        leased.id = FLAVOR
+        return [] if self.ended else [leased]
 
     def create_server(self, **words: Any) -> Any:
         self.hints = dict(words["scheduler_hints"])
@@ -84,6 +82,7 @@ def test_a_job_after_the_end_of_a_lease_names_the_flavor(site: LeasedSite) -> No
 
 def test_a_reservation_of_hosts_is_a_hint_for_each_server(site: LeasedSite) -> None:
     site.text = f"{SETTINGS}reservation: {RESERVATION}\n"
+    site.cloud.flavor = "small"
     site.make(site.prepared(7))
     assert site.cloud.hints["reservation"] == RESERVATION
     with pytest.raises(SpecError, match="is not the ID of a reservation"):

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 EXTRA_SPEC = "nearmetal:segment"
 """The extra spec of a flavor whose servers get a part of this size."""
 
+_LOCKED, _TRUE = "hw:locked_memory", ("1", "t", "true", "on", "y", "yes")
+"""The extra spec that servers with virtual functions also need, and what Nova takes for yes."""
+
 STOCK = "stock Nova has no memory that servers share"
 
 _LATE = (
@@ -52,23 +55,30 @@ def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMe
     A user who may not read extra specs sees none: nothing is awaited then.
     """
     near = [node for host in spec.hosts if len(host.nodes) > 1 for node in host.nodes]
-    without = dict.fromkeys(
-        spec.flavor_of(node) for node in near if not _gives(flavor(spec.flavor_of(node)))
-    )
     direct = [network.name for network in spec.networks if network.kind == "direct"]
-    if direct:
-        why = f"servers with virtual functions get no segment yet (network {some(direct)})"
-        return SharedMemory((), tuple(node.name for node in near), why)
-    why = ""
+    without, loose = list[str](), list[str]()
+    for name in dict.fromkeys(spec.flavor_of(node) for node in near):
+        specs = _specs(flavor(name))
+        if not specs.get(EXTRA_SPEC):
+            without.append(name)
+        elif direct and str(specs.get(_LOCKED)).lower() not in _TRUE:
+            loose.append(name)
+    whys = []
     if without:
-        names = printable(some(list(without)))
-        why = (
+        whys.append(
             f"{STOCK}; with nearmetal-computed, a flavor with the extra spec {EXTRA_SPEC} gives "
-            f"some, and flavor {names} shows none"
+            f"some, and flavor {printable(some(without))} shows none"
         )
-    given = tuple(node.name for node in near if spec.flavor_of(node) not in without)
-    return SharedMemory(given, tuple(node.name for node in near if node.name not in given), why)
+    if loose:
+        whys.append(
+            f"with virtual functions (network {some(direct)}), a flavor also needs the extra specs "
+            f"{_LOCKED}=true and hw:mem_page_size, and flavor {printable(some(loose))} does not "
+            "show the first"
+        )
+    given = tuple(n.name for n in near if spec.flavor_of(n) not in (*without, *loose))
+    others = tuple(node.name for node in near if node.name not in given)
+    return SharedMemory(given, others, "; ".join(whys))
 
 
-def _gives(flavor: Any) -> bool:
-    return bool((getattr(flavor, "extra_specs", None) or {}).get(EXTRA_SPEC))
+def _specs(flavor: Any) -> dict[str, Any]:
+    return getattr(flavor, "extra_specs", None) or {}

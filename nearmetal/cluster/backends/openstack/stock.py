@@ -224,6 +224,20 @@ def missing(
         flavor = catalog.get("flavor", spec.flavor_of(node))
         if image is not None and flavor is not None:
             yield from _too_small(image, flavor, node.name)
+    yield from _without_ipv4(spec, plan, catalog)
+
+
+def _without_ipv4(spec: OpenstackSpec, plan: Plan, catalog: Catalog) -> Iterator[Finding]:
+    """Logins and floating addresses need an IPv4 address in the first network."""
+    name = spec.networks[0].existing
+    nodes = [n.name for n in _fresh(spec, plan) if spec.ssh is not None or n.floating]
+    network = catalog.get("network", name) if name is not None and nodes else None
+    # The project may not see all subnets of a network of others.
+    with suppress(DeniedError, GoneError):
+        found = [catalog.subnet(one).cidr for one in getattr(network, "subnet_ids", None) or ()]
+        if found and all(":" in cidr for cidr in found):
+            why, hint = "it has no IPv4 subnet, for logins", "write another network first"
+            yield Finding((), f"network {name} (nodes {some(nodes)})", why, hint)
 
 
 def _lacking(catalog: Catalog, kind: str, name: str, nodes: tuple[str, ...]) -> Finding | None:

@@ -80,12 +80,15 @@ class Catalog:
             every = list(sdk.network.networks(name=name))
             by_id = sdk.network.find_network(name, ignore_missing=True) if not every else None
         elif kind == "flavor":
-            every = []
-            by_id = sdk.compute.find_flavor(name, ignore_missing=True)
+            listed = list(sdk.compute.flavors(details=True, is_public=None))
+            by_id = next((one for one in listed if one.id == name), None)
+            every = [] if by_id is not None else [one for one in listed if one.name == name]
         else:
             every = [one for one in sdk.compute.keypairs() if one.name == name]
             by_id = None
-        return [checked(kind, one) for one in every or ([by_id] if by_id is not None else [])]
+        found = every or ([by_id] if by_id is not None else [])
+        # An ID is a part of the path in openstacksdk's request, so that of `a` answers for `a#b`.
+        return [checked(kind, one) for one in found if name in (one.id, one.name)]
 
     def subnet(self, identity: str) -> Any:
         """Return a subnet, as it is now."""
