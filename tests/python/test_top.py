@@ -13,6 +13,11 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
+from nearmetal.cluster.apply import Cluster
+from nearmetal.cluster.backend import open_backend
+from nearmetal.cluster.spec import parse_spec
+from nearmetal.cluster.store import Store
+from nearmetal.core.process import LocalRunner
 from nearmetal.evidence.counters import (
     MAX_PEERS,
     Accesses,
@@ -210,3 +215,26 @@ def test_trouble_is_told_with_its_reasons() -> None:
         )
     ).peers[0]
     assert trouble(peer) == "quarantined: a slot lied; 2 fallbacks: EPERM"
+
+
+def test_a_cluster_of_machines_is_refused_and_not_shown_as_idle(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = """version: 1
+name: far
+backend: openstack
+cloud: c
+image: i
+flavor: f
+ssh: {}
+networks: [{name: mpi, subnet: 10.82.0.0/24}]
+hosts: [{name: h1, nodes: [{name: n1}]}]
+"""
+    spec = parse_spec(text, "far.yaml")
+    backend = open_backend(spec, Store(tmp_path), LocalRunner())
+    cluster = Cluster(spec.name, backend, Store(tmp_path))
+    monkeypatch.setattr("nearmetal.cli.top.open_running", lambda _: (cluster, spec))
+    assert main(["top", "far.yaml", "--once"]) == 2
+    said = capsys.readouterr().err
+    assert "cluster far has nodes that are machines" in said
+    assert "run --json" in said

@@ -1,13 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# cloud_guest.sh FOLDER NAME MAC NETWORK: the first boot of a cloud image, by its own systemd in
+# cloud_guest.sh FOLDER NAME MAC NETWORK [FAST]: the first boot of a cloud image, by its own systemd in
 # namespaces.
 #
 # FOLDER has `root.ext4`, the image; `drive`, the content of a config drive; and `console`, a link
-# to a terminal. NAME is that of its control group. Its only card has this MAC, and is on the bridge
-# `lan` of the network namespace NETWORK.
+# to a terminal. `layer`, if it is there, is what the image has in addition. NAME is that of its
+# control group. Its card has this MAC, and is on the bridge `lan` of the network namespace NETWORK;
+# with FAST, a second one has that MAC, and is on the bridge `fast`.
 set -eu
-folder=$1 name=$2 mac=$3 network=$4
+folder=$1 name=$2 mac=$3 network=$4 fast=${5-}
 groups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)/$name
 
 cat >"$folder/enter" <<'ENTER'
@@ -16,7 +17,9 @@ mount --make-rprivate /
 cd "$folder"
 mkdir -p lower upper work root
 mount -o loop,ro root.ext4 lower
-mount -t overlay -o "lowerdir=lower,upperdir=upper,workdir=work" guest root
+lowers=lower
+[ ! -e layer ] || lowers=layer:lower
+mount -t overlay -o "lowerdir=$lowers,upperdir=upper,workdir=work" guest root
 # In namespaces cloud-init looks for no disks, but here.
 mkdir -p root/var/lib/cloud/seed
 cp -R drive root/var/lib/cloud/seed/config_drive
@@ -54,7 +57,7 @@ ENTER
 mkdir "$groups"
 echo 0 >"$groups/cgroup.procs"
 (
-	# The card goes into the guest's network when that exists.
+	# The cards go into the guest's network when that exists.
 	own=$(readlink /proc/self/ns/net)
 	tries=0
 	until there=$(readlink "/proc/$$/ns/net") && [ "$there" != "$own" ]; do
@@ -62,6 +65,11 @@ echo 0 >"$groups/cgroup.procs"
 		[ "$tries" -lt 200 ] || exit 1
 		sleep 0.05
 	done
+	if [ -n "$fast" ]; then
+		ip -n "$network" link add "${name}f" type veth peer name eth1 address "$fast" netns "$$"
+		ip -n "$network" link set "${name}f" master fast up
+	fi
+	# The image waits for this one.
 	ip -n "$network" link add "$name" type veth peer name eth0 address "$mac" netns "$$"
 	ip -n "$network" link set "$name" master lan up
 ) >&2 &

@@ -34,14 +34,14 @@ _WAIT_S = 600
 """Ends a test that hangs; asserts nothing about speed."""
 
 
-def mac(number: int) -> str:
-    """Return the address of the card of a guest."""
-    return f"fa:16:3e:5a:00:{number:02x}"
+def mac(number: int, *, fast: bool = False) -> str:
+    """Return the address of a card of a guest."""
+    return f"fa:16:3e:5a:{int(fast):02x}:{number:02x}"
 
 
-def address(number: int) -> str:
-    """Return the address of a guest in its network."""
-    return f"10.87.0.{10 + number}"
+def address(number: int, *, fast: bool = False) -> str:
+    """Return the address of a guest in its network, or in the fast one."""
+    return f"10.{88 if fast else 87}.0.{10 + number}"
 
 
 @contextlib.contextmanager
@@ -74,6 +74,8 @@ def lan() -> Iterator[str]:
             (*ip, "link", "add", "lan", "type", "bridge"),
             (*ip, "address", "add", "10.87.0.1/24", "dev", "lan"),
             (*ip, "link", "set", "lan", "up"),
+            (*ip, "link", "add", "fast", "type", "bridge"),
+            (*ip, "link", "set", "fast", "up"),
             (*there, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1"),
             (*there, "nft", rules),
         ):
@@ -83,33 +85,40 @@ def lan() -> Iterator[str]:
         subprocess.run(["ip", "netns", "del", name], check=False, timeout=60)
 
 
-def drive(folder: Path, number: int, user_data: bytes, meta: Mapping[str, str], key: str) -> None:
-    """Write a config drive, as Nova's version `latest` has it; `key`: that of a key pair."""
-    name = f"n{number}"
+def _card(number: int, *, fast: bool) -> tuple[dict[str, object], dict[str, object]]:
+    """Return a link of a config drive, and its network."""
     zero = str(ipaddress.IPv4Address(0))
     route = {"network": zero, "netmask": zero, "gateway": "10.87.0.1"}
+    tap = f"tap5a00000{1 + fast}-00"
+    link: dict[str, object] = {
+        "id": tap,
+        "vif_id": f"5a00000{1 + fast}-0000-4000-8000-000000000001",
+        "type": "ovs",
+        "mtu": 1500,
+        "ethernet_mac_address": mac(number, fast=fast),
+    }
+    network: dict[str, object] = {
+        "id": f"network{int(fast)}",
+        "type": "ipv4",
+        "link": tap,
+        "ip_address": address(number, fast=fast),
+        "netmask": "255.255.255.0",
+        "routes": [] if fast else [route],
+        "network_id": f"5a00000{2 + 3 * fast}-0000-4000-8000-000000000001",
+        "services": [],
+    }
+    return link, network
+
+
+def drive(
+    folder: Path, number: int, user_data: bytes, meta: Mapping[str, str], key: str, *, fast: bool
+) -> None:
+    """Write a config drive, as Nova's version `latest` has it; `key`: that of a key pair."""
+    name = f"n{number}"
+    cards = [_card(number, fast=which) for which in (False, True)[: 1 + fast]]
     network = {
-        "links": [
-            {
-                "id": "tap5a000001-00",
-                "vif_id": "5a000001-0000-4000-8000-000000000001",
-                "type": "ovs",
-                "mtu": 1500,
-                "ethernet_mac_address": mac(number),
-            }
-        ],
-        "networks": [
-            {
-                "id": "network0",
-                "type": "ipv4",
-                "link": "tap5a000001-00",
-                "ip_address": address(number),
-                "netmask": "255.255.255.0",
-                "routes": [route],
-                "network_id": "5a000002-0000-4000-8000-000000000001",
-                "services": [],
-            }
-        ],
+        "links": [link for link, _ in cards],
+        "networks": [there for _, there in cards],
         "services": [],
     }
     about: dict[str, object] = {
@@ -197,16 +206,24 @@ def cloud_guest(
     *,
     meta: Mapping[str, str] | None = None,
     key: str = "",
+    layer: Path | None = None,
+    fast: bool = False,
 ) -> Iterator[CloudGuest]:
-    """Boot the image in a network that `lan` made."""
+    """Boot the image in a network that `lan` made.
+
+    `layer`: what the image has in addition. `fast`: the guest has a card in the fast network, too.
+    """
     if " - cgroup2 " not in Path("/proc/self/mountinfo").read_text():
         lacking("systemd needs control groups of version 2, and none are mounted")
     (folder / "root.ext4").symlink_to(cloud_image() / "root.ext4")
-    drive(folder, number, user_data, meta or {}, key)
+    if layer is not None:
+        (folder / "layer").symlink_to(layer)
+    drive(folder, number, user_data, meta or {}, key, fast=fast)
     name = f"nmc{secrets.token_hex(3)}"
     master, slave = os.openpty()
     (folder / "console").symlink_to(os.ttyname(slave))
     argv = ["sh", str(HERE / "cloud_guest.sh"), str(folder), name, mac(number), network]
+    argv += [mac(number, fast=True)] if fast else []
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     guest = CloudGuest(folder, process)

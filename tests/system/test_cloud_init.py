@@ -7,10 +7,8 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from nearmetal.cluster.backends.openstack.arrival import console_key
 from nearmetal.cluster.ssh_nodes import Nodes
@@ -18,6 +16,7 @@ from nearmetal.core.process import Command, LocalRunner
 from nearmetal.core.resources import share
 from nearmetal.image.seed import FIRST_PATH, FirstSeed, first_user_data
 from tests.system.cloud_guests import FLOATING, CloudGuest, address, cloud_guest, lan, mac
+from tests.system.heat_machines import heat_user_data
 from tests.system.machines import Key
 
 pytestmark = [
@@ -84,30 +83,6 @@ def test_its_console_has_the_key_by_which_the_first_login_knows_it(
     sent = os.urandom(1 << 20)
     argv = nodes.first_login(NAME, key.private).argv("cat")
     assert LocalRunner().check(Command(argv, stdin=sent), timeout_s=300).stdout == sent
-
-
-def heat_user_data(**conditions: bool) -> bytes:
-    """Return the user data of the templates as Heat makes them, for these conditions."""
-    template = yaml.safe_load(share("heat", "cluster.yaml").read_text())
-
-    def resolved(value: Any) -> Any:
-        if isinstance(value, list):
-            return [resolved(one) for one in value]
-        if not isinstance(value, dict):
-            return value
-        match [*value.items()]:
-            case [("if", [condition, yes, no])]:
-                return resolved(yes if conditions[condition] else no)
-            case [("get_file", name)]:
-                return share("heat", name).read_text()
-            case [("map_merge", maps)]:
-                return {key: one for part in resolved(maps) for key, one in part.items()}
-            case [("list_concat", lists)]:
-                return [one for part in resolved(lists) for one in part]
-        return {key: resolved(one) for key, one in value.items()}
-
-    content = resolved(template["resources"]["setup"]["properties"]["cloud_config"])
-    return b"#cloud-config\n" + yaml.safe_dump(content).encode()
 
 
 @pytest.fixture(scope="module")
