@@ -243,6 +243,39 @@ def test_only_leases_of_the_name_are_removed_and_a_lost_one_is_no_error() -> Non
     assert service.requests[1] == ("delete", f"http://blazar/v1/leases/{ID}", None)
 
 
+REFUSED = (500, {"error_code": 500, "error_message": "Invalid lease status."})
+
+
+@pytest.mark.parametrize(
+    ("first", "looks"),
+    [
+        # It rests, but it changed when it was to be removed.
+        ("PENDING", [[lease("ACTIVE")]]),
+        ("PENDING", [[lease("STARTING")], [lease("STARTING")], [lease("ACTIVE")]]),
+        ("CREATING", [[lease("PENDING")]]),
+        ("DELETING", [[lease("DELETING")], []]),
+    ],
+)
+def test_a_lease_that_blazar_changes_is_removed_after_that(
+    first: str, looks: list[list[dict[str, Any]]]
+) -> None:
+    answers = [one for look in looks for one in (answer(*REFUSED), listed(*look))]
+    service = Service(listed(lease(first)), *answers, *([answer(204)] if looks[-1] else []))
+    assert leases(service).remove(NAME) == 1
+    assert service.answers == []
+    assert {url for method, url, _ in service.requests if method == "delete"} == {
+        f"http://blazar/v1/leases/{ID}"
+    }
+
+
+@pytest.mark.parametrize(("status", "most"), [("ACTIVE", 1), ("ERROR", 1), ("STARTING", 9)])
+def test_a_lease_that_blazar_does_not_remove_is_an_error(status: str, most: int) -> None:
+    look = listed(lease(status))
+    service = Service(look, *(one for _ in range(most) for one in (answer(*REFUSED), look)))
+    with pytest.raises(BusyError, match="removing a lease: Invalid lease status"):
+        leases(service).remove(NAME)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -7,6 +7,7 @@ real.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import pytest
 pytest.importorskip("openstack")
 
 from tests.system.openstack_cloud import QUIET, RealCloud, objects, running_cloud
-from tests.system.slurm_cloud import joined, on_record, settle
+from tests.system.slurm_cloud import joined, keepers, last_look, on_record, settle
 from tests.system.slurm_site import SlurmSite, need, slurm_site
 
 pytestmark = [
@@ -61,6 +62,23 @@ def test_a_job_says_why_it_has_no_servers_and_leaves_nothing(lab: Lab) -> None:
         assert reason in done.stderr, done.stderr + slurm.logs()
     slurm.assert_clean()
     assert on_record(slurm) == []
+    assert objects(lab.cloud) == lab.before
+
+
+def test_a_job_whose_keeper_is_killed_says_so_and_leaves_nothing(lab: Lab) -> None:
+    slurm = lab.slurm
+    with slurm.start("ann", "srun", "--nm-node=openstack", "hostname") as job:
+        for _ in lab.cloud.waiting("the task, which waits for its server"):
+            if found := keepers(slurm) and slurm.run("root", "pgrep", "nm-task").stdout:
+                break
+        assert found
+        slurm.ok("root", "kill", "-9", *map(str, keepers(slurm)))
+        _, said = job.communicate(timeout=120)
+    assert job.returncode != 0
+    reason = r"server job-\d+-0 does not run: its keeper on this node was killed"
+    assert re.search(reason, said), said
+    slurm.assert_clean()
+    last_look(slurm)
     assert objects(lab.cloud) == lab.before
 
 

@@ -30,6 +30,9 @@ _SERVICE = "reservation"
 _STARTS = ("CREATING", "PENDING", "STARTING", "UPDATING")
 """States that become ACTIVE by themselves."""
 
+_CHANGES = ("CREATING", "STARTING", "UPDATING", "TERMINATING", "DELETING")
+"""States that end by themselves. In some of them Blazar removes no lease, and answers 500."""
+
 _LOOK_S, _START_S = 2.0, 300.0
 _FULL = "Not enough hosts available"
 """What Blazar says without room. It has no code of its own for this, and answers 500."""
@@ -176,7 +179,7 @@ class Leases:
                     body = {"end_date": end}
                     self._ask("prolonging a lease", "put", f"/{lease.identity}", json=body)
                 return lease
-            self._remove(old)
+            self._remove(name, old)
         wanted = {
             "name": name,
             "start_date": "now",
@@ -206,10 +209,10 @@ class Leases:
                     f"look at it with `{_LIST}`, and repeat the command",
                 )
             self._sleep(_LOOK_S)
-            found = [one for one in self.find(name) if one.identity == lease.identity]
-            if not found:
+            found = self._seen(name, lease)
+            if found is None:
                 raise BackendError(f"lease {name} was removed meanwhile", "repeat the command")
-            lease = found[0]
+            lease = found
         if lease.status != "ACTIVE" or not lease.flavor:
             state = reason_line(lease.status)
             raise BackendError(
@@ -218,15 +221,33 @@ class Leases:
             )
         return lease
 
-    def _remove(self, lease: Lease) -> None:
-        try:
-            self._ask("removing a lease", "delete", f"/{lease.identity}")
-        except GoneError:
-            return
+    def _seen(self, name: str, lease: Lease) -> Lease | None:
+        """Return what a lease is now, None if it is gone."""
+        return next((one for one in self.find(name) if one.identity == lease.identity), None)
+
+    def _remove(self, name: str, lease: Lease) -> None:
+        """Remove a lease, after the change that Blazar may be making to it."""
+        end = self._now() + _START_S
+        while True:
+            try:
+                self._ask("removing a lease", "delete", f"/{lease.identity}")
+            except GoneError:
+                return
+            except BusyError:
+                found = self._seen(name, lease)
+                if found is None:
+                    return
+                rests = found.status == lease.status and found.status not in _CHANGES
+                if rests or self._now() > end:
+                    raise
+                lease = found
+            else:
+                return
+            self._sleep(_LOOK_S)
 
     def remove(self, name: str) -> int:
         """Remove the leases of a name; returns how many there were."""
         found = self.find(name)
         for lease in found:
-            self._remove(lease)
+            self._remove(name, lease)
         return len(found)
