@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts
 from nearmetal.cluster.spec import parse_spec
+from nearmetal.core.errors import LaunchError
+from nearmetal.core.ssh import NO_CONNECTION
 from nearmetal.job.mpi import Mpi
+from nearmetal.job.places import SharedPlaces, places_for
 from nearmetal.job.run import JobRequest, JobResult, run_job
 from tests.python.fake_backend import FakeBackend
 from tests.python.test_job import SPEC, FakeRunner
@@ -78,3 +81,37 @@ def test_a_job_without_its_connection_says_so(
     result = result_of(backend, runner, {})
     assert result.exit_code == code
     assert re.fullmatch(f"({words}.*)" if words else "", result.lost)
+
+
+class PlacesWithoutNode(SharedPlaces):
+    """Those of a job whose node has died."""
+
+    def stats(self, *, required: bool = True) -> list[dict[str, Any]]:
+        if required:
+            raise LaunchError("node n1: cannot read its counters: no answer")
+        return []
+
+
+@pytest.mark.parametrize("code", [255, 0])
+def test_a_job_that_ends_with_its_machine_is_a_result(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def job(_command: Command) -> int:
+        backend.shares_files = False
+        runner.guards[0].code = NO_CONNECTION
+        return code
+
+    def lost(*words: Any) -> PlacesWithoutNode:
+        made = places_for(*words)
+        assert isinstance(made, SharedPlaces)
+        return PlacesWithoutNode(made.backend, made.bases, made.nodes, made.job)
+
+    monkeypatch.setattr("nearmetal.job.run.places_for", lost)
+    runner = FakeRunner(job)
+    if code == 0:
+        with pytest.raises(LaunchError, match="cannot read its counters"):
+            result_of(backend, runner, {})
+        return
+    result = result_of(backend, runner, {})
+    assert result.exit_code == code
+    assert result.lost.startswith("ssh has no connection to node n1 any more")
