@@ -81,7 +81,7 @@ NM_TEST(callers_of_a_replaced_name_are_answered)
 /* The queue of the peer is full, and the caller looks again only after its time. */
 NM_TEST(a_caller_that_was_away_reaches_its_peer)
 {
-	struct place a = place_create(200), b = place_with_lease(LONG_LEASE_MS);
+	struct place a = place_create(2000), b = place_with_lease(LONG_LEASE_MS);
 	int listener = replace_socket(&b.who), fillers[8];
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct nm_session *session;
@@ -100,7 +100,7 @@ NM_TEST(a_caller_that_was_away_reaches_its_peer)
 	} while (!err);
 	NM_CHECK_EQ(errno, EAGAIN);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &b.who, &session, &why), -EAGAIN);
-	nm_test_sleep_ms(250);
+	nm_test_sleep_ms(2050);
 	while (nr > 0)
 		close(fillers[--nr]);
 	put_socket_back(&b.who, listener);
