@@ -62,11 +62,11 @@ class HplJobs:
         return SimpleNamespace(exit_code=0 if text else 7, timed_out=False)
 
 
-def hpl_on(jobs: HplJobs) -> HplMeasurement:
+def hpl_on(jobs: HplJobs, pool: type[ThreadPoolExecutor] = ThreadPoolExecutor) -> HplMeasurement:
     stand_in = cast(Any, jobs)
     spec = spec_of(NAMES)
     return HplMeasurement(
-        stand_in, spec, LocalRunner(), Silent(), run=jobs.run, program="/bin/true"
+        stand_in, spec, LocalRunner(), Silent(), run=jobs.run, program="/bin/true", pool=pool
     )
 
 
@@ -191,11 +191,11 @@ def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them(begins: bool) -> 
             ended.set()
             raise BackendError("the cluster went down")
 
+    pool = Late if begins else ThreadPoolExecutor
     # A job in the background ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), hpl_on(Hanging({})) as hpl:
-            hpl.pool = Late if begins else ThreadPoolExecutor
+        with pytest.raises(KeyboardInterrupt), hpl_on(Hanging({}), pool) as hpl:
             hpl.ask(ALL)
     finally:
         signal.signal(signal.SIGINT, before)
