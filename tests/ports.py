@@ -4,12 +4,13 @@
 import contextlib
 import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, below: Callable[[int], int] = secrets.randbelow) -> list[int]:
     """Return so many free TCP ports of 127.0.0.1, below those that the kernel gives out.
 
     It gives one of those to each client, and to each server that names none: to a program that
@@ -19,8 +20,8 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     with contextlib.ExitStack() as held:
         while len(ports) < count:
-            probe, port = held.enter_context(socket.socket()), secrets.randbelow(least // 2)
+            probe, port = held.enter_context(socket.socket()), least // 2 + below(least // 2)
             with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", least // 2 + port))
-                ports.append(least // 2 + port)
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
     return ports

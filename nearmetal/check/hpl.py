@@ -136,6 +136,7 @@ class HplMeasurement:
     limit_s: float = LIMIT_S
     run: Callable[..., JobResult] = run_job
     program: str = PROGRAM
+    pool: type[ThreadPoolExecutor] = ThreadPoolExecutor
     lacking: dict[str, str] = field(default_factory=dict)
     setup: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
@@ -230,7 +231,7 @@ class HplMeasurement:
             finally:
                 running.remove(name)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with self.pool(AT_ONCE) as pool:
             try:
                 ends = list(pool.map(outcome, able))
             except BaseException:

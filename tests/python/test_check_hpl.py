@@ -62,11 +62,11 @@ class HplJobs:
         return SimpleNamespace(exit_code=0 if text else 7, timed_out=False)
 
 
-def hpl_on(jobs: HplJobs) -> HplMeasurement:
+def hpl_on(jobs: HplJobs, pool: type[ThreadPoolExecutor] = ThreadPoolExecutor) -> HplMeasurement:
     stand_in = cast(Any, jobs)
     spec = spec_of(NAMES)
     return HplMeasurement(
-        stand_in, spec, LocalRunner(), Silent(), run=jobs.run, program="/bin/true"
+        stand_in, spec, LocalRunner(), Silent(), run=jobs.run, program="/bin/true", pool=pool
     )
 
 
@@ -164,22 +164,20 @@ def test_without_a_program_or_common_files_hpl_is_missing() -> None:
 
 
 @pytest.mark.parametrize("begins", [False, True])
-def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them(
-    begins: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them(begins: bool) -> None:
     """`begins`: it arrives before the call that begins the last job returns."""
     ended, all_run = threading.Event(), threading.Barrier(len(NAMES))
     in_time: list[bool] = []
-    submit, submitted = ThreadPoolExecutor.submit, list[Any]()
 
-    def submit_late(*words: Any) -> Any:
-        submitted.append(submit(*words))
-        if len(submitted) == len(NAMES):
-            time.sleep(60)
-        return submitted[-1]
+    class Late(ThreadPoolExecutor):
+        begun = 0
 
-    if begins:
-        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_late)
+        def submit(self, *words: Any) -> Any:  # type: ignore[override]
+            job = super().submit(*words)
+            self.begun += 1
+            if self.begun == len(NAMES):
+                time.sleep(60)
+            return job
 
     class Hanging(HplJobs):
         def run(self, *_: Any) -> Any:
@@ -193,10 +191,11 @@ def test_an_interrupt_ends_the_jobs_and_does_not_wait_for_them(
             ended.set()
             raise BackendError("the cluster went down")
 
+    pool = Late if begins else ThreadPoolExecutor
     # A job in the background ignores it.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), hpl_on(Hanging({})) as hpl:
+        with pytest.raises(KeyboardInterrupt), hpl_on(Hanging({}), pool) as hpl:
             hpl.ask(ALL)
     finally:
         signal.signal(signal.SIGINT, before)
