@@ -79,7 +79,7 @@ def test_the_guest_rpm_leaves_neither_its_directory_nor_its_service() -> None:
 
 def test_an_upgrade_of_computed_does_not_end_its_service() -> None:
     env = os.environ | {"PACKAGE_WHEELS": "/w", "PACKAGE_MPICH": "/m"}
-    argv = ["make", "-n", "-f", TOOLS / "debian/rules", "override_dh_installsystemd"]
+    argv = ["make", "-n", "-f", str(TOOLS / "debian/rules"), "override_dh_installsystemd"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
     (line,) = [one for one in done.stdout.splitlines() if "nearmetal-computed" in one]
     # --no-start also leaves out the start after an upgrade, and the stop before a removal.
