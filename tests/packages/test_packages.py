@@ -212,6 +212,15 @@ def test_lintian_finds_no_error() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_an_upgrade_of_computed_continues_its_service_and_a_removal_ends_it(tmp_path: Path) -> None:
+    output("dpkg-deb", "--control", only("nearmetal-computed_*.deb"), tmp_path)
+    before, after = ((tmp_path / name).read_text() for name in ("prerm", "postinst"))
+    assert not (tmp_path / "preinst").exists()
+    assert "deb-systemd-invoke stop 'nearmetal-computed.service'" in before
+    assert "_dh_action=restart" in after
+    assert "deb-systemd-invoke $_dh_action 'nearmetal-computed.service'" in after
+
+
 def test_rpms_have_the_paths_of_rhel() -> None:
     library = output("rpm", "-qlp", only("libnearmetal-fi-*.rpm")).split()
     assert "/usr/lib64/libfabric/libnearmetal-fi.so" in library

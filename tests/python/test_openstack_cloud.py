@@ -383,7 +383,7 @@ class Subnets(Catalog):
     """A catalog that has everything, and networks with these subnets; one without text is hidden."""
 
     def __init__(self, cidrs: list[str]) -> None:
-        sizes = dict.fromkeys(("ram", "disk", "min_ram", "min_disk"), 1)
+        sizes: dict[str, Any] = dict.fromkeys(("ram", "disk", "min_ram", "min_disk"), 1)
         self._all = item("n", subnet_ids=cidrs, status="active", **sizes)
 
     def _found(self, kind: str, name: str) -> list[Any]:
@@ -394,6 +394,36 @@ class Subnets(Catalog):
         if not identity:
             raise GoneError("no subnet")
         return item("s", cidr=identity)
+
+
+@pytest.mark.parametrize(
+    ("roles", "networks", "words"),
+    [
+        (["reader"], MADE, ["the log-in has only the role reader, which may change nothing"]),
+        (["reader", "member"], MADE, []),
+        ([], "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n", []),
+        (["admin"], "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n", []),
+        (
+            ["reader", "member"],
+            "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n",
+            ["network x: usually only the role admin may set physical, and the log-in has member"],
+        ),
+    ],
+)
+def test_a_plan_says_which_right_the_log_in_may_lack(
+    roles: list[str], networks: str, words: list[str], tmp_path: Path
+) -> None:
+    backend = OpenstackBackend(spec_of("", networks, ONE), Store(tmp_path))
+    backend._session, backend._catalog = NoCloud(), Known()
+    access = SimpleNamespace(role_names=roles)
+    auth = SimpleNamespace(get_access=lambda _session: access)
+    backend._session.sdk.session = SimpleNamespace(auth=auth)
+    notes = planned(backend).notes
+    assert [any(one.startswith(word) for one in notes) for word in words] == [True] * len(words)
+    assert len(notes) == len(words)
+    # What exists needs no right.
+    backend = backend_of(spec_of("", EXISTING, ONE), World(), tmp_path / "made")
+    assert planned(backend).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,17 @@ def test_the_guest_rpm_leaves_neither_its_directory_nor_its_service() -> None:
     assert "systemctl --no-reload disable --now nearmetal-guest.service" in before
 
 
+def test_an_upgrade_of_computed_does_not_end_its_service() -> None:
+    env = os.environ | {"PACKAGE_WHEELS": "/w", "PACKAGE_MPICH": "/m"}
+    argv = ["make", "-n", "-f", str(TOOLS / "debian/rules"), "override_dh_installsystemd"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
+    (line,) = [one for one in done.stdout.splitlines() if "nearmetal-computed" in one]
+    # --no-start also leaves out the start after an upgrade, and the stop before a removal.
+    assert line.split()[1:] == ["--package=nearmetal-computed", "--no-enable"]
+    after = SPEC.partition("%postun computed\n")[2].partition("\n%preun")[0]
+    assert "systemctl try-restart nearmetal-computed.service" in after
+
+
 @pytest.mark.parametrize("missing", ["PACKAGE_WHEELS", "PACKAGE_MPICH"])
 def test_a_debian_build_without_a_variable_names_it(missing: str) -> None:
     env = os.environ | {"PACKAGE_WHEELS": "/w", "PACKAGE_MPICH": "/m"}

@@ -55,12 +55,13 @@ from nearmetal.cluster.backends.openstack.world import (
     why_unfinished,
 )
 from nearmetal.cluster.diff import Plan
-from nearmetal.cluster.model import ClusterSpec, Finding, refuse
+from nearmetal.cluster.model import ClusterSpec, Finding, refuse, some
 from nearmetal.cluster.resource import Facts, Key, Kind, Observed, Resource
 from nearmetal.cluster.ssh_nodes import Nodes, SshBackend
 from nearmetal.cluster.store import SPEC, Store
 from nearmetal.core.errors import BackendError
 from nearmetal.core.process import LocalRunner, Runner
+from nearmetal.core.text import printable
 from nearmetal.image.seed import SeedUser
 
 
@@ -214,9 +215,23 @@ class OpenstackBackend(SshBackend):
         for server in self._world.extra:
             yield f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
 
+    def _rights(self) -> Iterator[str]:
+        """Say which rights the log-in may lack. The policies of a cloud decide, and none shows them."""
+        roles = self._session.roles
+        if roles and roles <= {"reader"}:
+            yield "the log-in has only the role reader, which may change nothing: `up` needs member"
+        fresh = (one for one in self.spec.made if one.name not in self._world.networks)
+        names = [one.name for one in fresh if one.physical is not None]
+        if names and roles and "admin" not in roles:
+            yield (
+                f"network {some(names)}: usually only the role admin may set physical, and the log-in "
+                f"has {printable(some(sorted(roles - {'reader'})))}"
+            )
+
     def _advice(self) -> tuple[str, ...]:
-        """Say which nodes share no memory."""
-        return () if self._guests is None else tuple(self._shared.notes(self._unshared))
+        """Say which rights the log-in may lack, and which nodes share no memory."""
+        unshared = () if self._guests is None else self._shared.notes(self._unshared)
+        return (*self._rights(), *unshared)
 
     def _desired_nodes(self) -> set[str]:
         return {node.name for _, node in self.spec.nodes}

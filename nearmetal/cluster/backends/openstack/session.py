@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -101,6 +101,14 @@ class CloudSession:
         """Whether the log-in is an application credential, which has fewer rights than its user."""
         names = self.sdk.config.get_auth_args()
         return any(name.startswith("application_credential") for name in names)
+
+    @cached_property
+    def roles(self) -> frozenset[str]:
+        """The names of the roles that the log-in has in its project; none if it does not say them."""
+        with suppress(BackendError), self.asking("reading the roles"):
+            session = self.sdk.session
+            return frozenset(map(str, session.auth.get_access(session).role_names))
+        return frozenset()
 
     @contextmanager
     def asking(self, what: str) -> Iterator[None]:
