@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from nearmetal.cli.arguments import open_running, seconds
-from nearmetal.core.errors import ExitCode, UsageError
+from nearmetal.core.errors import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -76,12 +76,6 @@ def directories(args: argparse.Namespace) -> list[Path]:
 
     if args.spec:
         cluster, spec = open_running(args.spec)
-        if not cluster.backend.shares_files:
-            raise UsageError(
-                f"cluster {cluster.name} has nodes that are machines: their counters are in their "
-                "own memory, which `top` does not read",
-                "`nearmetal run --json` prints them when a job has ended",
-            )
         return of_cluster(cluster.backend, spec)
     return everywhere()
 

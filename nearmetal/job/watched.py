@@ -12,7 +12,7 @@ from pathlib import Path
 from nearmetal.cluster.backend import Backend, open_backend
 from nearmetal.cluster.model import ClusterSpec
 from nearmetal.cluster.store import Store, state_directory
-from nearmetal.core.errors import BackendError, NearmetalError
+from nearmetal.core.errors import BackendError, NearmetalError, UsageError
 from nearmetal.core.journal import Journal
 from nearmetal.core.metrics import OTHER, Metric
 from nearmetal.core.process import LocalRunner
@@ -24,7 +24,16 @@ _SHM = Path("/dev/shm")  # noqa: S108 - the place of the rundirs
 
 
 def of_cluster(backend: Backend, spec: ClusterSpec) -> list[Path]:
-    """Return the directories in which jobs of a running cluster leave their statistics."""
+    """Return the directories in which jobs of a running cluster leave their statistics.
+
+    Raises UsageError if they are in the memory of machines.
+    """
+    if not backend.shares_files:
+        raise UsageError(
+            f"cluster {spec.name} has nodes that are machines: counters of running jobs are in "
+            "their memory, and only files of this machine are read",
+            "`nearmetal run --json` prints the counters when a job has ended",
+        )
     found = []
     for host in spec.hosts:
         try:
@@ -39,8 +48,8 @@ def of_all_clusters(store: Store) -> list[Path]:
     """Return these directories of every cluster that has a readable record."""
     found = []
     for name in store.names():
-        # A cluster without a readable record, or without the library of its backend, has no jobs
-        # that can be seen; the other clusters have.
+        # A cluster of machines, without a readable record, or without the library of its backend
+        # has no jobs that can be seen; the other clusters have.
         with contextlib.suppress(NearmetalError):
             spec = store.recorded(name)
             if spec is not None:

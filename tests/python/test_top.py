@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nearmetal.cli.main import main
-from nearmetal.cluster.apply import Cluster
 from nearmetal.cluster.backend import open_backend
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.cluster.store import Store
+from nearmetal.core.errors import UsageError
 from nearmetal.core.process import LocalRunner
 from nearmetal.evidence.counters import (
     MAX_PEERS,
@@ -28,6 +28,7 @@ from nearmetal.evidence.counters import (
 )
 from nearmetal.evidence.traffic import Sort, lines, ordered, trouble
 from nearmetal.job.stats import read_counters
+from nearmetal.job.watched import of_all_clusters, of_cluster
 from tests.python.counter_files import file_bytes, peer_bytes
 
 ACCESSES = {("cma", "put"): (12, 4800), ("cma", "get"): (3, 30), ("served", "atomic"): (1, 8)}
@@ -217,9 +218,7 @@ def test_trouble_is_told_with_its_reasons() -> None:
     assert trouble(peer) == "quarantined: a slot lied; 2 fallbacks: EPERM"
 
 
-def test_a_cluster_of_machines_is_refused_and_not_shown_as_idle(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cluster_of_machines_is_refused_and_not_shown_as_idle(tmp_path: Path) -> None:
     text = """version: 1
 name: far
 backend: openstack
@@ -231,10 +230,12 @@ networks: [{name: mpi, subnet: 10.82.0.0/24}]
 hosts: [{name: h1, nodes: [{name: n1}]}]
 """
     spec = parse_spec(text, "far.yaml")
-    backend = open_backend(spec, Store(tmp_path), LocalRunner())
-    cluster = Cluster(spec.name, backend, Store(tmp_path))
-    monkeypatch.setattr("nearmetal.cli.top.open_running", lambda _: (cluster, spec))
-    assert main(["top", "far.yaml", "--once"]) == 2
-    said = capsys.readouterr().err
-    assert "cluster far has nodes that are machines" in said
-    assert "run --json" in said
+    store = Store(tmp_path)
+    with pytest.raises(UsageError, match="cluster far has nodes that are machines") as refused:
+        of_cluster(open_backend(spec, store, LocalRunner()), spec)
+    assert "run --json" in refused.value.hint
+    # Without SPEC, the others are shown.
+    store.cluster(spec.name).mkdir(parents=True)
+    store.record(spec)
+    assert store.recorded(spec.name) == spec
+    assert of_all_clusters(store) == []

@@ -96,7 +96,7 @@ def carried(guest: CloudGuest, card: str) -> int:
 
 def submitted(first: CloudGuest, more: str = "") -> tuple[int, str]:
     """Run the program as the user of the image; returns its exit code, and what it wrote."""
-    first.tell(f"cat >/home/debian/shuffle.py <<'END'\n{PROGRAM}END")
+    first.tell(f"cat >~debian/shuffle.py <<'END'\n{PROGRAM}END")
     done = first.run(f"runuser -l debian -c 'timeout {WAIT_S} {SUBMIT} {more} shuffle.py'")
     return done.returncode, done.stdout + done.stderr
 
