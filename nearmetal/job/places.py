@@ -120,8 +120,9 @@ class SharedPlaces:
         for path in self.all:
             path.mkdir(mode=0o700)
 
-    def stats(self) -> list[dict[str, Any]]:
+    def stats(self, *, required: bool = True) -> list[dict[str, Any]]:
         """Return the statistics of every endpoint; the launcher has ended."""
+        del required
         return [e for base in self.bases for e in read_stats(base / f"{self.job}.stats")]
 
     def first_failure(self) -> Failure | None:
@@ -292,9 +293,12 @@ class NodePlaces:
             for node in self._everyone
         }
 
-    def stats(self) -> list[dict[str, Any]]:
-        """End the job, and read copies: bytes from a node are hostile until checked."""
-        top = self._copied()
+    def stats(self, *, required: bool = True) -> list[dict[str, Any]]:
+        """End the job, and read copies: bytes from a node are hostile until checked.
+
+        Raises LaunchError for a node that does not answer if those of all nodes are required.
+        """
+        top = self._copied(required=required)
         return [e for node in self._nodes for e in read_stats(top / node)]
 
     def first_failure(self) -> Failure | None:
@@ -302,14 +306,16 @@ class NodePlaces:
         top = self._copied()
         return cause([f for node in self._nodes for f in read_failures(top / node)])
 
-    def _copied(self) -> Path:
+    def _copied(self, *, required: bool = True) -> Path:
         """Return a directory here with copies of the nodes' statistics directories."""
         if self._copies is None:
             self._copies = Path(tempfile.mkdtemp(prefix="nearmetal-"))
             done = self._end()
-            _check(done, self._nodes, "cannot read its counters")
+            if required:
+                _check(done, self._nodes, "cannot read its counters")
             for node in self._nodes:
-                unpack(done[node].stdout, self._copies / node)
+                if not _failed(done[node]):
+                    unpack(done[node].stdout, self._copies / node)
         return self._copies
 
     def end(self) -> None:

@@ -380,7 +380,9 @@ def run_job(
                 timeout_s=request.timeout_s,
                 idle_s=request.idle_s,
             )
-            stats, failure = directories.stats(), directories.first_failure()
+            # A node that has ended the job by its own end has none, and that is no other failure.
+            stats = directories.stats(required=completed.code == 0)
+            failure = directories.first_failure()
     finally:
         surely(directories.end)
     code = completed.code if completed.code >= 0 else 128 - completed.code

@@ -165,6 +165,30 @@ def test_what_endpoints_of_all_nodes_left_is_read(machines: Machines) -> None:
     made.end()
 
 
+def test_a_node_that_died_under_a_failed_job_has_no_counters(machines: Machines) -> None:
+    made = places(machines)
+    made.make(Wanted())
+    for node in NODES:
+        stats = file_bytes(peer_bytes(), host=node.encode())
+        (machines.top / node / "job-x.stats/0.stats").write_bytes(stats)
+    (machines.top / "n3/job-x.stats/exit.1").write_text("7\n")
+    machines.dead = ("n2",)
+    assert [one["host"] for one in made.stats(required=False)] == ["n1", "n3"]
+    failure = made.first_failure()
+    assert failure is not None
+    assert failure.code == 7
+    made.end()
+
+
+def test_all_counters_of_a_job_that_succeeded_are_required(machines: Machines) -> None:
+    made = places(machines)
+    made.make(Wanted())
+    machines.dead = ("n2",)
+    with pytest.raises(LaunchError, match="node n2: cannot read its counters"):
+        made.stats()
+    made.end()
+
+
 def test_the_failure_that_came_first_is_told(machines: Machines) -> None:
     made = places(machines)
     made.make(Wanted())
