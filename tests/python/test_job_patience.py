@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
@@ -12,18 +13,18 @@ from nearmetal.cluster.registration import desired
 from nearmetal.cluster.resource import Facts
 from nearmetal.cluster.spec import parse_spec
 from nearmetal.core.errors import LaunchError
+from nearmetal.core.process import Command, Completed
 from nearmetal.core.ssh import NO_CONNECTION
 from nearmetal.job.mpi import Mpi
-from nearmetal.job.places import SharedPlaces, places_for
 from nearmetal.job.run import JobRequest, JobResult, run_job
 from tests.python.fake_backend import FakeBackend
-from tests.python.test_job import SPEC, FakeRunner
+from tests.python.test_job import SPEC, FakeGuard, FakeRunner
 from tests.python.test_mpi import install
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nearmetal.core.process import Command
+    from nearmetal.core.process import Dialogue
 
 KNOB = "NEARMETAL_NET_TIMEOUT_MS"
 
@@ -83,35 +84,34 @@ def test_a_job_without_its_connection_says_so(
     assert re.fullmatch(f"({words}.*)" if words else "", result.lost)
 
 
-class PlacesWithoutNode(SharedPlaces):
-    """Those of a job whose node has died."""
+@dataclass
+class DyingMachines(FakeRunner):
+    """The nodes are machines, and die under the job."""
 
-    def stats(self, *, required: bool = True) -> list[dict[str, Any]]:
-        if required:
-            raise LaunchError("node n1: cannot read its counters: no answer")
-        return []
+    dead: bool = False
+
+    def run(self, command: Command, *, timeout_s: float) -> Completed:
+        self.probe_code = NO_CONNECTION if self.dead and command.argv[0] == "enter" else 0
+        return super().run(command, timeout_s=timeout_s)
+
+    def converse(self, command: Command, *, stderr: IO[bytes] | None = None) -> Dialogue:
+        assert stderr is None
+        return FakeGuard(command, self.guard_says, code=NO_CONNECTION)
 
 
-@pytest.mark.parametrize("code", [255, 0])
-def test_a_job_that_ends_with_its_machine_is_a_result(
-    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_job_whose_machines_die_is_a_result(backend: FakeBackend) -> None:
     def job(_command: Command) -> int:
-        backend.shares_files = False
-        runner.guards[0].code = NO_CONNECTION
+        runner.dead = True
         return code
 
-    def lost(*words: Any) -> PlacesWithoutNode:
-        made = places_for(*words)
-        assert isinstance(made, SharedPlaces)
-        return PlacesWithoutNode(made.backend, made.bases, made.nodes, made.job)
-
-    monkeypatch.setattr("nearmetal.job.run.places_for", lost)
-    runner = FakeRunner(job)
-    if code == 0:
-        with pytest.raises(LaunchError, match="cannot read its counters"):
-            result_of(backend, runner, {})
-        return
-    result = result_of(backend, runner, {})
+    backend.shares_files = False
+    runner, code = DyingMachines(job), NO_CONNECTION
+    result = run_job(backend, parse_spec(SPEC), JobRequest("true"), runner)
     assert result.exit_code == code
-    assert result.lost.startswith("ssh has no connection to node n1 any more")
+    assert result.lost.startswith("ssh has no connection to node n1, n2, n3 any more")
+    assert result.stats == ()
+
+    # Without counters, nothing is known about a job that succeeded.
+    runner, code = DyingMachines(job), 0
+    with pytest.raises(LaunchError, match="node n1: cannot read its counters"):
+        run_job(backend, parse_spec(SPEC), JobRequest("true"), runner)

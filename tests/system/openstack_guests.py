@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import signal
 import struct
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from nearmetal.computed.holdings import Holdings
 from nearmetal.computed.segment_files import PREFIX
 from tests.openstack import hypervisor
 from tests.openstack.settings import HOSTS
@@ -195,6 +197,16 @@ class Segments:
     def files(self) -> list[Path]:
         top = "" if self.host == HOSTS[0] else f"/proc/{self.pid}/root"
         return sorted(Path(f"{top}/dev/shm").glob(PREFIX + "*"))
+
+    def parts(self) -> list[int]:
+        """Return the parts of all servers that run, as recorded."""
+        return [held.part for segment in Holdings(self.state) for held in segment.live]
+
+    def defined(self) -> list[str]:
+        """Return the servers whose domains libvirt keeps on the disk of the hypervisor."""
+        folder = Path(f"/proc/{self.pid}/root/etc/libvirt/qemu")
+        found = (re.search("<uuid>(.+)</uuid>", path.read_text()) for path in folder.glob("*.xml"))
+        return sorted(match[1] for match in found if match)
 
     def mapped(self, server: str) -> dict[str, set[str]]:
         """Return the segments that the QEMU of a server has mapped, each with the rights."""

@@ -7,6 +7,7 @@ not in a live migration. The guest is one sector, which lets devices go.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import pytest
 
 pytest.importorskip("openstack")
 
+from openstack.exceptions import BadRequestException
+
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.core.process import Command, LocalRunner
 from tests.openstack.settings import HOSTS
@@ -27,6 +30,7 @@ from tests.system.openstack_guests import (
     Segments,
     Tenant,
     guest_bridge,
+    machine_of,
     segment_service,
 )
 
@@ -100,6 +104,21 @@ class Pair:
         """Return what Nova's agent at the first hypervisor has written."""
         path = f"/proc/{self.cloud.pid}/root/run/nearmetal-openstack/log/nova-compute-{ALPHA}.log"
         return Path(path).read_text(errors="replace")
+
+    def _agent(self) -> Any:
+        (found,) = self.compute.services(binary="nova-compute", host=ALPHA)
+        return found
+
+    def force_down(self) -> None:
+        """Tell Nova that the first hypervisor is dead, as a monitor of hosts does."""
+        self.compute.update_service_forced_down(self._agent(), forced=True)
+
+    def release(self) -> None:
+        """Tell Nova that it lives. Nova refuses until its agent has removed the old servers."""
+        for _ in self.cloud.waiting(f"the agent at {ALPHA}"):
+            with contextlib.suppress(BadRequestException):
+                self.compute.update_service_forced_down(self._agent(), forced=False)
+                return
 
     def take(self, server: str) -> None:
         words = ("computed", "take", server, "--wait", "60", "--state", str(self.alpha.state))
@@ -227,3 +246,37 @@ def test_a_server_whose_host_or_flavor_changes_gets_a_part_there(pair: Pair) -> 
     else:
         pair.states_are({}, {one: given})
     assert len(pair.alpha.files()) + len(pair.beta.files()) == 1
+
+
+def test_evacuated_servers_share_at_their_new_host_and_leave_nothing_at_the_old(
+    pair: Pair,
+) -> None:
+    servers = [pair.server("one"), pair.server("two")]
+    given = dict.fromkeys(servers, "given")
+    pair.states_are(given, {})
+
+    pair.alpha.lose_power()
+    pair.force_down()
+    for server in servers:
+        pair.compute.evacuate_server(server, host=BETA)
+    for server in servers:
+        # Since version 2.95 of its API, Nova leaves the start to the user.
+        pair.wait(server, "SHUTOFF", BETA)
+        pair.compute.start_server(server)
+    pair.beta.until(given)
+    (shared,) = pair.beta.files()
+    both = {f"/dev/shm/{shared.name}": {"rw-s", "r--s"}}
+    assert [pair.beta.mapped(server) for server in servers] == [both, both]
+    assert pair.beta.parts() == [0, 1]
+
+    # The disks of a host that died have the domains until Nova's agent starts there.
+    assert pair.alpha.defined() == sorted(servers)
+    pair.cloud.power("on")
+    pair.alpha.start()
+    pair.release()
+    assert pair.alpha.defined() == []
+    pair.states_are({}, given)
+    assert pair.alpha.files() == []
+    for server in servers:
+        pair.wait(server, "ACTIVE", BETA)
+        assert len(machine_of(server)) == 1

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,12 @@ pytest.importorskip("openstack")
 from nearmetal.cluster.backends.openstack.shared import EXTRA_SPEC
 from nearmetal.cluster.backends.openstack.spec import OpenstackSpec
 from nearmetal.cluster.spec import parse_spec
+from nearmetal.cluster.ssh_nodes import JOBS
+from nearmetal.core.errors import LaunchError
 from nearmetal.core.process import LocalRunner
+from nearmetal.core.ssh import NO_CONNECTION
+from nearmetal.job.copies import unpack
+from nearmetal.job.stats import judge, read_stats
 from tests.python.computed_world import states
 from tests.system import hypervisors
 from tests.system.openstack_cloud import QUIET, objects, opened
@@ -35,6 +43,8 @@ pytestmark = [
 ]
 
 PART = "16MiB"
+ENDS_S = 240
+"""The end of a job whose nodes have died: 50 s without an answer, and logins that fail."""
 SHOWN = "cat /sys/bus/pci/devices/*/device; ls /dev/nearmetal /run/nearmetal"
 STRANGER = """\
 ssh: {}
@@ -99,19 +109,17 @@ def stranger(site: Site) -> Iterator[str]:
     hypervisors.ip("addr", "add", "10.83.0.1/24", "dev", site.bridge)
     path = Path(site.write("stranger", STRANGER))
     path.write_text(path.read_text().replace("cloud: member", "cloud: admin"))
+    site.ok("up", str(path))
     yield str(path)
     site.ok("down", "--yes", str(path))
 
 
 @pytest.fixture(scope="module")
-def cluster(site: Site, segments: Segments, stranger: str) -> Iterator[NearCluster]:
+def cluster(site: Site, segments: Segments) -> Iterator[NearCluster]:
     """The cluster; nothing is left of it when it is removed, also on the hypervisor."""
     before, spec = objects(site.cloud), site.write("near", NEAR.replace("SECONDS", "3"))
-    with site.start("up", stranger) as other:
-        done = site.run("up", spec)
-        said, fault = other.communicate(timeout=600)
+    done = site.run("up", spec)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert other.returncode == 0, said + fault
     servers = {name: one.id for name, one in site.servers().items()}
     yield NearCluster(spec, servers, done.stderr)
     site.ok("down", "--yes", spec)
@@ -159,6 +167,50 @@ def test_without_the_service_nodes_use_the_network_and_this_is_said(
 def test_a_job_of_servers_goes_by_the_segment_that_the_service_gives(
     site: Site, near: NearCluster
 ) -> None:
+    carried = messages(site, near.spec)
+    assert carried.get("segment", 0) > 0
+    assert carried.get("net", 0) == 0
+
+
+def sent_until_now(site: Site, spec: str) -> Mapping[str, int]:
+    """Return the messages that rank 0 of the job that runs has sent, by channel."""
+    pack = f"cd {JOBS} && tar -cf - *.stats | base64"
+    answer = site.run("exec", spec, "n1", "--", "sh", "-c", pack).stdout
+    with tempfile.TemporaryDirectory(dir=site.folder) as folder:
+        unpack(base64.b64decode(answer), Path(folder) / "stats")
+        return judge(read_stats(Path(folder) / "stats"), 2).messages
+
+
+def test_a_boot_of_the_hypervisor_ends_a_job_and_its_servers_run_the_next_one(
+    site: Site, segments: Segments, near: NearCluster
+) -> None:
+    (before,) = segments.files()
+    program = str(ROOT / "build" / "programs" / "openmpi5" / "mpi_moved")
+    words = ("run", near.spec, "--map-by", "node", "-n", "2", "--", program, "3000", "7")
+    with site.start(*words) as job:
+        try:
+            for _ in site.cloud.waiting("messages by the segment"):
+                assert job.poll() is None, job.communicate()
+                with contextlib.suppress(LaunchError):
+                    if sent_until_now(site, near.spec).get("segment", 0) > 0:
+                        break
+            segments.lose_power()
+            _, fault = job.communicate(timeout=ENDS_S)
+        except BaseException:
+            job.kill()
+            raise
+    assert job.returncode == NO_CONNECTION, fault
+    assert "ssh has no connection to node n1, n2 any more" in fault
+
+    site.cloud.power("on")
+    segments.start()
+    for _ in site.cloud.waiting("the next keys on the consoles"):
+        if site.run("plan", near.spec).stdout.count("its machine has started again") == 2:
+            break
+    site.ok("up", site.write("near", NEAR.replace("SECONDS", "240")))
+    wait_for_segment(site, segments, near)
+    (now,) = segments.files()
+    assert now != before
     carried = messages(site, near.spec)
     assert carried.get("segment", 0) > 0
     assert carried.get("net", 0) == 0
