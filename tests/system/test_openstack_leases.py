@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ pytest.importorskip("openstack")
 from nearmetal.cluster.backends.openstack.leases import LeasedRoom, Leases
 from nearmetal.cluster.backends.openstack.session import BusyError, CloudSession
 from nearmetal.core.errors import BackendError
+from tests.system.need import need_build
 from tests.system.openstack_cloud import (
     QUIET,
     RealCloud,
@@ -27,6 +30,7 @@ from tests.system.openstack_cloud import (
     running_cloud,
 )
 from tests.system.test_openstack_stacks import KEY, Stacks
+from tests.system.virtual_clusters import CommandLine
 
 pytestmark = [
     pytest.mark.system,
@@ -116,6 +120,41 @@ def placed(cloud: RealCloud) -> dict[str, str]:
     """Return the hypervisor of each server."""
     found = cloud.connected("admin").compute.servers(details=True, all_projects=True)
     return {server.name: server.compute_host for server in found}
+
+
+def owned(cloud: RealCloud) -> dict[str, list[str]]:
+    """Return the IDs of everything that the project has, and of what a lease or a stack adds."""
+    sdk, admin = cloud.connected(), cloud.connected("admin")
+    return objects(cloud) | {
+        "keys": sorted(key.name for key in sdk.compute.keypairs()),
+        "stacks": sorted(stack.id for stack in sdk.orchestration.stacks()),
+        "flavors": sorted(flavor.id for flavor in admin.compute.flavors(is_public=None)),
+    }
+
+
+def ended_when_placed(
+    cloud: RealCloud, line: CommandLine, demo: tuple[str, ...], signum: signal.Signals, seen: str
+) -> tuple[dict[str, str], str]:
+    """End a demo by a signal when its servers are in its lease, which was changed since `seen`.
+
+    Returns the IDs of both, with the time of the last change of the lease, and the words.
+    """
+    with line.start(*demo) as process:
+        for _ in cloud.waiting("two servers in a lease"):
+            where, found = placed(cloud), all_leases(cloud)
+            # A demo that is continued prolongs its lease.
+            changed = [str(lease["updated_at"]) for lease in found] != [seen]
+            if changed and len(where) == 2 and None not in where.values():
+                break
+            assert process.poll() is None, process.communicate()
+        (lease,) = found
+        assert set(where.values()) == {host_of(cloud, lease["reservations"][0]["flavor_id"])}
+        servers = {server.name: server.id for server in cloud.connected().compute.servers()}
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=300)
+    code = -signum if signum == signal.SIGKILL else 128 + signum
+    assert process.returncode == code, err
+    return {**servers, "lease": lease["id"], "updated_at": str(lease["updated_at"])}, err
 
 
 def test_servers_with_the_flavor_of_a_lease_are_on_its_hypervisor_until_it_ends(
@@ -209,6 +248,54 @@ def test_a_stack_is_on_the_hypervisor_of_its_reservation(
     assert len(placed(cloud)) == 2
     stacks.removed("mpi-bare-metal")
     assert objects(cloud) == before
+
+
+def starting(cloud: RealCloud, name: str) -> str:
+    """Take a lease; returns its ID when Blazar starts it, "" if that was too short to see."""
+    reserve(cloud, name, room(1).reservation(), end=10)
+    for _ in range(3000):
+        (lease,) = all_leases(cloud)
+        if lease["status"] in {"STARTING", "ACTIVE"}:
+            return str(lease["id"]) if lease["status"] == "STARTING" else ""
+        time.sleep(0.01)
+    pytest.fail(f"the lease is {lease['status']}")
+
+
+def test_an_interrupted_demo_removes_a_lease_that_starts(cloud: RealCloud, leases: Leases) -> None:
+    for _ in range(10):
+        identity = starting(cloud, "starts")
+        # By itself, Blazar does it only before and after that.
+        asked = blazar(cloud, "delete", f"/leases/{identity}", raise_exc=False) if identity else {}
+        leases.remove("starts")
+        assert all_leases(cloud) == []
+        if "Invalid lease status" in str(asked):
+            return
+    pytest.fail("each lease started too fast to remove it meanwhile")
+
+
+@pytest.mark.usefixtures("leases")
+def test_a_killed_demo_continues_in_its_lease_and_an_interrupted_one_leaves_nothing(
+    cloud: RealCloud, tmp_path: Path
+) -> None:
+    need_build()
+    sdk, line = cloud.connected(), CommandLine(tmp_path)
+    # No rule lets ssh in here. A demo does not need one without port security.
+    lab = sdk.network.create_network(name="lab", is_port_security_enabled=False)
+    sdk.network.create_subnet(network_id=lab.id, cidr="10.85.0.0/24", ip_version=4)
+    before = owned(cloud)
+    demo = ("demo", "--cloud", "member", "--network", "lab", "--image", "hpc", "--yes")
+    # Guests of fake hypervisors do not boot, so each demo waits for them until it is ended.
+    killed, err = ended_when_placed(cloud, line, demo, signal.SIGKILL, "")
+    assert "interrupted" not in err
+    continued, err = ended_when_placed(cloud, line, demo, signal.SIGINT, killed["updated_at"])
+    assert "an interrupted demo is continued" in err
+    assert {**killed, "updated_at": ""} == {**continued, "updated_at": ""}
+    assert "remove the lease" in err
+    assert all_leases(cloud) == []
+    assert owned(cloud) == before
+    assert [*(tmp_path / "state").rglob("*")] == []
+    assert "nothing to remove" in line.ok("demo", "--cloud", "member", "--remove")
+    sdk.network.delete_network(lab)
 
 
 @pytest.mark.parametrize("unrestricted", [False, True])
