@@ -126,7 +126,9 @@ class Storm:
 
     def strike(self) -> None:
         """Do one thing that may happen to a cluster."""
-        (kind,) = self.chance.choices(list(BLOWS), list(BLOWS.values()))
+        # Each kind at least once: launchers and some others live for less than a second.
+        kinds = {kind: often for kind, often in BLOWS.items() if not self.struck[kind]} or BLOWS
+        (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
         if kind == "cancel":
             hit = bool(found := self.jobs())
             if found:
