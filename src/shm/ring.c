@@ -109,6 +109,7 @@ int nm_ring_write_inline(struct nm_ring_writer *writer, const struct nm_packet *
 {
 	uint32_t nr = slots_for(pkt->len);
 	struct gather from = {iov, 0};
+	uint8_t first[NM_SLOT_INLINE];
 	struct nm_slot *slot;
 	int err;
 
@@ -116,13 +117,16 @@ int nm_ring_write_inline(struct nm_ring_writer *writer, const struct nm_packet *
 	if (nm_unlikely(err))
 		return err;
 	slot = &writer->slots[writer->position & writer->mask];
+	if (nr_iov && nr > 1) {
+		/* The reader polls the line of the head, and would take it back meanwhile. */
+		gather_bytes(&from, first, sizeof(first));
+		write_bodies(writer, pkt, &from);
+		memcpy(slot->head.payload, first, sizeof(first));
+	} else if (nr_iov && pkt->len) {
+		gather_bytes(&from, slot->head.payload, pkt->len);
+	}
 	slot->head.tag = pkt->tag;
 	slot->head.data = pkt->data;
-	if (nr_iov && pkt->len) {
-		gather_bytes(&from, slot->head.payload, nm_min_u64(pkt->len, NM_SLOT_INLINE));
-		if (nr > 1)
-			write_bodies(writer, pkt, &from);
-	}
 	nm_slot_publish(slot, control_word(writer->position, NM_SLOT_HEAD_INLINE, pkt, pkt->len));
 	writer->position += nr;
 	return 0;

@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "harness.h"
 #include "shm/ring.h"
@@ -96,6 +99,51 @@ NM_TEST(packets_wrap_around_and_cross_32_bits)
 		}
 		free(pair);
 	}
+}
+
+/* The payload past the head cannot be read until a fault has shown the head as it is then. */
+static struct {
+	const struct pair *pair;
+	uint8_t *page;
+	size_t len;
+	volatile uint64_t tag;
+	volatile sig_atomic_t nr;
+} hidden;
+
+static void look_at_head(int signal)
+{
+	(void)signal;
+	hidden.tag = hidden.pair->slots[0].head.tag;
+	/* A second fault is another one: it ends the test. */
+	if (hidden.nr++ || mprotect(hidden.page, hidden.len, PROT_READ))
+		_exit(1);
+}
+
+NM_TEST(head_is_written_after_its_bodies)
+{
+	struct nm_packet pkt = {.op = 63, .len = NM_SLOT_INLINE + NM_SLOT_BODY, .tag = 42};
+	const struct sigaction look = {.sa_handler = look_at_head};
+	struct pair *pair = pair_create(0);
+	struct sigaction before;
+	struct iovec iov;
+	uint8_t *pages;
+
+	hidden.len = (size_t)sysconf(_SC_PAGESIZE);
+	pages = mmap(NULL, 2 * hidden.len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		     0);
+	NM_CHECK(pages != MAP_FAILED);
+	hidden.page = pages + hidden.len;
+	hidden.pair = pair;
+	NM_CHECK_EQ(mprotect(hidden.page, hidden.len, PROT_NONE), 0);
+	NM_CHECK_EQ(sigaction(SIGSEGV, &look, &before), 0);
+	iov = (struct iovec){hidden.page - NM_SLOT_INLINE, pkt.len};
+	NM_CHECK_EQ(nm_ring_write_inline(&pair->writer, &pkt, &iov, 1), 0);
+	NM_CHECK_EQ(sigaction(SIGSEGV, &before, NULL), 0);
+	NM_CHECK_EQ(hidden.nr, 1);
+	NM_CHECK_EQ(hidden.tag, 0);
+	NM_CHECK_EQ(pair->slots[0].head.tag, 42);
+	munmap(pages, 2 * hidden.len);
+	free(pair);
 }
 
 NM_TEST(full_box_refuses_until_credits_return)
