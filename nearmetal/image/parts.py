@@ -111,8 +111,8 @@ def parts_here(extras: Iterable[str] = (), appliance: str | None = None) -> Part
         for path in sorted((guest / "unit").iterdir())
         if path.is_file() and path.name != "inittab"
     ]
+    inittab = _read(guest / "unit/inittab")
     items += [
-        regular("etc/inittab", _read(guest / "unit/inittab")),
         link(f"{GUEST_LIBRARY}/init", "/usr/bin/busybox"),
         link("usr/bin/nearmetal-guest", "../lib/nearmetal/nearmetal-guest"),
         regular(GUEST_PROVIDER[1:], _read(provider_library())),
@@ -122,6 +122,10 @@ def parts_here(extras: Iterable[str] = (), appliance: str | None = None) -> Part
     if appliance is not None:
         wanted |= {*APPLIANCES[appliance]}
         items += _appliance(guest, appliance)
+        if service := _service(guest, appliance):
+            inittab += f"::respawn:/{service.path}\n".encode()
+            items.append(service)
+    items.append(regular("etc/inittab", inittab))
     lists = ("packages", *(f"packages-{extra}" for extra in sorted(wanted)))
     packages = {name for stem in lists for name in listed(guest / f"{stem}.txt")}
     return Parts(
@@ -142,6 +146,12 @@ def _appliance(guest: Path, name: str) -> list[GuestFile]:
             for file in _BENCHMARKS
         ]
     return items
+
+
+def _service(guest: Path, name: str) -> GuestFile | None:
+    """Return the program that runs all the time in machines of an appliance, if it has one."""
+    path = guest / "appliances" / f"{name}.sh"
+    return regular(f"{GUEST_LIBRARY}/{name}", _read(path), 0o755) if path.exists() else None
 
 
 def listed(path: Path) -> list[str]:

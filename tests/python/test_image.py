@@ -323,7 +323,17 @@ def test_an_appliance_has_its_benchmarks_and_a_greeting_that_names_them() -> Non
 def test_a_host_of_virtual_machines_has_what_they_need() -> None:
     host = parts_here(appliance="kvm-host")
     assert system_key(host) == system_key(parts_here(["hypervisor"]))
-    greeting = {i.path: i for i in host.items}["etc/motd"].content.decode()
+    files = {item.path: item for item in host.items}
+    greeting = files["etc/motd"].content.decode()
     assert "nearmetal host plan" in greeting
-    # Nothing in the image loads them.
-    assert "modprobe -a kvm_intel kvm_amd 2>/dev/null; ls /dev/kvm" in greeting
+    assert "virsh list --all" in greeting
+    assert "libvirt-clients" in host.packages
+    # The first program starts libvirtd, and nothing else in the image loads these modules.
+    service = files["usr/lib/nearmetal/kvm-host"]
+    assert files["etc/inittab"].content.endswith(b"\n::respawn:/usr/lib/nearmetal/kvm-host\n")
+    assert service.mode & 0o111
+    assert b"modprobe -a kvm_intel kvm_amd" in service.content
+    assert service.content.endswith(b"exec libvirtd\n")
+    for other in (parts_here(appliance="mpi"), parts_here(["hypervisor"])):
+        table = {item.path: item for item in other.items}["etc/inittab"].content
+        assert b"kvm-host" not in table
