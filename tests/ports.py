@@ -13,8 +13,8 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 def free_ports(count: int, below: Callable[[int], int] = secrets.randbelow) -> list[int]:
     """Return so many free TCP ports of 127.0.0.1, below those that the kernel gives out.
 
-    It gives one of those to each client, and to each server that names none: to a program that
-    runs beside, too, before the server of the test takes its port.
+    The kernel gives out its own range to clients, and to servers that name no port. So a port of
+    that range could go to another program before the server of the test takes it.
     """
     least = int(RANGE.read_text(encoding="ascii").split()[0])
     ports: list[int] = []

@@ -44,7 +44,10 @@ static const char *const world_names[] = {"in a directory", "in a segment",
 					  "in a segment that is left", "in a network that pauses"};
 /* Marks are walked by so many at a time: most of it is waiting. */
 enum { NR_WALKERS = 4 };
-/* So the second pause of each is that of both. */
+/*
+ * Each process pauses in four of these. ways_in() also kills at the second of four, in which both
+ * pause.
+ */
 enum { NR_PAUSES = 6 };
 enum { EXIT_GOOD = 0, EXIT_LOST = 10, EXIT_DEFECT = 20 };
 #define PATIENCE_NS (60 * NM_NS_PER_S)

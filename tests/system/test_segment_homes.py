@@ -94,13 +94,12 @@ def homes() -> Iterator[Cluster]:
 
 
 def by_pair(endpoints: list[dict[str, Any]], key: str) -> dict[tuple[str, str], Any]:
-    """Return an item of each endpoint's peers, by the nodes of both.
-
-    A peer that the endpoint has not met yet has no label.
-    """
+    """Return an item of each endpoint's peers, by the nodes of both."""
     found = {}
     for endpoint in endpoints:
-        for peer in filter(lambda peer: peer["label"], endpoint["peers"]):
+        for peer in endpoint["peers"]:
+            if not peer["label"]:
+                continue  # the endpoint has not met it yet
             ours, theirs = (re.search("n[123]", t) for t in (endpoint["host"], peer["label"]))
             assert ours, endpoint["host"]
             assert theirs, peer["label"]

@@ -114,6 +114,15 @@ void nm_test_join(pid_t pid, int expected_status)
 			     (int)pid, (unsigned int)status, (unsigned int)expected_status);
 }
 
+void nm_test_stop(pid_t pid)
+{
+	int status;
+
+	NM_CHECK_EQ(kill(pid, SIGSTOP), 0);
+	NM_CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+	NM_CHECK(WIFSTOPPED(status));
+}
+
 uint32_t nm_test_next(void)
 {
 	char ledger[PATH_MAX + 8];

@@ -86,6 +86,8 @@ const char *nm_test_dir(void);
  */
 pid_t nm_test_fork(void (*fn)(void *arg), void *arg);
 void nm_test_join(pid_t pid, int expected_status);
+/* A child has stopped when this returns: none of its threads runs any more. */
+void nm_test_stop(pid_t pid);
 /* How often this was called before in this case, by all its processes together. */
 uint32_t nm_test_next(void);
 /* Sleep; only to make a rare order of events likely, never to make one certain. */

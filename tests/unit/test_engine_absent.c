@@ -25,7 +25,10 @@ static struct nm_peer *peer_of(unsigned int at, unsigned int other)
 	return near_peer(moving_node(at), moving_node(other));
 }
 
-/* Those that look for an absence of their own. Others have a lease that no busy machine ends. */
+/*
+ * Cases that do not wait for the end of a lease call moving_create() instead: on a busy machine a
+ * heartbeat may be late by more than this lease.
+ */
 static void start(unsigned int nr)
 {
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
@@ -254,34 +257,35 @@ NM_TEST_WITHIN(without_a_network, 60)
 	near_destroy(b);
 }
 
-static bool is_asked(unsigned int at)
+/* Only while AT stands still. */
+static struct nm_exchange *exchanges_of(unsigned int at)
 {
-	const struct nm_exchange *exchange;
-	bool is_asked = true;
+	return nm_vmseg_wire_of(nm_shm_of(memory_of(at))->sessions)->exchanges;
+}
+
+static bool is_asking(unsigned int at)
+{
+	bool all = true;
 
 	stop(at);
-	for (exchange = nm_vmseg_wire_of(nm_shm_of(memory_of(at))->sessions)->exchanges; exchange;
-	     exchange = exchange->next)
-		is_asked &= exchange->asked_ns != 0;
+	for (struct nm_exchange *each = exchanges_of(at); each; each = each->next)
+		all &= each->asked_ns != 0;
 	let_go(at);
-	return is_asked;
+	return all;
 }
 
 /* 0 asks if 1 is there, which stands still and does not answer. */
 static void ask_in_vain(void)
 {
-	struct nm_exchange *exchange;
-
 	start(2);
 	moving_message(0, 1, "first");
 	moving_message(1, 0, "first");
 	stop(0);
 	stop(1);
-	for (exchange = nm_vmseg_wire_of(nm_shm_of(memory_of(0))->sessions)->exchanges; exchange;
-	     exchange = exchange->next)
-		exchange->probe_ns = 1;
+	for (struct nm_exchange *each = exchanges_of(0); each; each = each->next)
+		each->probe_ns = 1;
 	let_go(0);
-	while (!is_asked(0))
+	while (!is_asking(0))
 		step_one(0, 1);
 }
 
@@ -345,7 +349,7 @@ static void by_network(void)
 
 static void by_time(void)
 {
-	/* NEARMETAL_MOVE_MS passes, or what is asked of the heartbeat. */
+	/* NEARMETAL_MOVE_MS or NEARMETAL_NET_TIMEOUT_MS passes. */
 }
 
 static void by_slot(void)

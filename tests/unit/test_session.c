@@ -10,7 +10,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "connect/rundir.h"
@@ -303,8 +302,7 @@ NM_TEST(stopped_peer_is_given_up_on)
 	a = place_create(200);
 	c = place_create(5000);
 	visit_when_there(&c, far);
-	kill(pid, SIGSTOP);
-	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+	nm_test_stop(pid);
 	NM_CHECK_EQ(place_call(a.sessions, &far->place.who, &session, &why), -EHOSTUNREACH);
 	NM_CHECK_HAS(why.text, "no answer within 200 ms");
 	/* When it wakes up, which may take time, it finds that the visitor has left, and serves others. */
@@ -332,8 +330,7 @@ NM_TEST(peer_that_dies_before_its_answer_is_taken)
 	a = place_create(60000);
 	c = place_create(5000);
 	visit_when_there(&c, far);
-	kill(pid, SIGSTOP);
-	NM_CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
+	nm_test_stop(pid);
 	NM_CHECK_EQ(nm_sessions_connect(a.sessions, &far->place.who, &session, &why), -EAGAIN);
 	kill(pid, SIGCONT);
 	nm_test_sleep_ms(100);

@@ -183,7 +183,7 @@ NM_TEST_WITHIN(who_stood_still_for_longer_than_its_lease_is_a_stranger, 60)
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "1000", 1);
 	node = far_end_start(&far, 1);
-	kill(far.pid, SIGSTOP);
+	nm_test_stop(far.pid);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_HAS(node->down_why.text, "lease expired");
 	/* It comes back, and is told that it was given up: by what waits for it, or by asking. */
@@ -201,7 +201,7 @@ NM_TEST_WITHIN(who_stood_still_for_a_moment_is_not_given_up, 60)
 
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "20000", 1);
 	node = far_end_start(&far, 1);
-	kill(far.pid, SIGSTOP);
+	nm_test_stop(far.pid);
 	nm_test_sleep_ms(1500);
 	before = node->nr_packets;
 	kill(far.pid, SIGCONT);

@@ -170,7 +170,7 @@ NM_TEST_WITHIN(a_call_that_waits_is_given_up, 60)
 	NM_CHECK_EQ(pipe(far.to_parent), 0);
 	pid = nm_test_fork(be_there, &far);
 	far_end_hear(far.to_parent[0], &address, sizeof(address));
-	kill(pid, SIGSTOP);
+	nm_test_stop(pid);
 	a = machine_node(0);
 	NM_CHECK_EQ(a->transport->ops->connect(a->transport, &address, (struct nm_peer *)a,
 					       &a->link, &why),
@@ -298,7 +298,7 @@ NM_TEST_WITHIN(a_frozen_slot_has_another_limit, 90)
 	setenv("NEARMETAL_MOVE_MS", "6000", 1);
 	node = far_end_start(&far, 1);
 	slot = slot_on(1);
-	far_end_stop(&far);
+	nm_test_stop(far.pid);
 	poke_slot(&slot, NM_VMSEG_FROZEN);
 	start = nm_clock_ns();
 	while (nm_clock_ns() - start < 3000 * NM_NS_PER_MS) {
@@ -323,7 +323,7 @@ NM_TEST_WITHIN(who_is_frozen_no_more_has_its_lease, 90)
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "2000", 1);
 	node = far_end_start(&far, 1);
 	slot = slot_on(1);
-	far_end_stop(&far);
+	nm_test_stop(far.pid);
 	poke_slot(&slot, NM_VMSEG_FROZEN);
 	nm_test_sleep_ms(3000);
 	node_progress(node);
@@ -375,7 +375,7 @@ NM_TEST_WITHIN(who_was_given_up_learns_it_from_a_frozen_slot, 60)
 	setenv("NEARMETAL_SEGMENT_LEASE_MS", "500", 1);
 	setenv("NEARMETAL_CONNECT_MS", "1000", 1);
 	node = far_end_start(&far, 1);
-	far_end_stop(&far);
+	nm_test_stop(far.pid);
 	NODE_UNTIL(node, node->nr_down);
 	NM_CHECK_EQ(machine_ask(0, NM_VMSEG_QUIESCE), 0);
 	ask_until_done(0, NM_VMSEG_FROZEN);

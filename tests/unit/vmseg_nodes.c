@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static uint32_t wanted_machine;
@@ -120,15 +119,6 @@ int far_end_join(struct far_end *far, struct nm_reason *ret_why)
 	nm_test_join(far->pid, 0);
 	far_end_close(far);
 	return err;
-}
-
-void far_end_stop(const struct far_end *far)
-{
-	int status;
-
-	NM_CHECK_EQ(kill(far->pid, SIGSTOP), 0);
-	NM_CHECK_EQ(waitpid(far->pid, &status, WUNTRACED), far->pid);
-	NM_CHECK(WIFSTOPPED(status));
 }
 
 void far_end_kill(struct far_end *far)

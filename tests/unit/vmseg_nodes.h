@@ -31,8 +31,6 @@ struct far_end {
 struct node *far_end_start(struct far_end *far, uint32_t machine);
 /* Wait until FAR has ended. Returns the error that ended its connection. */
 int far_end_join(struct far_end *far, struct nm_reason *ret_why);
-/* It has stopped when this returns: none of its threads writes a word after that. */
-void far_end_stop(const struct far_end *far);
 void far_end_kill(struct far_end *far);
 void far_end_close(struct far_end *far);
 void far_end_tell(int fd, const void *bytes, size_t len);

@@ -149,14 +149,17 @@ static void take(struct endpoint *e, struct fi_cq_tagged_entry *ret_entry)
 }
 
 /* Before peers have met, a call may want to be repeated, with progress; not while we count. */
-static bool is_early(struct endpoint *from, ssize_t rc)
+static void tinject(struct endpoint *from, const void *bytes, size_t size, fi_addr_t there)
 {
-	if (counting || rc != -FI_EAGAIN)
-		return false;
-	rc = fi_cq_read(from->cq, NULL, 0);
-	if (rc < 0 && rc != -FI_EAGAIN)
-		fail("fi_cq_read", rc);
-	return true;
+	ssize_t rc;
+
+	while ((rc = fi_tinject(from->ep, bytes, size, there, TAG)) == -FI_EAGAIN && !counting) {
+		rc = fi_cq_read(from->cq, NULL, 0);
+		if (rc < 0 && rc != -FI_EAGAIN)
+			fail("fi_cq_read", rc);
+	}
+	if (rc)
+		fail("fi_tinject", rc);
 }
 
 /* One message each way of sending, SIZE bytes. */
@@ -171,11 +174,7 @@ static void messages(struct endpoint *from, struct endpoint *to, fi_addr_t there
 	rc = fi_trecv(to->ep, in, size, NULL, here, TAG, 0, NULL);
 	if (rc)
 		fail("fi_trecv", rc);
-	do {
-		rc = fi_tinject(from->ep, out, size < inject ? size : inject, there, TAG);
-	} while (is_early(from, rc));
-	if (rc)
-		fail("fi_tinject", rc);
+	tinject(from, out, size < inject ? size : inject, there);
 	take(to, &entry);
 	rc = fi_recv(to->ep, in, size, NULL, FI_ADDR_UNSPEC, NULL);
 	if (!rc)
@@ -212,16 +211,11 @@ static pthread_t let_sleep(struct endpoint *from)
 	static const struct timespec second = {1, 0};
 	struct fi_cq_tagged_entry entry;
 	pthread_t thread;
-	ssize_t rc;
 
 	if (fi_av_insert(from->av, sleeper.address, 1, &to_sleeper, 0, NULL) != 1 ||
 	    fi_trecv(sleeper.ep, NULL, 0, NULL, FI_ADDR_UNSPEC, TAG, 0, NULL))
 		fail("cannot meet the sleeper", -FI_EIO);
-	do {
-		rc = fi_tinject(from->ep, NULL, 0, to_sleeper, TAG);
-	} while (is_early(from, rc));
-	if (rc)
-		fail("cannot meet the sleeper", rc);
+	tinject(from, NULL, 0, to_sleeper);
 	take(&sleeper, &entry);
 	if (pthread_create(&thread, NULL, sleep_until_rung, NULL))
 		fail("pthread_create", -FI_EAGAIN);
