@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for servers that are told their port, and take it some time later."""
+"""Free ports for servers that take a given port some time later."""
 
 import contextlib
 import secrets
@@ -11,10 +11,9 @@ RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int, below: Callable[[int], int] = secrets.randbelow) -> list[int]:
-    """Return so many free TCP ports of 127.0.0.1, below those that the kernel gives out.
+    """Return `count` free TCP ports of 127.0.0.1, below the range from which the kernel assigns.
 
-    The kernel gives out its own range to clients, and to servers that name no port. So a port of
-    that range could go to another program before the server of the test takes it.
+    The kernel may assign a port of its range to another program before the server takes it.
     """
     least = int(RANGE.read_text(encoding="ascii").split()[0])
     ports: list[int] = []

@@ -35,7 +35,7 @@ _PASSED = ("hostdev", "interface[@type='hostdev']", "interface[@type='vdpa']")
 class ServerDomain:
     """A server of Nova. `part_size`: what its flavor gives it, 0 for nothing; `fault`: why not.
 
-    `unsaid`: its domain does not say what its flavor gives it, see `sized`.
+    `without_specs`: its domain has no extra specs, so Nova must be asked, see `sized`.
     """
 
     server: str
@@ -45,7 +45,7 @@ class ServerDomain:
     fault: str = ""
     ports: tuple[str, ...] = ()
     """Root ports that have no device in the XML, the last first."""
-    unsaid: bool = False
+    without_specs: bool = False
 
 
 def is_id(text: object) -> bool:
@@ -92,13 +92,13 @@ def read_server(document: str) -> ServerDomain | None:
             "hw:locked_memory=true and hw:mem_page_size"
         )
     ports = tuple(_free_ports(top))
-    return ServerDomain(server, name, project, size, fault, ports, unsaid=not sizes)
+    return ServerDomain(server, name, project, size, fault, ports, without_specs=not sizes)
 
 
 def sized(domain: ServerDomain, text: str) -> ServerDomain:
     """Return a server with what its flavor gives it: Nova before 2025.2 does not write it."""
     size, fault = _size(text)
-    return replace(domain, part_size=size, fault=domain.fault or fault, unsaid=False)
+    return replace(domain, part_size=size, fault=domain.fault or fault, without_specs=False)
 
 
 def _path(*names: str) -> str:

@@ -36,7 +36,7 @@ GIVE_S = 5.0
 """The longest time that a turn looks at parts, and that it gives parts. The next turn continues."""
 
 _PORTS = 2
-_MAX_WORDS = 500
+_MAX_REASON = 500
 
 
 class ServerPlace(Protocol):
@@ -83,8 +83,8 @@ class PartKeeper:
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a server whose flavor has the extra spec has no part."""
     _retry: dict[str, float] = field(default_factory=dict)
-    _said: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """What Nova says that flavors give, by server and start, where domains do not say it."""
+    _specs: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """The start, and the extra spec that Nova has shown, of servers whose domains have none."""
     _unclean: set[tuple[str, int]] = field(default_factory=set)
     """Segments and parts that could not be zeroed."""
     _looked: ProjectTurns = field(default_factory=ProjectTurns)
@@ -107,7 +107,7 @@ class PartKeeper:
             if one.fault:
                 self._refuse(one.server, one.fault)
             elif one.running and not self.holdings.holder(one.server):
-                domain = self._as_said(one)
+                domain = self._with_spec(one)
                 if domain is not None:
                     waiting[one.server] = (one, domain)
         projects = {server: domain.project for server, (_, domain) in waiting.items()}
@@ -128,8 +128,8 @@ class PartKeeper:
         for server in [one for one in self.refusals if one not in seen]:
             del self.refusals[server]
         self._retry = {key: at for key, at in self._retry.items() if key in seen}
-        self._said = {
-            key: one for key, one in self._said.items() if key in seen and seen[key].run == one[0]
+        self._specs = {
+            key: one for key, one in self._specs.items() if key in seen and seen[key].run == one[0]
         }
 
     def _refuse(self, server: str, why: str, *, retry_s: float = 0.0) -> None:
@@ -271,25 +271,25 @@ class PartKeeper:
 
     # Servers without a part
 
-    def _as_said(self, one: SeenServer) -> ServerDomain | None:
-        """Return a server with what Nova said of it; None: its flavor gives it nothing."""
-        if one.domain is None or not one.domain.unsaid or one.server not in self._said:
+    def _with_spec(self, one: SeenServer) -> ServerDomain | None:
+        """Return a server with the extra spec that Nova has shown; None: its flavor has none."""
+        if one.domain is None or not one.domain.without_specs or one.server not in self._specs:
             return one.domain
-        part = self._said[one.server][1]
+        part = self._specs[one.server][1]
         return sized(one.domain, part) if part else None
 
-    def _listen(self, one: SeenServer, domain: ServerDomain) -> ServerDomain | None:
-        """Ask Nova once for each start what a flavor gives, if the domain does not say it."""
-        if domain.unsaid:
+    def _ask_spec(self, one: SeenServer, domain: ServerDomain) -> ServerDomain | None:
+        """Ask Nova for the extra spec, once for each start, if the domain has none."""
+        if domain.without_specs:
             part = self._membership(domain).part
             if part is None:
                 raise NearmetalError(
                     "this Nova writes no extra specs into domains, and does not show them to the "
                     "user of the service (policy os_compute_api:os-flavor-extra-specs:index)"
                 )
-            self._said[one.server] = one.run, part
+            self._specs[one.server] = one.run, part
             self.refusals.pop(one.server, None)
-        return self._as_said(one)
+        return self._with_spec(one)
 
     def _consider(self, one: SeenServer, domain: ServerDomain, withheld: frozenset[str]) -> None:
         """Give a server a part, or say why not."""
@@ -299,7 +299,7 @@ class PartKeeper:
         if self.clock() < self._retry.get(one.server, 0.0):
             return
         try:
-            found = self._listen(one, domain)
+            found = self._ask_spec(one, domain)
             if found is None:
                 return
             if not self._ask(one.server, lambda: self.place.ask_back(one.server, self._ids())):
@@ -380,4 +380,4 @@ def _words(error: Exception) -> str:
     if isinstance(error, CommandError):
         # The program's own words.
         text = error.hint or text
-    return printable(" ".join(text.split()))[:_MAX_WORDS]
+    return printable(" ".join(text.split()))[:_MAX_REASON]

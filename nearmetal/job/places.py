@@ -296,7 +296,7 @@ class NodePlaces:
     def stats(self, *, required: bool = True) -> list[dict[str, Any]]:
         """End the job, and read copies: bytes from a node are hostile until checked.
 
-        Raises LaunchError for a node that does not answer if those of all nodes are required.
+        `required`: raise LaunchError if a node does not answer.
         """
         top = self._copied(required=required)
         return [e for node in self._nodes for e in read_stats(top / node)]

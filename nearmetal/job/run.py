@@ -380,7 +380,7 @@ def run_job(
                 timeout_s=request.timeout_s,
                 idle_s=request.idle_s,
             )
-            # A node that has ended the job by its own end has none, and that is no other failure.
+            # A node that died and so failed the job has no counters: that is no second failure.
             stats = directories.stats(required=completed.code == 0)
             failure = directories.first_failure()
     finally:

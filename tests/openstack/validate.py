@@ -75,7 +75,7 @@ def _nested(member: StackResource) -> stack.Stack:
     return found
 
 
-def _parts(content: Any, function: str) -> Iterator[list[Any]]:
+def _uses(content: Any, function: str) -> Iterator[list[Any]]:
     """Yield the arguments of each use of a function of templates."""
     if isinstance(content, dict):
         if [*content] == [function]:
@@ -83,7 +83,7 @@ def _parts(content: Any, function: str) -> Iterator[list[Any]]:
             yield words if isinstance(words, list) else [words]
         content = [*content.values()]
     for part in content if isinstance(content, list) else ():
-        yield from _parts(part, function)
+        yield from _uses(part, function)
 
 
 def _outputs(member: StackResource) -> set[str]:
@@ -98,17 +98,17 @@ def _outputs(member: StackResource) -> set[str]:
 def check_names(checked: stack.Stack) -> None:
     """Check what Heat looks at only when it has made all: outputs, of this stack and nested ones."""
     content = {name: checked.t[name] for name in ("resources", "outputs")}
-    for name, *_ in _parts(content["outputs"], "get_param"):
+    for name, *_ in _uses(content["outputs"], "get_param"):
         if not isinstance(name, dict) and name not in checked.parameters:
             raise ValueError(f"outputs: there is no parameter {name}")
     wanted = defaultdict[str, set[str]](set)
-    for name, attribute, *_ in _parts(content, "get_attr"):
+    for name, attribute, *_ in _uses(content, "get_attr"):
         wanted[name].add(re.sub(r"^resource\.[0-9]+\.", "", attribute))
     for name, attributes in wanted.items():
         member = checked.get(name)
         if isinstance(member, StackResource) and (missing := attributes - _outputs(member)):
             raise ValueError(f"{name}: it has no output {', '.join(sorted(missing))}")
-    for name, *_ in _parts(content["outputs"], "get_resource"):
+    for name, *_ in _uses(content["outputs"], "get_resource"):
         if name not in checked.t["resources"]:
             raise ValueError(f"outputs: there is no resource {name}")
 

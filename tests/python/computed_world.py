@@ -126,7 +126,7 @@ class World:
         ports = tuple(f"pci.{number}" for number in range(9, 9 - one.ports, -1))
         found = ServerDomain(one.server, "instance", one.project, one.part_size, "", ports)
         if self.nova_is_old:
-            return replace(found, part_size=0, fault=one.cannot, unsaid=True)
+            return replace(found, part_size=0, fault=one.cannot, without_specs=True)
         return found if one.part_size and not one.fault else None
 
     def of(self, server: str) -> FakeServer:

@@ -59,7 +59,7 @@ def test_a_nova_before_2025_2_does_not_say_what_a_flavor_gives() -> None:
     old = document(devices=port(1)).replace(f"<nova:extraSpecs>{SPEC}</nova:extraSpecs>", "")
     found = read_server(old)
     assert found is not None
-    assert (found.unsaid, found.part_size, found.ports) == (True, 0, ("pci.1",))
+    assert (found.without_specs, found.part_size, found.ports) == (True, 0, ("pci.1",))
     assert sized(found, "64 MiB") == read_server(document(devices=port(1)))
     assert "'3 MiB' is not a power of two" in sized(found, "3 MiB").fault
     # What the domain itself lacks stays its fault.

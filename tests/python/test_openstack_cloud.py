@@ -379,6 +379,17 @@ def test_a_server_without_a_place_has_the_remedy_for_its_spec(more: str, hint: s
     assert caught.value.hint.startswith(hint)
 
 
+PHYSICAL = "networks: [{name: mpi, subnet: 10.77.0.0/24, physical: p}]\n"
+
+
+def with_roles(roles: list[str]) -> NoCloud:
+    """Return a session whose log-in has these roles."""
+    session = NoCloud()
+    auth = SimpleNamespace(get_access=lambda _session: SimpleNamespace(role_names=roles))
+    session.sdk.session = SimpleNamespace(auth=auth)
+    return session
+
+
 class Subnets(Catalog):
     """A catalog that has everything, and networks with these subnets; one without text is hidden."""
 
@@ -401,12 +412,15 @@ class Subnets(Catalog):
     [
         (["reader"], MADE, ["the log-in has only the role reader, which may change nothing"]),
         (["reader", "member"], MADE, []),
-        ([], "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n", []),
-        (["admin"], "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n", []),
+        (["reader"], PHYSICAL, ["the log-in has only the role reader"]),
+        ([], PHYSICAL, []),
+        (["admin"], PHYSICAL, []),
         (
             ["reader", "member"],
-            "networks: [{name: x, subnet: 10.1.0.0/24, physical: p}]\n",
-            ["network x: usually only the role admin may set physical, and the log-in has member"],
+            PHYSICAL,
+            [
+                "network mpi: usually only the role admin may set physical, and the log-in has member"
+            ],
         ),
     ],
 )
@@ -414,15 +428,15 @@ def test_a_plan_says_which_right_the_log_in_may_lack(
     roles: list[str], networks: str, words: list[str], tmp_path: Path
 ) -> None:
     backend = OpenstackBackend(spec_of("", networks, ONE), Store(tmp_path))
-    backend._session, backend._catalog = NoCloud(), Known()
-    access = SimpleNamespace(role_names=roles)
-    auth = SimpleNamespace(get_access=lambda _session: access)
-    backend._session.sdk.session = SimpleNamespace(auth=auth)
+    backend._session, backend._catalog = with_roles(roles), Known()
     notes = planned(backend).notes
     assert [any(one.startswith(word) for one in notes) for word in words] == [True] * len(words)
     assert len(notes) == len(words)
     # What exists needs no right.
-    backend = backend_of(spec_of("", EXISTING, ONE), World(), tmp_path / "made")
+    world = world_of()
+    world.networks["mpi"].provider_network_type = None
+    backend = backend_of(spec_of("", PHYSICAL, ONE), world, tmp_path / "made")
+    backend._session = with_roles(["member"])
     assert planned(backend).notes == ()
 
 

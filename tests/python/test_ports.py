@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports for servers of tests are free, differ, and are given to no other program meanwhile."""
+"""Ports for servers of tests are free, differ, and are not in the range of the kernel."""
 
 import socket
 
 from tests import ports
 
 
-def test_ports_differ_and_the_kernel_gives_out_none_of_them() -> None:
+def test_ports_differ_and_the_kernel_assigns_none_of_them() -> None:
     least = int(ports.RANGE.read_text(encoding="ascii").split()[0])
     found = ports.free_ports(20)
     assert len(set(found)) == 20

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# cloud_guest.sh FOLDER NAME MAC NETWORK [FAST]: the first boot of a cloud image, by its own systemd in
-# namespaces.
+# cloud_guest.sh FOLDER NAME MAC NETWORK [FAST]: the first boot of a cloud image, by its own
+# systemd in namespaces.
 #
 # FOLDER has `root.ext4`, the image; `drive`, the content of a config drive; and `console`, a link
 # to a terminal. `layer`, if it is there, is what the image has in addition. NAME is that of its

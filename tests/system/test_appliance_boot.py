@@ -24,7 +24,7 @@ _CODE = bytes.fromhex("fc fa 8cc8 8ed8 be1800 baf803 ac 84c0 7403 ee ebf8 f4 ebf
 FIRMWARE = (_CODE.ljust(24, b"\x90") + WORDS + b"\n\0").ljust(0xFFF0, b"\0") + (
     b"\xea\0\0\0\xf0".ljust(16, b"\0")
 )
-"""A firmware whose first and only act is to write the words: it starts with a far jump to its begin.
+"""A firmware that only writes the words. The processor starts at its end: a far jump to its begin.
 
 A usual one would take minutes in a machine in an emulated machine.
 """
@@ -112,7 +112,7 @@ def test_a_host_greets_with_commands_that_run(host: Machine) -> None:
     greeted(host, "root", "A host for virtual machines")
     until(host, "virsh list --all")
     said = host.tell("cat /etc/motd")
-    # It also judges what an emulated processor has not, as an IOMMU.
+    # It also judges what an emulated processor lacks, for example an IOMMU.
     judged = host.run("virt-host-validate qemu", "root").stdout.decode()
     found = [line.split(":")[-1].strip() for line in judged.splitlines() if "/dev/kvm" in line]
     assert found, judged

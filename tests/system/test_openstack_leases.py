@@ -261,10 +261,10 @@ def starting(cloud: RealCloud, name: str) -> str:
     pytest.fail(f"the lease is {lease['status']}")
 
 
-def test_an_interrupted_demo_removes_a_lease_that_starts(cloud: RealCloud, leases: Leases) -> None:
+def test_a_lease_that_blazar_starts_is_removed(cloud: RealCloud, leases: Leases) -> None:
     for _ in range(10):
         identity = starting(cloud, "starts")
-        # By itself, Blazar does it only before and after that.
+        # A single request to Blazar removes it only before and after that.
         asked = blazar(cloud, "delete", f"/leases/{identity}", raise_exc=False) if identity else {}
         leases.remove("starts")
         assert all_leases(cloud) == []

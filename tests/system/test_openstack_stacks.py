@@ -137,7 +137,12 @@ def test_every_template_is_made_beside_the_others_one_grows_and_shrinks_and_all_
     stacks: Stacks,
 ) -> None:
     before = objects(stacks.cloud)
-    small = {"vcpus_per_vm": 1, "memory_per_vm": 2, "total_nodes": 1, "total_vms": 1}
+    small: dict[str, object] = {
+        "vcpus_per_vm": 1,
+        "memory_per_vm": 2,
+        "total_nodes": 1,
+        "total_vms": 1,
+    }
     of_each: dict[str, dict[str, object]] = {
         "mpi-kvm-sr-iov": small,
         **{name: {"node_count": 1} for name, _ in MACHINES},

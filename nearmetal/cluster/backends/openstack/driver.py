@@ -216,13 +216,16 @@ class OpenstackBackend(SshBackend):
             yield f"server {server.name} ({server.id}) is a second one of its node: `down` removes it"
 
     def _rights(self) -> Iterator[str]:
-        """Say which rights the log-in may lack. The policies of a cloud decide, and none shows them."""
+        """Say which rights the log-in may lack, by the usual policies: no request shows a cloud's."""
         roles = self._session.roles
-        if roles and roles <= {"reader"}:
+        if not roles:
+            return
+        if roles == {"reader"}:
             yield "the log-in has only the role reader, which may change nothing: `up` needs member"
+            return
         fresh = (one for one in self.spec.made if one.name not in self._world.networks)
         names = [one.name for one in fresh if one.physical is not None]
-        if names and roles and "admin" not in roles:
+        if names and "admin" not in roles:
             yield (
                 f"network {some(names)}: usually only the role admin may set physical, and the log-in "
                 f"has {printable(some(sorted(roles - {'reader'})))}"

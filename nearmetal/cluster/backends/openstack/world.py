@@ -81,13 +81,13 @@ class Catalog:
             by_id = sdk.network.find_network(name, ignore_missing=True) if not every else None
         elif kind == "flavor":
             listed = list(sdk.compute.flavors(details=True, is_public=None))
-            by_id = next((one for one in listed if one.id == name), None)
-            every = [] if by_id is not None else [one for one in listed if one.name == name]
+            with_id = [one for one in listed if one.id == name]
+            every, by_id = with_id or [one for one in listed if one.name == name], None
         else:
             every = [one for one in sdk.compute.keypairs() if one.name == name]
             by_id = None
         found = every or ([by_id] if by_id is not None else [])
-        # An ID is a part of the path in openstacksdk's request, so that of `a` answers for `a#b`.
+        # openstacksdk writes an ID into the path of a request, so a service takes `a#b` for `a`.
         return [checked(kind, one) for one in found if name in (one.id, one.name)]
 
     def subnet(self, identity: str) -> Any:
