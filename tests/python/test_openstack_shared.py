@@ -89,7 +89,7 @@ def test_servers_with_virtual_functions_need_locked_memory(value: str | None, gi
     assert named != given
     # Each reason has its own flavors.
     assert "flavor plain shows none" in found.why
-    assert ("flavor small does not show the first" in found.why) != given
+    assert ("flavor small does not show hw:locked_memory" in found.why) != given
 
 
 def test_hosts_of_one_node_say_nothing() -> None:

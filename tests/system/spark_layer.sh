@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# spark_layer.sh FOLDER IMAGE PACKAGE...: makes FOLDER/layer, which has what a machine of big-data.yaml
-# installs at its first boot, as a layer over a cloud image.
+# spark_layer.sh FOLDER IMAGE PACKAGE...: makes FOLDER/layer, a layer over a cloud image. It has
+# what a machine of big-data.yaml installs at its first boot.
 #
 # FOLDER has `spark-packages.txt`, and `commands`, which install Spark. It runs in a mount namespace
 # of its own.

@@ -73,7 +73,7 @@ def shared_memory(spec: OpenstackSpec, flavor: Callable[[str], Any]) -> SharedMe
         whys.append(
             f"with virtual functions (network {some(direct)}), a flavor also needs the extra specs "
             f"{_LOCKED}=true and hw:mem_page_size, and flavor {printable(some(loose))} does not "
-            "show the first"
+            f"show {_LOCKED}"
         )
     given = tuple(n.name for n in near if spec.flavor_of(n) not in (*without, *loose))
     others = tuple(node.name for node in near if node.name not in given)
